@@ -11,7 +11,7 @@ from benchmarks.measurement import Measurement, best_seconds, peak_memory, run_p
 from pathsum.algebra import Factored
 from pathsum.circuits import copying, token_ov
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.circuits.token_basis import token_product
 from pathsum.model import Config, Model, random_model
 
 LAYERS, HEADS, D, K, VOCAB = 12, 12, 768, 64, 50_257

@@ -9,9 +9,8 @@ import pathsum as ps
 from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import virtual_weights
-from pathsum.circuits.stream.bandwidth import Bandwidth
-from pathsum.circuits.stream.deletion import _own_position, head_deletions
-from pathsum.circuits.stream.dimensions import joint_use
+from pathsum.circuits.bandwidth import Bandwidth, _own_position, head_deletions
+from pathsum.circuits.dimensions import joint_use
 from pathsum.circuits.virtual_weights import VirtualWeights
 from pathsum.model.store import MemoryStore
 from pathsum.model.symmetries import random_rotation, rotate_stream
@@ -154,31 +153,9 @@ def test_own_token_is_the_diagonal_of_full_qk() -> None:
     assert found.own_token == pytest.approx(float(expected))
 
 
-def test_neurons_that_write_against_what_they_read() -> None:
-    config = shape(mlp="relu", d_mlp=50, norm="layer")
-    model = ps.random_model(config, gains=True)
-    W_in = model.weights.layers[1].W_in
-    gain = model.weights.layers[1].ln2_w
-    assert W_in is not None and gain is not None
-    flat = dict(model.weights.items())
-    W_out = flat["layers.1.W_out"].clone()
-    W_out[7] = -3.0 * gain * W_in[:, 7] + 5.0  # the mean is never read
-    stacked = {n: flat[n] for n in ("W_E", "W_U", "W_pos")}
-    names = {name.rsplit(".", 1)[-1] for name in flat if name.startswith("layers.")}
-    flat["layers.1.W_out"] = W_out
-    for bare in names:
-        stacked[bare] = torch.stack([flat[f"layers.{layer}.{bare}"] for layer in range(2)])
-    found = ps.bandwidth(ps.from_tensors(config, stacked)).neurons
-    assert found is not None and found.neurons == 100 and found.below == 1
-    worst = found.strongest[0]
-    assert (worst.layer, worst.neuron) == (1, 7)
-    assert worst.cosine == pytest.approx(-1.0, abs=1e-5)
-    assert found.expected < 0.01
-
-
 def test_zero_layers_have_spectra_and_no_heads() -> None:
     found = ps.bandwidth(ps.random_model(shape(n_layers=0)))
-    assert found.heads == () and found.neurons is None and len(found.stream) == 1
+    assert found.heads == () and len(found.stream) == 1
     assert found.embedding.used == 19  # of 20: the last holds 0.0044, under a tenth of 1/20
 
 
@@ -191,7 +168,7 @@ def test_record_tables_and_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert schema(Bandwidth)["properties"]["heads"]["type"] == "array"
     Console(width=80).print(found)
     out = capsys.readouterr().out
-    for words in ("Joint PCA", "layer 0", "unembed", "L1H1", "MLP neurons"):
+    for words in ("Joint PCA", "layer 0", "unembed", "L1H1"):
         assert words in out
     assert max(map(len, out.splitlines())) <= 80
 

@@ -14,8 +14,8 @@ from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits import clusters, copying
 from pathsum.circuits.copying import CopyingNull
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.circuits.qk_ov import token_ov
+from pathsum.circuits.token_basis import token_product
 from pathsum.model import Config, HeadId, Model, Path, construct, from_tensors, random_model
 
 INDUCTION = construct.induction("abcdefgh", n_ctx=12)

@@ -13,11 +13,10 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.algebra.rotations import root
-from pathsum.circuits.alignment.head_functions import Between, HeadFunctions
-from pathsum.circuits.alignment.rotated_heads import RotatedLayer, rotated_layers
+from pathsum.circuits.head_functions import Between, HeadFunctions, RotatedLayer, rotated_layers
 from pathsum.circuits.positional import positional
-from pathsum.circuits.tokens.qk import token_keys, token_queries
-from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.circuits.qk_ov import token_keys, token_queries
+from pathsum.circuits.token_basis import token_frequencies
 from pathsum.model import Config, Head, Model, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pathsum.circuits.trigrams.triple import Pattern, are_variants, pattern_of
+from pathsum.circuits.trigram_text import Pattern, are_variants, pattern_of
 from pathsum.text import Tokenizer
 
 

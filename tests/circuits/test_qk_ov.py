@@ -6,7 +6,7 @@ import torch
 from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import attention, effect, head_card, token_card, token_ov, token_qk
-from pathsum.circuits.tokens.token import find_token
+from pathsum.circuits.token_basis import find_token
 from pathsum.model import Config, Model, Path, construct, random_model
 from pathsum.text import Tokenizer
 

@@ -8,14 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
+import pathsum as ps
 from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import bug_cost, forced_bugs, skip_trigrams, source_table
-from pathsum.circuits.tokens.token import token_of
-from pathsum.circuits.trigrams.bugs import Bug, Cause, removed
-from pathsum.circuits.trigrams.triple import Pattern, gather_evidence
+from pathsum.circuits.token_basis import token_of
+from pathsum.circuits.trigram_bugs import Bug, Cause, removed
+from pathsum.circuits.trigram_text import Pattern, gather_evidence
+from pathsum.cli.main import main
 from pathsum.model import Config, HeadId, Model, construct, random_model
 from pathsum.model.folding import folded_unembedding
+from pathsum.model.store import MemoryStore
+from pathsum.model.weights import Weights
 
 TRIPLES = [
     ("keep", "in", "mind"),
@@ -116,14 +120,34 @@ def test_the_direct_path_tells_bugs_without_text():
     # What a zero-layer model would know: in → mind and at → bay.
     for destination, raised in (("in", "mind"), ("at", "bay")):
         W_E[model.token_id(destination), out + model.token_id(raised)] = 3.0
-    from pathsum.model.store import MemoryStore
-    from pathsum.model.weights import Weights
-
     flat = {name: W_E if name == "W_E" else t for name, t in model.weights.items()}
     taught = replace(model, weights=Weights(model.config, MemoryStore(flat)))
     bugs = skip_trigrams(taught).bugs
     assert sorted(named(bugs)) == [("keep", "at", "mind"), ("keep", "in", "bay")]
     assert {bug.decided_by for bug in bugs} == {"direct path"}
+
+
+def test_the_papers_bug_is_marked(capsys: pytest.CaptureFixture[str]):
+    found = skip_trigrams(ps.load("hand-built-bugs"))
+    assert [str(t) for t in found if t.bug] == ["keep … in → bay"]
+    assert sorted(named(found.bugs)) == [("keep", "at", "mind"), ("keep", "in", "bay")]
+    assert main(["trigrams", "hand-built-bugs"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "word ending bug" in text and "keep … at → mind" in text
+
+
+@pytest.mark.parametrize("k", [1, 5, 12])
+@pytest.mark.parametrize("rank", ["text", "weights"])
+def test_the_top_k_is_a_prefix_of_the_top_2k(k: int, rank: str):
+    config = Config(1, 3, 16, 8, 20, 30)
+    model = random_model(config, seed=1, dtype=torch.float64)
+    bigger = {name: 2.0 * tensor for name, tensor in model.weights.items()}
+    model = replace(model, weights=Weights(config, MemoryStore(bigger)))
+    text = torch.randint(20, (20, 30), generator=torch.Generator().manual_seed(2))
+    few, many = (skip_trigrams(model, k=n, corpus=text, rank=rank) for n in (k, 2 * k))
+    assert len(few) == k and len(many) == 2 * k
+    for one, other in zip(few, many, strict=False):
+        assert (one.head, str(one), one.score) == (other.head, str(other), other.score)
 
 
 def test_evidence_is_what_a_slow_count_gives():
@@ -206,15 +230,14 @@ def test_rare_tokens_are_hidden_and_common_sources_come_first():
     assert ("read", "the", "book") not in named(found)
     assert named(found)[0] == ("open", "the", "door")
     assert "1 tokens seen fewer than 100 times" in found.note
-    assert ("read", "the", "book") in named(skip_trigrams(known, rare=99))
     expected = (
         found[0].attention
         * found[0].effect
         * float(counts[model.token_id("open")] / counts.sum()) ** 0.1
     )
     assert found[0].score == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(InputError, match="every token was seen fewer than 10000000000 times"):
-        skip_trigrams(known, rare=10**10)
+    few = replace(model, token_counts=torch.full((model.config.d_vocab,), 99))
+    assert len(skip_trigrams(few)) == 4  # all are shown if none is common
 
 
 def test_what_several_heads_know_is_listed_once_with_the_strongest():
@@ -279,6 +302,7 @@ resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 import torch
 torch.set_num_threads(2)
 from pathsum.circuits import copying, skip_trigrams
+from pathsum.cli.main import main
 from pathsum.model import Config, random_model
 model = random_model(Config(1, 1, 64, 16, 50257, 64))
 print(len(skip_trigrams(model, k=20)), copying(model).heads[0].top_1 < 0.01)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pathsum.base.errors import InputError
 from pathsum.circuits import SkipTrigrams, skip_trigrams
-from pathsum.circuits.trigrams.skip_trigrams import text_runs
-from pathsum.circuits.trigrams.triple import Evidence, Pattern, gather_evidence, pattern_of
+from pathsum.circuits.trigram_text import Evidence, Pattern, gather_evidence, pattern_of
 from pathsum.cli.main import main
 from pathsum.model import Config, Model, Weights, construct, random_model
 from pathsum.model.folding import unembed_through
@@ -55,7 +54,7 @@ def test_triples_that_occur_are_found_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
-def test_the_worth_is_the_loss_without_it(norm: str) -> None:
+def test_the_score_is_the_loss_without_it(norm: str) -> None:
     """Take exactly what the head adds to the logit away, everywhere, and compare losses."""
     config = Config(1, 2, 16, 8, 12, 30, norm=norm)
     model = random_model(config, seed=1, dtype=torch.float64)
@@ -79,22 +78,6 @@ def test_the_worth_is_the_loss_without_it(norm: str) -> None:
         without[..., triple.out.id] -= added
         rise = token_losses(without, held_out) - token_losses(trace.logits, held_out)
         assert triple.score == pytest.approx(float(rise.mean()), rel=1e-9)
-
-
-def test_calls_for_several_heads_may_share_the_runs_of_a_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = construct.skip_trigrams(TRIPLES)
-    corpus = text_of(model, TRIPLES)
-    alone = [skip_trigrams(model, head.id, corpus=corpus).to_dict() for head in model.heads]
-    runs = text_runs(model, corpus)
-    shared = [skip_trigrams(model, head.id, corpus=corpus, runs=runs) for head in model.heads]
-    assert [found.to_dict() for found in shared] == alone
-    assert len(runs._kept) == len(runs) > 0
-    monkeypatch.setattr("pathsum.circuits.trigrams.text_effects.KEPT_BYTES", 0)
-    again = text_runs(model, corpus)
-    found = skip_trigrams(model, model.heads[0].id, corpus=corpus, runs=again)
-    assert found.to_dict() == alone[0] and not again._kept
 
 
 def test_variants_by_space_and_case_are_one_row() -> None:

@@ -5,7 +5,7 @@ import torch
 
 import pathsum as ps
 from pathsum.base import silent
-from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.qk_ov import token_ov
 from pathsum.heads import probe_scores
 from pathsum.heads.layer_view import layer_view
 from pathsum.heads.null import RandomHeads

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from pathsum.circuits.bigram import DirectPath
 from pathsum.circuits.copying import copying, layer_eigenvalues
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.qk import average_rotation, token_qk
-from pathsum.circuits.tokens.token_basis import token_product
-from pathsum.circuits.trigrams.skip_trigrams import skip_trigrams
+from pathsum.circuits.qk_ov import average_rotation, token_ov, token_qk
+from pathsum.circuits.token_basis import token_product
+from pathsum.circuits.trigrams import skip_trigrams
 from pathsum.model import Model, Path
 from pathsum.model.folding import embeddings_as_read, folded_unembedding
 

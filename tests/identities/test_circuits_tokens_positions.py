@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from tests.identities.configs import models
 
 from pathsum.circuits.positional import _position_sides, offset_profile, positional
-from pathsum.circuits.tokens.qk import token_keys, token_qk, token_queries
-from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.circuits.qk_ov import token_keys, token_qk, token_queries
+from pathsum.circuits.token_basis import token_frequencies
 from pathsum.model import Model
 from pathsum.model.rotary import rotate
 from pathsum.model.store import MemoryStore

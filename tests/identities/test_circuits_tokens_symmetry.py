@@ -9,7 +9,7 @@ from tests.identities.configs import models
 
 from pathsum.base.errors import NotExactError
 from pathsum.circuits import bigram, clusters, copying, positional, skip_trigrams
-from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.circuits.token_basis import token_product
 from pathsum.model import Model, Path
 from pathsum.model.symmetries import scrambled
 

@@ -12,11 +12,10 @@ from torch import Tensor
 import pathsum as ps
 from pathsum.circuits import positional, source_table
 from pathsum.circuits.bigram import DirectPath
-from pathsum.circuits.tokens.ov import effect, token_ov
-from pathsum.circuits.tokens.qk import attention, token_qk
-from pathsum.circuits.tokens.token import Token
-from pathsum.circuits.trigrams.bugs import Bug, Cause, bug_cost
-from pathsum.circuits.trigrams.triple import Pattern
+from pathsum.circuits.qk_ov import attention, effect, token_ov, token_qk
+from pathsum.circuits.token_basis import Token
+from pathsum.circuits.trigram_bugs import Bug, Cause, bug_cost
+from pathsum.circuits.trigram_text import Pattern
 from pathsum.model import HeadId, Model, Weights
 from pathsum.model.transformer import soft_cap
 from pathsum.paths import TopTokens

@@ -315,9 +315,9 @@ def test_files_that_are_not_programs(induction: ps.Program, tmp_path: Path) -> N
     for changes, message in (
         ({"version": 99}, "this version of pathsum"),
         ({"format": "pathsum-atlas"}, "this version of pathsum"),
-        ({"extra": 1}, "extra should not be there"),
+        ({"extra": 1}, "a program has no 'extra'"),
         ({"size": 1}, "its size is not that of its rules"),
-        ({"rules": wrong}, r"rules\[0\].copy is 'much', not a finite number"),
+        ({"rules": wrong}, r"rules\[0\].copy is 'much', but must be a number"),
         ({"rules": outside}, "a rule of .* is not valid"),
         ({"tokenizer": {"model": 3}}, "the tokenizer in .* is not a tokenizer"),
     ):

@@ -16,8 +16,7 @@ from tests.sources import tiny
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.qk import token_qk
+from pathsum.circuits.qk_ov import token_ov, token_qk
 from pathsum.model import HeadId, Model
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "families.md"

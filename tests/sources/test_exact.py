@@ -97,7 +97,7 @@ def test_sinks_take_their_share() -> None:
 
 @pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "gemma3", "mistral", "llama-yarn"])
 def test_qk_of_tokens_gives_the_scores_of_the_first_layer(case: str, tmp_path: Path) -> None:
-    from pathsum.circuits.tokens.qk import token_qk
+    from pathsum.circuits.qk_ov import token_qk
 
     tiny.write(case, tmp_path)
     model = ps.load(tmp_path).to(torch.float64)

@@ -2,13 +2,11 @@
 
 import dataclasses
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pathsum as ps
-from pathsum.base.errors import InputError
 from pathsum.text.token_pool import TokenPool
 
 
@@ -32,10 +30,10 @@ def test_without_counts_all_but_the_excluded_are_drawn() -> None:
     assert bool(TokenPool(4).common.all())
 
 
-def test_tables_need_a_common_token() -> None:
-    with pytest.raises(InputError, match="seen fewer than 100 times in training.*rare=0 shows all"):
-        TokenPool(2, torch.tensor([1, 2])).require_common()
-    assert bool(TokenPool(2, torch.tensor([1, 2]), minimum_count=0).require_common().all())
+def test_tables_show_all_tokens_if_none_is_common() -> None:
+    assert bool(TokenPool(2, torch.tensor([1, 2])).shown.all())
+    assert TokenPool(2, torch.tensor([1, 200])).shown.tolist() == [False, True]
+    assert TokenPool(2, torch.tensor([1, 2]), minimum_count=2).shown.tolist() == [False, True]
 
 
 @given(st.lists(st.integers(0, 300), min_size=2, max_size=40), st.integers(1, 60))

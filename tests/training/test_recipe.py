@@ -92,7 +92,7 @@ def test_a_recipe_needs_a_model() -> None:
         Recipe.from_dict({"name": "x", "steps": 1, "model": {"n_layers": 1, "d_model": 4}})
     values = tiny_values("text")
     del values["steps"]
-    with pytest.raises(InputError, match="the recipe lacks steps"):
+    with pytest.raises(InputError, match="a recipe lacks steps"):
         Recipe.from_dict(values)
 
 

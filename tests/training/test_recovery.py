@@ -82,7 +82,7 @@ class TestRunJson:
         [
             ({"recipe": None}, "lacks the recipe or the corpus"),
             ({"recipe": [1]}, "lacks the recipe or the corpus"),
-            ({"corpus": {"folder": "x"}}, "does not say the corpus's fingerprint"),
+            ({"corpus": {"folder": "x"}}, "does not state the corpus's fingerprint"),
             ({"version": 7}, "is not a run that this version of pathsum reads"),
         ],
     )

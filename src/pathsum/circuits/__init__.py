@@ -18,7 +18,8 @@ No vocabulary × vocabulary matrix is ever formed: circuits between tokens stay 
 largest entries, rows and spectra are found from the factors.
 """
 
-from pathsum.circuits.alignment.align_heads import HeadAlignment, align_heads
+from pathsum.circuits.align_heads import HeadAlignment, align_heads
+from pathsum.circuits.bandwidth import bandwidth
 from pathsum.circuits.bigram import bigram, continuations
 from pathsum.circuits.composition import Composition, ScoredEdge, composition
 from pathsum.circuits.composition_pairs import (
@@ -27,15 +28,11 @@ from pathsum.circuits.composition_pairs import (
     projection_kernel,
 )
 from pathsum.circuits.copying import Copying, copying
+from pathsum.circuits.head_card import HeadCard, clusters, head_card, source_table, token_card
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.stream.bandwidth import bandwidth
-from pathsum.circuits.tokens.clusters import clusters
-from pathsum.circuits.tokens.head_card import HeadCard, head_card, token_card
-from pathsum.circuits.tokens.ov import Effect, effect, token_ov
-from pathsum.circuits.tokens.qk import attention, token_qk
-from pathsum.circuits.trigrams.bugs import bug_cost, forced_bugs
-from pathsum.circuits.trigrams.skip_trigrams import SkipTrigrams, skip_trigrams
-from pathsum.circuits.trigrams.source_table import source_table
+from pathsum.circuits.qk_ov import Effect, attention, effect, token_ov, token_qk
+from pathsum.circuits.trigram_bugs import bug_cost, forced_bugs
+from pathsum.circuits.trigrams import SkipTrigrams, skip_trigrams
 from pathsum.circuits.virtual_weights import VirtualWeights, virtual_weights
 from pathsum.model.sequences import open_text
 

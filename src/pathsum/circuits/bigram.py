@@ -16,8 +16,7 @@ from pathsum.base import Column, LogitsRead, Progress, Record, Source, Table, si
 from pathsum.base.arguments import checked
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
-from pathsum.circuits.tokens.token import (
-    RARE,
+from pathsum.circuits.token_basis import (
     Scored,
     Token,
     common_tokens,
@@ -103,7 +102,6 @@ def bigram(
     corpus: TextOrTokens | None = None,
     k: int | None = None,
     *,
-    rare: int = RARE,
     progress: Progress = silent,
 ) -> Bigram:
     """The direct path as a table of next tokens: its k most certain rows (20), its fit to text.
@@ -123,7 +121,7 @@ def bigram(
     so the probabilities are those of this formula, not of any run.
     """
     direct = DirectPath(model)
-    common = common_tokens(model, rare)
+    common = common_tokens(model)
     tokens = common.nonzero().squeeze(1)
     k = resolve_k(k, 20, len(tokens), "rows")
     found: list[Tensor] = []
@@ -146,7 +144,7 @@ def bigram(
         )
         for i in order
     )
-    note = joined((_basis_note(model), hidden_note(common, rare)))
+    note = joined((_basis_note(model), hidden_note(model, common)))
     fit = None
     if corpus is not None:
         require_tokens_out(model, "the fit to a bigram table")

@@ -31,17 +31,18 @@ from pathsum.algebra.rotations import (
     spectra_between,
 )
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
-from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.options import parse_choice
 from pathsum.base.p_value import counted_p
-from pathsum.circuits.tokens.ov import token_ov
-from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import (
+from pathsum.circuits.qk_ov import token_ov
+from pathsum.circuits.token_basis import (
     as_path,
     basis_note,
     circuit_label,
     find_circuit,
+    joined,
     logit_cap_note,
     require_heads,
     require_logit_edges,

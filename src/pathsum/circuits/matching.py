@@ -23,7 +23,7 @@ from pathsum.algebra.rotations import DRAWS, rotated_cores, significant_values, 
 from pathsum.base import Edge, HeadRead, Side
 from pathsum.base.errors import InputError
 from pathsum.circuits.copying import eigenvalues_above_noise
-from pathsum.circuits.tokens.qk import average_rotation
+from pathsum.circuits.qk_ov import average_rotation
 from pathsum.model import Head, HeadName, Model
 from pathsum.model.folding import ROWS, read_scales
 

@@ -18,11 +18,11 @@ from pathsum.algebra.centering import remove_mean
 from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.circuits.qk_ov import token_keys, token_queries
 from pathsum.circuits.reads_and_writes import rotated_gram
-from pathsum.circuits.tokens.qk import token_keys, token_queries
-from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import (
+from pathsum.circuits.token_basis import (
     TokenMoments,
+    joined,
     position_scales,
     require_heads,
     require_score_edges,

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pathsum.base import Progress, Record
 from pathsum.base.errors import InputError, NotExactError
@@ -76,22 +76,13 @@ class Measurement:
     note: str = ""
 
 
+@runtime_checkable
 class Results(Protocol):
     """Computes a named result of a model once; claims about the same model share it."""
 
     def __call__(self, name: str, compute: Callable[[Model, Progress], T], /) -> T:
         """The result of this name, computed if it is new."""
         ...
-
-
-def plain_link(view: str, state: Mapping[str, str | int]) -> str:
-    """A link to a view of the explorer, with the names that claims use.
-
-    >>> plain_link("text", {"head": "L1H0", "example": 2})
-    '#/text?head=L1H0&example=2'
-    """
-    query = "&".join(f"{name}={value}" for name, value in state.items())
-    return f"#/{view}?{query}" if query else f"#/{view}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +92,7 @@ class Subject:
     `examples` are its example texts, `folder` is where its card is, if it has one. `is_own` is
     False for a bundled model that stands in for the user's. `over_bigram` is its loss on held-out
     text minus that of the bigram table of its training text, by default read from its card.
-    `make_link` turns a view and its state (head, example, position, edge) into a link.
+    `address` is the state of the explorer that selects the model: its name and step.
     """
 
     model: Model
@@ -112,12 +103,17 @@ class Subject:
     folder: Path | None = None
     is_own: bool = True
     over_bigram: Estimate | None = None
-    make_link: Callable[[str, Mapping[str, str | int]], str] = plain_link
+    address: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
 
     def link(self, view: str, **state: str | int) -> str:
-        """A link to a view of this model, which is named if it is not the user's."""
-        named: dict[str, str | int] = {} if self.is_own else {"model": self.name}
-        return self.make_link(view, named | state)
+        """A link to a view of this model in the explorer.
+
+        >>> from pathsum.claims.paper import open_subject
+        >>> open_subject("hand-built-induction").link("text", head="L1H0", example=2)
+        '#/text?head=L1H0&example=2'
+        """
+        query = "&".join(f"{name}={value}" for name, value in {**self.address, **state}.items())
+        return f"#/{view}?{query}" if query else f"#/{view}"
 
     def probe_example(self) -> int | None:
         """The index of the first example of repeated random tokens, if there is one."""

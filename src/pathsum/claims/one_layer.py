@@ -4,9 +4,9 @@ from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
 from pathsum.circuits import positional, skip_trigrams
-from pathsum.circuits.tokens.token import common_tokens
-from pathsum.circuits.trigrams.trigram_records import SkipTrigrams
-from pathsum.circuits.trigrams.triple import Pattern
+from pathsum.circuits.token_basis import common_tokens
+from pathsum.circuits.trigram_text import Pattern
+from pathsum.circuits.trigrams import SkipTrigrams
 from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
 from pathsum.claims.picture import Bar, BarsPicture, OffsetsPicture
 from pathsum.claims.terms import gain_bars, measured_terms

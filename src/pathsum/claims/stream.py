@@ -11,7 +11,7 @@ from pathsum.base.estimate import Estimate
 from pathsum.circuits import bandwidth
 from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.bigram_fit import count_bigrams
-from pathsum.circuits.tokens.token import token_frequencies
+from pathsum.circuits.token_basis import token_frequencies
 from pathsum.claims.claim import Measurement, Subject, statement
 from pathsum.claims.picture import Bar, BarsPicture, Point, PointsPicture, Stack, StacksPicture
 from pathsum.claims.verdict import ClaimRule

@@ -6,8 +6,8 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, ratio
 from pathsum.circuits import Composition, composition
 from pathsum.circuits.composition import Edges
+from pathsum.circuits.qk_ov import token_qk
 from pathsum.circuits.reads_and_writes import KINDS
-from pathsum.circuits.tokens.qk import token_qk
 from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
 from pathsum.claims.picture import (
     Bar,

@@ -76,7 +76,6 @@ def trigrams(
     head: str | None = None,
     source: str | None = None,
     k: int | None = None,
-    rare: int = 100,
     rank: str | None = None,
     offset: int | None = None,
     corpus: str | None = None,
@@ -89,18 +88,17 @@ def trigrams(
         --head: One head, for example L0H3; default: all heads.
         --source: Show the paper's table for this source token.
         --k: How many (default 50), or tokens per list with --source (5).
-        --rare: Hide tokens that training saw fewer times than this.
         --rank: Rank by text (loss reduction) or by weights; default: text if there is any.
     """
     from pathsum.circuits import open_text, skip_trigrams, source_table
 
     loaded = session.open()
     if source is not None:
-        options = {"rare": rare, "offset": offset}
+        options = {"offset": offset}
         session.show(session.compute(source_table, loaded, source, head, k, **options))
         return
     text = None if corpus is None else session.compute(open_text, loaded, corpus)
-    options = {"corpus": text, "rank": rank, "rare": rare, "offset": offset}
+    options = {"corpus": text, "rank": rank, "offset": offset}
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 

@@ -25,8 +25,7 @@ from pathsum.base.errors import InputError, near_misses
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.tokens.token import joined
-from pathsum.circuits.tokens.token_basis import logit_cap_note, require_heads, score_cap_note
+from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
 from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,

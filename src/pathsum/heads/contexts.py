@@ -23,8 +23,8 @@ from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.circuits.tokens.token import Token, check_k, token_of
-from pathsum.circuits.trigrams.skip_trigrams import text_rows
+from pathsum.circuits.token_basis import Token, check_k, token_of
+from pathsum.circuits.trigrams import text_rows
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects

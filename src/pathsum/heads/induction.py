@@ -19,7 +19,7 @@ from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.table import rows_table
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.tokens.token_basis import require_logit_edges, token_product
+from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
 from pathsum.heads.layer_view import in_full_precision, layer_views

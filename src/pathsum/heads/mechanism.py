@@ -12,7 +12,7 @@ from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Edge, HeadRead, Record, Side, text_column
 from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition import Composition
-from pathsum.circuits.tokens.qk import token_qk
+from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths.intervene.patching import patched_pattern

@@ -83,6 +83,7 @@ def skip_trigrams(
     n_heads: int | None = None,
     n_ctx: int = 64,
     effect: float = 10.0,
+    bigram: float = 0.0,
     dtype: torch.dtype = torch.float32,
 ) -> Model:
     """A one-layer model that knows exactly the given `(source, destination, out)` triples.
@@ -94,6 +95,9 @@ def skip_trigrams(
     in both destination and out cannot share a head without forcing the cross terms too. They are
     spread over as many heads as that takes. With fewer heads (`n_heads=1`) they share heads, and
     the model has the paper's bugs.
+
+    `bigram` is how much the direct path raises each `out` after its destination, as a model learns
+    from text in which the triples occur: it tells correct triples from forced ones.
 
     >>> model = skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
     >>> model.config.n_heads
@@ -124,6 +128,8 @@ def skip_trigrams(
     token, out = blocks.rows("token"), blocks.rows("out")
     built["W_E"][torch.arange(vocab), token] = 1.0
     built["W_U"][out, torch.arange(vocab)] = 1.0
+    for _, destination, raised in triples:
+        built["W_E"][token_id[destination], out[token_id[raised]]] = bigram
     for head, group in enumerate(merged):
         built.rests_on(0, head, token)
         column = {word: i for i, word in enumerate(dict.fromkeys(s for s, _, _ in group))}

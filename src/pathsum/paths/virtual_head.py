@@ -16,8 +16,7 @@ from pathsum.base.errors import InputError, PathError
 from pathsum.base.estimate import Estimate
 from pathsum.base.shapes import HeadPattern, Logits
 from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card
-from pathsum.circuits.tokens.token import Token, token_of
-from pathsum.circuits.tokens.token_basis import circuit_label
+from pathsum.circuits.token_basis import Token, circuit_label, token_of
 from pathsum.model import HeadId, HeadName, Model, Path, Trace
 from pathsum.model.losses import sequence_losses
 from pathsum.paths.path_sum import PathSum, expand_logits

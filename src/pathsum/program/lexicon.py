@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.circuits.tokens.token import Token
+from pathsum.circuits.token_basis import Token
 from pathsum.text import Tokenizer
 
 WORD, CAPITALIZED, NUMBER, MARK = "word", "capitalized word", "number", "mark after a space"

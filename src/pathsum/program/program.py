@@ -1,18 +1,9 @@
-"""Program: a model as rules, which run without the model, explain themselves and are saved.
+"""Program: a model as rules, which run without the model, explain themselves and are saved."""
 
-`read_as` reads records back from JSON: the inverse of `jsonable`, for records of plain fields.
-"""
-
-import dataclasses
-import enum
 import json
-import math
-import types
-import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +13,8 @@ from torch import Tensor
 from pathsum.base import Column, Estimate, Record, Table, prose_column, stacked
 from pathsum.base.errors import FileError, InputError, TokenError
 from pathsum.base.files import parse_object, read_text, write_output
-from pathsum.circuits.tokens.token import Token
+from pathsum.base.reading import read_record
+from pathsum.circuits.token_basis import Token
 from pathsum.model import Model
 from pathsum.model.sequences import require_position, require_values
 from pathsum.program.fidelity import Fidelity
@@ -114,8 +106,8 @@ class Program(Record, kind="program"):
     curve: tuple[CurvePoint, ...]
     rules: tuple[Rule, ...]
     note: str
-    _tokenizer: Tokenizer | None
-    _model: Model | None
+    _tokenizer: Tokenizer | None = None
+    _model: Model | None = None
 
     @cached_property
     def lexicon(self) -> Lexicon:
@@ -271,22 +263,17 @@ class Program(Record, kind="program"):
                 f"version are {head[0]!r} and {head[1]!r}); save the program again"
             )
         tokenizer = given.pop("tokenizer", None)
-        hints = record_hints(cls)
-        if set(given) != set(hints):
-            wrong = ", ".join(sorted(set(given) ^ set(hints)))
-            raise FileError(f"{path} is not a program: {wrong} should not be there, or is missing")
         try:
-            fields = {name: read_as(hint, given[name], name) for name, hint in hints.items()}
-        except Mismatch as error:
+            made: Program = read_record(cls, given, "a program", finite=True)
+        except InputError as error:
             raise FileError(f"{path} is not a program: {error}; save it again") from error
-        read = None
         if tokenizer is not None:
-            read = Tokenizer.from_json(json.dumps(tokenizer), f"the tokenizer in {path}")
-        made = cls(**fields, _tokenizer=read, _model=None)
-        made._check(path)
+            text = json.dumps(tokenizer)
+            made = replace(made, _tokenizer=Tokenizer.from_json(text, f"the tokenizer in {path}"))
+        made.require_valid(path)
         return made
 
-    def _check(self, path: Path) -> None:
+    def require_valid(self, path: Path) -> None:
         """Raise FileError if rules name unknown tokens, or sizes do not add up."""
         if self._tokenizer is not None and self._tokenizer.size > self.vocabulary:
             raise FileError(f"{path} has a tokenizer with more tokens than its vocabulary")
@@ -300,62 +287,3 @@ class Program(Record, kind="program"):
                 raise FileError(f"{path} is not a program: a rule of {rule.head!r} is not valid")
         if self.size != sum(rule.size for rule in self.rules):
             raise FileError(f"{path} is not a program: its size is not that of its rules")
-
-
-# ---- records from JSON
-
-
-class Mismatch(FileError):
-    """A value in a file that does not fit its field."""
-
-
-def read_as(hint: Any, value: Any, where: str) -> Any:
-    """A JSON value as the type that a field is annotated with; `where` names it in errors.
-
-    >>> read_as(tuple[float, ...], [1, 2.5], "numbers")
-    (1.0, 2.5)
-    >>> read_as(int, "7", "size")
-    Traceback (most recent call last):
-    pathsum.program.program.Mismatch: size is '7', not an integer
-    """
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        if value is None and types.NoneType in inside:
-            return None
-        (one,) = (each for each in inside if each is not types.NoneType)
-        return read_as(one, value, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise Mismatch(f"{where} is {value!r:.40}, not a list")
-        return tuple(read_as(inside[0], each, f"{where}[{n}]") for n, each in enumerate(value))
-    if dataclasses.is_dataclass(hint):
-        return _record(hint, value, where)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        known = {member.value: member for member in hint}
-        if not isinstance(value, str) or value not in known:
-            raise Mismatch(f"{where} is {value!r:.40}, not one of {', '.join(known)}")
-        return known[value]
-    return _plain(hint, value, where)
-
-
-def _record(kind: Any, value: Any, where: str) -> Any:
-    fields = record_hints(kind)
-    if not isinstance(value, dict) or set(value) != set(fields):
-        named = ", ".join(sorted(fields))
-        raise Mismatch(f"{where} does not have the fields {named}")
-    return kind(**{name: read_as(fields[name], value[name], f"{where}.{name}") for name in fields})
-
-
-def record_hints(kind: Any) -> dict[str, Any]:
-    """The annotations of a record's public fields."""
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
-    return {name: hints[name] for name in names if not name.startswith("_")}
-
-
-def _plain(hint: Any, value: Any, where: str) -> Any:
-    nouns = {int: "an integer", float: "a finite number", str: "a string"}
-    fits = isinstance(value, hint if hint is not float else int | float)
-    if isinstance(value, bool) or not fits or (hint is float and not math.isfinite(value)):
-        raise Mismatch(f"{where} is {value!r:.40}, not {nouns[hint]}")
-    return hint(value)

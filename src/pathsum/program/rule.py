@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pathsum.base import Estimate, Record
 from pathsum.base.shapes import HeadPattern, Tokens
-from pathsum.circuits.tokens.token import Scored, Token
+from pathsum.circuits.token_basis import Scored, Token
 from pathsum.program.attention_rule import AttentionRule
 from pathsum.program.lexicon import Lexicon
 

@@ -62,8 +62,8 @@ def open_tensors(folder: Path, progress: Progress = silent) -> Store:
     stray = sorted(file.name for file in folder.iterdir() if "-of-" in file.name)
     if stray:
         raise FileError(
-            f"{folder} holds shards ({stray[0]}, …) without {SAFETENSORS + INDEX}, which says what "
-            "each of them holds; copy the index too"
+            f"{folder} holds shards ({stray[0]}, …) without {SAFETENSORS + INDEX}, which lists "
+            "their tensors; copy the index too"
         )
     raise FileError(
         f"{folder} holds no weights: it needs {SAFETENSORS} or {PICKLE}, or shards of one of them "
@@ -104,7 +104,7 @@ class PickleStore(Store):
 
 
 class ShardedStore(Store):
-    """Several files whose index says which of them holds a tensor."""
+    """Several files, with an index of the tensors in each."""
 
     def __init__(self, index: Path, opener: type[CheckpointFile] | type[PickleStore]) -> None:
         file_of = read_index(index)
@@ -131,7 +131,7 @@ def read_index(index: Path) -> dict[str, str]:
     """The file that holds each tensor, by the tensor's name."""
     file_of = read_object(index, "download it again").get("weight_map")
     if not isinstance(file_of, dict) or not file_of:
-        raise FileError(f"{index} has no weight_map, which says which shard holds a tensor")
+        raise FileError(f"{index} has no weight_map, which names the shard of each tensor")
     for file in file_of.values():
         if not isinstance(file, str) or Path(file).name != file:
             raise FileError(f"{index} names a shard {file!r}, which is not a file in its folder")
@@ -226,7 +226,7 @@ def _check_plain(file: Path, name: object, tensor: Tensor) -> None:
     stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > stored:
         raise FileError(
-            f"{file} says that {name} has shape {list(tensor.shape)}, but stores only {stored:,} "
+            f"{file} gives {name} the shape {list(tensor.shape)}, but stores only {stored:,} "
             "bytes of it; save a contiguous copy"
         )
 

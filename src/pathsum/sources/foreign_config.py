@@ -74,7 +74,7 @@ class ForeignConfig:
         return value
 
     def cap(self, name: str) -> float | None:
-        """A soft cap, or None where there is none."""
+        """A soft cap, or None if it is absent."""
         return self.number(name) if name in self.values else None
 
     def table(self, name: str) -> "ForeignConfig":

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import ConfigError, FileError, near_misses
+from pathsum.base.options import parse_choice
 from pathsum.model import Model, Weights
 from pathsum.model.config import Config
 from pathsum.sources.families.rotary import (
@@ -111,7 +111,7 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
         start = start_token(opened.metadata)
         if start is not None and not (isinstance(start, int) and 0 <= start < config.d_vocab):
             raise ConfigError(
-                f"the metadata of {file} says bos_token_id={start!r}, which is not one of "
+                f"the metadata of {file} has bos_token_id={start!r}, which is not one of "
                 f"{config.d_vocab} tokens; download it again"
             )
         config = config.replace(start_token=start)
@@ -164,7 +164,7 @@ def _rotations(
         ),
         "beta_fast": foreign.values.get("rope.scaling.yarn_beta_fast"),
         "beta_slow": foreign.values.get("rope.scaling.yarn_beta_slow"),
-        # Files of gpt-oss do not say that its ramp ends between planes, as its config.json does.
+        # The ramp of gpt-oss ends between planes; config.json has this setting, GGUF does not.
         "truncate": False if architecture == "gpt-oss" else None,
     }
     if two:

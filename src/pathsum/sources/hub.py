@@ -55,7 +55,7 @@ class _Repository:
         self._reached = False
 
     def get_config(self) -> Path | None:
-        """config.json of the revision, whose commit is that of all other files.
+        """config.json of the revision, whose commit all other files are taken from.
 
         The hub is asked whether the revision has moved on; if it cannot be reached, the commit in
         the cache is used.
@@ -147,7 +147,7 @@ class _Repository:
             return FailedError(
                 f"{name} is in the cache without {file}, which could not be fetched from the hub "
                 f"({first_line(error)}); check the network and try again, or set HF_HUB_OFFLINE=1 "
-                "to load what is in the cache"
+                "to load the cached files"
             )
         return FailedError(
             f"{name} is not a folder here and could not be fetched from the hub "

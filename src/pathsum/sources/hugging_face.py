@@ -32,7 +32,7 @@ _TEXT_PREFIXES = {
     "language_model.lm_head.": "lm_head.",
 }
 _OTHER_PARTS = ("vision_tower.", "multi_modal_projector.")
-# Defaults of transformers for what text_config leaves out, which is most of it.
+# Defaults of transformers for fields that text_config omits, which is most of them.
 _TEXT_DEFAULTS = {
     "model_type": "gemma3_text",
     "vocab_size": 262_208,
@@ -108,7 +108,7 @@ def _describe(foreign: ForeignConfig, context: Context) -> CheckpointLayout:
     except PathsumError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A family computes with what the file says, such as the logarithm of a length.
+        # A family computes with values of the file, such as the logarithm of a length.
         raise ConfigError(
             f"{foreign.where} holds values that do not make a {family.name} model ({error}); "
             "download it again"
@@ -123,7 +123,7 @@ def _refuse_quantized(foreign: ForeignConfig) -> None:
     method = _quantization(foreign)
     if method not in (None, _MXFP4):
         raise FileError(
-            f"{foreign.where} says that the weights are quantized by {method!r}, a layout that "
+            f"the weights of {foreign.where} are quantized by {method!r}, a layout that "
             "pathsum does not read; load the unquantized checkpoint, or a GGUF file"
         )
 

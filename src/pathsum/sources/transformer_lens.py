@@ -83,9 +83,9 @@ _BRIDGE_TENSORS = re.compile(
 def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     """A HookedTransformer or a TransformerBridge as a pathsum model.
 
-    A HookedTransformer and the result share their memory; a bridge's tensors are copied. What
-    TransformerLens did to the weights on loading (folded norms, centered writes) is kept: the
-    logits are those of the model that is passed in.
+    A HookedTransformer and the result share their memory; a bridge's tensors are copied. Changes
+    of the weights on loading (folded norms, centered writes) stay, so the logits are those of the
+    model that is passed in.
     """
     cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
     if cfg is None or state is None:
@@ -226,7 +226,7 @@ def _translate(foreign: ForeignConfig, name: str, table: Mapping[str, str], defa
     value = foreign.values.get(name, default)
     if not isinstance(value, str) or value not in table:
         raise ConfigError(
-            f"{foreign.where} says {name}={value!r}, which pathsum does not compute; it computes "
+            f"{foreign.where} has {name}={value!r}, which pathsum does not compute; it computes "
             f"{', '.join(table)}"
         )
     return table[value]
@@ -291,7 +291,7 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
 
 
 def _refuse_untested(layout: CheckpointLayout, name: str) -> None:
-    """Raise an error for what a bridge may store elsewhere: scaled tensors, norms after a block."""
+    """Raise if a bridge may store scaled tensors, or norms after a block, elsewhere."""
     stored = (*layout.model.values(), *layout.layer.values())
     if any(entry.multiply != 1 for entry in stored) or layout.config.norm_place != "before":
         raise NotExactError(

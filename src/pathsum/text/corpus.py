@@ -4,10 +4,10 @@ import hashlib
 import json
 import shutil
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from jaxtyping import Int
 from torch import Tensor
@@ -16,6 +16,7 @@ from pathsum.base import Progress, Record, Table, prose_column, silent, text_col
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FileError, InputError, near_misses
 from pathsum.base.files import cache_folder, exists, locked, read_object
+from pathsum.base.reading import read_record
 from pathsum.text.documents import Documents, Files, HubDataset
 from pathsum.text.packages import NAMED, fetch_all, packages_of
 from pathsum.text.probes import with_start
@@ -57,7 +58,7 @@ class CorpusInfo(Record, kind="corpus-info"):
         """One row per property."""
         every = self.tokens + self.held_out_tokens
         rows: tuple[tuple[str, str], ...] = (
-            ("what it is", self.about),
+            ("source", self.about),
             ("documents", f"{self.documents:,} ({self.duplicates:,} copies left out)"),
             ("held out", f"{self.held_out_documents:,} documents, {self.held_out_tokens:,} tokens"),
             ("to train on", f"{self.tokens:,} tokens"),
@@ -141,13 +142,11 @@ class Corpus:
             raise FileError(
                 f"{file} is not a corpus that this version of pathsum reads; rebuild it"
             )
-        kinds: dict[str, Any] = {
-            field.name: field.type for field in fields(CorpusInfo) if field.name != "folder"
-        }
-        wrong = [name for name, kind in kinds.items() if not isinstance(head.get(name), kind)]
-        if wrong or len(head) != len(kinds):
-            raise FileError(f"{file} does not describe a corpus ({', '.join(wrong)}); rebuild it")
-        info = CorpusInfo(folder=str(folder), **head)
+        try:
+            values = head | {"folder": str(folder)}
+            info: CorpusInfo = read_record(CorpusInfo, values, "a corpus")
+        except InputError as error:
+            raise FileError(f"{file} does not describe a corpus ({error}); rebuild it") from error
         made = cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
         made.check_complete()
         return made
@@ -166,12 +165,12 @@ class Corpus:
         if counts != (self.info.tokens, self.info.held_out_tokens):
             raise FileError(
                 f"{self.folder} holds {counts[0]:,} tokens to train on and {counts[1]:,} held out, "
-                f"but {HEAD} says {self.info.tokens:,} and {self.info.held_out_tokens:,}"
+                f"but {HEAD} lists {self.info.tokens:,} and {self.info.held_out_tokens:,}"
             )
         if self.tokenizer.size != self.info.vocabulary:
             raise FileError(
-                f"the tokenizer in {self.folder} has {self.tokenizer.size} tokens, but {HEAD} says "
-                f"{self.info.vocabulary}"
+                f"the tokenizer in {self.folder} has {self.tokenizer.size} tokens, but {HEAD} "
+                f"lists {self.info.vocabulary}"
             )
 
     @cached_property
@@ -262,8 +261,8 @@ def named_corpora() -> "CorpusList":
 class NamedCorpus(Record, kind="named-corpus"):
     """A corpus that `Corpus.open` opens by name."""
 
-    name: str
-    about: str
+    name: Annotated[str, text_column("name")]
+    about: Annotated[str, prose_column("description")]
 
 
 @dataclass(frozen=True)
@@ -272,8 +271,7 @@ class CorpusList(Record, kind="corpus-list"):
 
     corpora: tuple[NamedCorpus, ...]
 
-    def to_table(self) -> Table:
-        """One row per corpus."""
-        rows = tuple((corpus.name, corpus.about) for corpus in self.corpora)
-        note = "or name a file, a folder, or a dataset on the hub (owner/name)"
-        return Table((text_column("name"), prose_column("what it is")), rows, note=note)
+    @property
+    def table_note(self) -> str:
+        """The other ways to name a corpus."""
+        return "or name a file, a folder, or a dataset on the hub (owner/name)"

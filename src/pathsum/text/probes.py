@@ -1,4 +1,4 @@
-"""Probe sequences with known answers: repeated random tokens. They know token ids, not models."""
+"""Probe sequences with known answers: repeated random tokens, independent of any model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def with_start(
 def shuffled(tokens: Int[Tensor, "sequence pos"], first: int) -> Int[Tensor, "sequence pos"]:
     """Tokens shuffled from position `first` on, with no copy at its old distance.
 
-    What an edge says about the token before, or about where the last copy is, is then wrong.
+    Information about the previous token, or about the last copy, is then wrong.
     """
     generator = torch.Generator().manual_seed(0)
     order = torch.arange(tokens.shape[1])

@@ -1,6 +1,6 @@
 """Token ids in memory-mapped files: `TokenShards` reads them, `build` writes them from documents.
 
-A survey reads the documents once, drops duplicates and chooses what is held out. A build trains a
+A survey reads the documents once, drops duplicates and chooses held-out documents. A build trains a
 tokenizer on the rest and writes tokens in another folder that is renamed when complete. The next
 build continues from the finished parts of an interrupted one (the tokenizer, whole shards).
 """

@@ -12,8 +12,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from pathsum.base.errors import InputError
-
 MINIMUM_COUNT = 100
 """Tokens that training saw fewer times than this count as rare, where counts are known."""
 MOST_COMMON_SHARE = 0.01
@@ -48,14 +46,10 @@ class TokenPool:
             return torch.ones(self.d_vocab, dtype=torch.bool)
         return self.counts.cpu() >= self.minimum_count
 
-    def require_common(self) -> Bool[Tensor, " vocab"]:
-        """The tokens that may be drawn; raises an error if all are rare."""
-        if not bool(self.common.any()):
-            raise InputError(
-                f"every token was seen fewer than {self.minimum_count} times in training, so none "
-                "would be shown; rare=0 shows all"
-            )
-        return self.common
+    @property
+    def shown(self) -> Bool[Tensor, " vocab"]:
+        """Tokens that tables show: the common ones, or all if training saw none often enough."""
+        return self.common if bool(self.common.any()) else torch.ones_like(self.common)
 
     @cached_property
     def by_count(self) -> Int[Tensor, " id"]:

@@ -25,7 +25,7 @@ _KNOWN_STARTS = (START, "<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>")
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(_BYTES) if byte not in _PRINTABLE]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(_BYTES + place): byte for place, byte in enumerate(_OTHERS)
+    chr(_BYTES + index): byte for index, byte in enumerate(_OTHERS)
 }
 _VISIBLE = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
@@ -233,9 +233,9 @@ def _panics_to(kind: type[PathsumError], what: str) -> Generator[None]:
 
 @contextmanager
 def _quiet_stderr() -> Generator[None]:
-    """Drop what a panic writes to the process's stderr: the error carries its message."""
+    """Silence the process's stderr during a panic: the error carries its message."""
     try:
-        kept = os.dup(2)
+        stderr = os.dup(2)
     except OSError:  # stderr is closed
         yield
         return
@@ -244,8 +244,8 @@ def _quiet_stderr() -> Generator[None]:
         os.dup2(sink, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(sink)
 
 

@@ -144,7 +144,7 @@ def snapshot_steps(steps: int, count: int) -> tuple[int, ...]:
 
 
 def save_snapshot(folder: Path, step: int, model: Model) -> None:
-    """Save a model as a folder of its own."""
+    """Save a model as a model folder."""
     model.save(folder / SNAPSHOTS / f"step-{step:07d}")
 
 
@@ -178,7 +178,7 @@ def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
 
 
 def _is_unfinished(folder: Path) -> bool:
-    """Whether a kill came before anything of a snapshot was in place; a resumed run repeats it."""
+    """Whether the run was killed before a file of a snapshot was in place; resuming repeats it."""
     return all(file.suffix == ".part" for file in folder.iterdir())
 
 

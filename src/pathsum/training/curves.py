@@ -171,8 +171,8 @@ def _usable(
     steps: tuple[int, ...], values: Float[Tensor, " step"], errors: Float[Tensor, " step"]
 ) -> tuple[Tensor, Tensor, Tensor]:
     at = torch.tensor(steps, dtype=torch.float64)
-    kept = (at > 0) & ~values.isnan()
-    return at[kept].log(), values[kept].double(), errors[kept].double().nan_to_num(0.0)
+    usable = (at > 0) & ~values.isnan()
+    return at[usable].log(), values[usable].double(), errors[usable].double().nan_to_num(0.0)
 
 
 def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
@@ -229,9 +229,9 @@ def share_within(
     """
     if change is None:
         return None
-    kept = [row for row, step in enumerate(steps) if step > 0]
-    x = np.log([steps[row] for row in kept])
-    y = values[kept].double().numpy()
+    rows = [row for row, step in enumerate(steps) if step > 0]
+    x = np.log([steps[row] for row in rows])
+    y = values[rows].double().numpy()
     total = float(y[-1] - y[0])
     inside = np.interp(np.log([change.begin, change.end]), x, y)
     return float(inside[1] - inside[0]) / total if total else None

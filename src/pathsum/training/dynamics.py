@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -56,7 +57,7 @@ PHASE_CURVE = "prefix matching"
 WINDOW = 16
 
 # The smallest change that counts: half the threshold of prefix matching for a head's score, 0.1
-# nats for a loss, 0.02 above chance for composition.
+# nats for a loss, 0.02 above the null for composition.
 LEAST_SCORE = PREFIX_MATCHING.info.threshold / 2
 LEAST_NATS = 0.1
 LEAST_EXCESS = 0.02
@@ -75,7 +76,7 @@ def dynamics(
 ) -> Dynamics:
     """Measure every snapshot of a run (losses, heads, composition) and find the phase change.
 
-    `run` is the folder of a run that saved snapshots, what `train` returned, or the name of a
+    `run` is the folder of a run that saved snapshots, the result of `train`, or the name of a
     bundled run. Losses are measured on `sequences` held-out sequences of the run, or on `tokens`
     for a run whose text is not known; heads on `probe_sequences` sequences of repeated random
     tokens, as in `atlas`.
@@ -84,8 +85,8 @@ def dynamics(
         found.phase_change.step, found.phase_change.low, found.phase_change.high
 
     The phase change is where prefix matching of the best head turns from one level to another: a
-    logistic in log(step) that fits better than a straight line, for a head that chance does not
-    explain at the end. A one-layer model has none, and `why_none` says so.
+    logistic in log(step) that fits better than a straight line, for a head whose final score has a
+    small p-value. A one-layer model has no phase change, and `why_none` gives the reason.
     """
     folder = find_run(run.folder if isinstance(run, TrainingRun) else run)
     if sequences < 2 or probe_sequences < 2:
@@ -229,7 +230,7 @@ def all_curves(
     loss = [mean_estimate(at.losses.double().mean(1)) for at in snapshots]
     context, drop = [at.in_context for at in snapshots], [at.repeat_drop for at in snapshots]
     about = "loss on the first copy of random tokens minus loss on the second"
-    nats = {"unit": "nats", "least": LEAST_NATS}
+    nats: dict[str, Any] = {"unit": "nats", "least": LEAST_NATS}
     curves = [
         _curve("loss", "held-out loss", loss, "mean loss of held-out tokens", unit="nats"),
         _curve("in_context", "in-context learning", context, str(compared), **nats),

@@ -129,27 +129,27 @@ class TrainingLoop:
 
     def resume(self) -> None:
         """Continue from the newest good checkpoint, if there is one."""
-        kept = read_checkpoint(self.folder)
-        if kept is None:
+        checkpoint = read_checkpoint(self.folder)
+        if checkpoint is None:
             return
-        if kept.damage:
+        if checkpoint.damage:
             warnings.warn(
-                f"the run continues from the checkpoint before the last, step {kept.step}, because "
-                f"{kept.damage}",
+                f"the run continues from the checkpoint before the last, step {checkpoint.step}, "
+                f"because {checkpoint.damage}",
                 stacklevel=2,
             )
-            # Otherwise it would be kept as the previous one in place of the good one.
+            # Otherwise the next save would keep it as the previous one instead of the good one.
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
-        weights = kept.part("weights/")
-        if kept.step > self.recipe.steps:
-            raise self._other_run(f"it is of step {kept.step}")
+        weights = checkpoint.part("weights/")
+        if checkpoint.step > self.recipe.steps:
+            raise self._other_run(f"it is of step {checkpoint.step}")
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
                 if name not in weights or weights[name].shape != parameter.shape:
                     raise self._other_run(f"its {name} does not fit")
                 parameter.copy_(weights[name])
-        self.optimizers.load(kept.part("optimizer/"))
-        self.step, self._seconds_before = kept.step, kept.seconds
+        self.optimizers.load(checkpoint.part("optimizer/"))
+        self.step, self._seconds_before = checkpoint.step, checkpoint.seconds
 
     def _other_run(self, why: str) -> FileError:
         return FileError(
@@ -232,10 +232,10 @@ class TrainingLoop:
         self._losses.clear()
 
     def _diverged(self, step: int) -> FailedError:
-        kept = read_checkpoint(self.folder)
+        checkpoint = read_checkpoint(self.folder)
         where = "it has no checkpoint yet"
-        if kept is not None:
-            where = f"its last good checkpoint, step {kept.step}, is in {self.folder}"
+        if checkpoint is not None:
+            where = f"its last good checkpoint, step {checkpoint.step}, is in {self.folder}"
         return FailedError(
             f"the loss is NaN or infinite at step {step} of {self.recipe.steps}, so the run has "
             f"diverged and was stopped; {where}; lower "

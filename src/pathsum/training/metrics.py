@@ -175,9 +175,8 @@ class MetricsFile:
     def __init__(self, folder: Path, step: int) -> None:
         """Open for a run at a step; lines that a killed run wrote after its checkpoint are cut."""
         file = folder / METRICS
-        kept = [line for line in read_metrics(folder) if line["step"] <= step]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_text(file, text)
+        lines = [line for line in read_metrics(folder) if line["step"] <= step]
+        write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
         self._file = file.open("a", encoding="utf-8")
         self._board = _tensorboard(folder / "tensorboard", step)
 
@@ -201,7 +200,7 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; a warning says how many cannot be read."""
+    """The lines of a run's metrics.jsonl, with a warning if some cannot be read."""
     file = folder / METRICS
     if not file.exists():
         return []

@@ -4,9 +4,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, cast
 
-from pathsum.base.errors import InputError, near_misses
+from pathsum.base.errors import InputError
+from pathsum.base.reading import read_record
 from pathsum.model import Config
 
 PositionTables: TypeAlias = Literal["each", "shared"]
@@ -134,14 +135,14 @@ class Recipe:
         model = rest.pop("model", None)
         if not isinstance(model, Mapping):
             raise InputError("the recipe has no [model]; put n_layers, n_heads, … there")
-        data = _fill(Data, rest.get("data", {}), "data")
+        data = read_record(Data, rest.get("data", {}), "a recipe", "data")
         given = {"start_token": None, "d_vocab": data.vocabulary, **model}
         if given["d_vocab"] != data.vocabulary:
             raise InputError(
                 f"model.d_vocab is {given['d_vocab']} and data.vocabulary {data.vocabulary}, but "
                 "they are the same number; leave d_vocab out"
             )
-        return _fill(cls, {**rest, "config": Config.from_dict(given)}, "")
+        return read_record(cls, {**rest, "config": Config.from_dict(given)}, "a recipe")
 
 
 def differences(one: Recipe, other: Recipe) -> list[tuple[str, Any, Any]]:
@@ -174,51 +175,6 @@ def _model_values(config: Config) -> dict[str, Any]:
         for name, value in config.to_dict().items()
         if name in sizes or (name != "d_vocab" and value != getattr(plain, name))
     }
-
-
-def _fill(cls: type[Any], values: Any, where: str) -> Any:
-    """A dataclass of plain values, nested tables included."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{where} is {values!r}, but must be a table of names and values")
-    hints = get_type_hints(cls)
-    made: dict[str, Any] = {}
-    for name, value in values.items():
-        full = f"{where}.{name}" if where else str(name)
-        if name not in hints:
-            shown = [known if known != "config" else "model" for known in hints]
-            raise InputError(
-                f"a recipe has no {full!r}{near_misses(str(name), shown)} "
-                f"(it has {', '.join(shown)})"
-            )
-        made[str(name)] = _value(hints[name], value, full)
-    missing = [
-        found.name
-        for found in dataclasses.fields(cls)
-        if found.name not in made
-        and found.default is dataclasses.MISSING
-        and found.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise InputError(f"the recipe lacks {', '.join(missing)}")
-    return cls(**made)
-
-
-def _value(hint: Any, value: Any, full: str) -> Any:
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return value if isinstance(value, hint) else _fill(hint, value, full)
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            listed = ", ".join(map(repr, get_args(hint)))
-            raise InputError(f"{full} is {value!r}; choose {listed}")
-        return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or isinstance(value, bool):
-        raise InputError(f"{full} is {value!r}, but must be {_KINDS[hint]}")
-    return value
-
-
-_KINDS = {int: "an integer", float: "a number", str: "a string"}
 
 
 # The least and the most that a setting may be.

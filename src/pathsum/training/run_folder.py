@@ -52,7 +52,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise FileError(f"{file} lacks the recipe or the corpus of the run; restore the file")
     for name in ("fingerprint", "folder"):
         if not isinstance(corpus.get(name), str):
-            raise FileError(f"{file} does not say the corpus's {name}; restore the file")
+            raise FileError(f"{file} does not state the corpus's {name}; restore the file")
     if "optimiser" in recipe:  # version 1 files may have the British spelling
         recipe["optimizer"] = recipe.pop("optimiser")
     return values
@@ -111,14 +111,14 @@ def check_same_text(folder: Path, fingerprint: str) -> None:
 def held_out_tokens(
     folder: Path, sequences: int, progress: Progress = silent
 ) -> Int[Tensor, "sequence pos"]:
-    """Held-out sequences of a run: those kept in its folder, else from its corpus.
+    """Held-out sequences of a run: those in its folder, else from its corpus.
 
     A corpus that is not in the cache is rebuilt. If its text is no longer the one that the run
-    learned from, this raises: what was held out then may have been trained on.
+    learned from, this raises, because held-out text of today may have been trained on.
     """
-    kept = read_held_out(folder)
-    if kept is not None:
-        return kept[spaced(len(kept), sequences)]
+    held_out = read_held_out(folder)
+    if held_out is not None:
+        return held_out[spaced(len(held_out), sequences)]
     if not (folder / RUN).exists():
         raise InputError(
             f"{folder} has neither {HELD_OUT} nor {RUN}, so its held-out text is not known; give "
@@ -131,7 +131,7 @@ def held_out_tokens(
         raise InputError(
             f"the run in {folder} learned from a text with fingerprint "
             f"{str(corpus['fingerprint'])[:16]}, and the corpus {opened.info.name!r} is another "
-            f"one here ({opened.info.fingerprint[:16]}), so what was held out is not known; give "
+            f"one here ({opened.info.fingerprint[:16]}), so the held-out text is unknown; give "
             "token ids, tokens=[sequence, pos]"
         )
     return opened.held_out_batch(sequences, recipe.config.n_ctx)

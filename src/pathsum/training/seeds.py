@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base import Column, Progress, Record, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.files import write_text
 from pathsum.heads import Induction, induction
@@ -26,22 +26,22 @@ Begin: TypeAlias = Callable[[str], None]
 class SeedRun(Record, kind="seed-run"):
     """The result of one seed.
 
-    `mechanism` is that of its best induction head, as `induction` names it: "K-composition",
+    `mechanism` is the mechanism of its best induction head, as in `induction`: "K-composition",
     "Q-composition" or "none". `head` and `partner` are empty where there is none. `stripe` is the
-    best head's, whether or not it passes. `drop` is the loss on the first copy of random tokens
-    minus the loss on the second, in nats.
+    score of the best head, whether or not it passes. `drop` is the loss on the first copy of random
+    tokens minus the loss on the second, in nats.
     """
 
-    seed: int
+    seed: Annotated[int, Column("seed")]
     folder: str
-    held_out_loss: float
-    previous_token: float
-    mechanism: Mechanism
-    head: str
-    partner: str
-    stripe: float
-    share_lost: float
-    drop: float
+    held_out_loss: Annotated[float, Column("held-out loss", ".3f", "nats")]
+    mechanism: Annotated[Mechanism, text_column("mechanism")]
+    head: Annotated[str, text_column("head")]
+    partner: Annotated[str, text_column("partner")]
+    stripe: Annotated[float, Column("stripe", ".2f")]
+    share_lost: Annotated[float, Column("lost without partner", ".0%")]
+    previous_token: Annotated[float, Column("previous token", ".2f")]
+    drop: Annotated[float, Column("drop", ".2f", "nats")]
     why_none: str
 
 
@@ -56,32 +56,18 @@ class SeedRuns(Record, kind="seed-runs"):
         """The number of seeds that found a mechanism."""
         return sum(run.mechanism == mechanism for run in self.runs)
 
-    def to_table(self) -> Table:
-        """One row per seed."""
-        columns = (
-            Column("seed"),
-            Column("held-out loss", ".3f", "nats"),
-            *(text_column("mechanism"), text_column("head"), text_column("partner")),
-            Column("stripe", ".2f"),
-            Column("lost without partner", ".0%"),
-            Column("previous token", ".2f"),
-            Column("drop", ".2f", "nats"),
-        )
-        rows = tuple(
-            (
-                *(run.seed, run.held_out_loss, run.mechanism, run.head or "–", run.partner or "–"),
-                *(run.stripe, run.share_lost, run.previous_token, run.drop),
-            )
-            for run in self.runs
-        )
-        counts = ", ".join(
-            f"{self.count(kind)} {kind}"
-            for kind in ("K-composition", "Q-composition", "none")
-            if self.count(kind)
-        )
+    @property
+    def table_title(self) -> str:
+        """The title of the table."""
+        return f"seeds of {self.name}"
+
+    @property
+    def table_note(self) -> str:
+        """The number of seeds per mechanism, and why seeds have none."""
+        kinds: tuple[Mechanism, ...] = ("K-composition", "Q-composition", "none")
+        counts = ", ".join(f"{self.count(kind)} {kind}" for kind in kinds if self.count(kind))
         why = [f"seed {run.seed}: {run.why_none}" for run in self.runs if run.why_none]
-        note = "\n".join([f"{len(self.runs)} seeds: {counts}", *why])
-        return Table(columns, rows, title=f"seeds of {self.name}", note=note)
+        return "\n".join([f"{len(self.runs)} seeds: {counts}", *why])
 
 
 def train_seeds(

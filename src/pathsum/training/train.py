@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from pathsum.base import Progress, Record, Table, prose_column, silent, text_col
 from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.base.files import exists, finish_saving, locked, read_object, write_text
+from pathsum.base.reading import read_record
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
@@ -198,18 +199,14 @@ def read_result(folder: Path) -> TrainingRun | None:
     if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
         raise FileError(f"{file} is not the result of a training run")
     values.pop("version", None)
-    values["folder"] = str(folder)
-    values = null_to_nan(values)
-    hints = get_type_hints(TrainingRun)
-    for name in (field.name for field in dataclasses.fields(TrainingRun) if field.name in values):
-        kinds = (int, float) if hints[name] is float else hints[name]
-        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
-            kind = {str: "a string", int: "an integer"}.get(hints[name], "a number")
-            raise FileError(f"{name} in {file} is {values[name]!r}, but must be {kind}; remove it")
     try:
-        return TrainingRun(**values)
-    except TypeError as error:
-        raise FileError(f"{file} lacks fields of a result ({error}); remove it") from error
+        return read_record(
+            TrainingRun, null_to_nan(values) | {"folder": str(folder)}, "the result of a run"
+        )
+    except InputError as error:
+        raise FileError(
+            f"{file} is not the result of a training run: {error}; remove it, and resume the run"
+        ) from error
 
 
 def _recipe_and_folder(
@@ -301,7 +298,7 @@ def _open_corpus(chosen: Recipe, resumed: Path | None, world: World, progress: P
 def _with_start_token(chosen: Recipe, corpus: Corpus) -> Recipe:
     if corpus.info.vocabulary != chosen.config.d_vocab:
         raise FailedError(
-            f"the corpus has a vocabulary of {corpus.info.vocabulary}, but the recipe says "
+            f"the corpus has a vocabulary of {corpus.info.vocabulary}, but the recipe has "
             f"{chosen.config.d_vocab}"
         )
     return dataclasses.replace(chosen, config=chosen.config.replace(start_token=corpus.start_token))

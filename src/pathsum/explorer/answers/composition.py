@@ -22,7 +22,7 @@ from pathsum.circuits import composition as compose
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
-from pathsum.circuits.tokens.token import joined
+from pathsum.circuits.token_basis import joined
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.head import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
 from pathsum.explorer.params import ModelParams

@@ -18,11 +18,16 @@ from pathsum.circuits import (
     token_qk,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying
-from pathsum.circuits.tokens.ov import Effect
-from pathsum.circuits.tokens.qk import Attention
-from pathsum.circuits.tokens.token import Scored, Token, common_tokens, joined, token_of, top_scored
-from pathsum.circuits.tokens.token_basis import as_path
-from pathsum.circuits.trigrams.skip_trigrams import text_runs
+from pathsum.circuits.qk_ov import Attention, Effect
+from pathsum.circuits.token_basis import (
+    Scored,
+    Token,
+    as_path,
+    common_tokens,
+    joined,
+    token_of,
+    top_scored,
+)
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.session import Session
@@ -257,23 +262,12 @@ def trigrams(session: Session, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
     model = session.model(params)
     most = int(common_tokens(model).sum()) ** 2
-    runs = None
-    if model.held_out is not None:
-        # The pages of all heads share the runs of the text.
-        text = model.held_out
-        runs = session.result(
-            params,
-            "text runs",
-            lambda model, _: text_runs(model, text, TRIPLE_SEQUENCES),
-            SHARED_READING_BYTES,
-        )
     k = min(TRIPLES, most)
     found = skip_trigrams(
         model,
         params.head,
         k,
         sequences=TRIPLE_SEQUENCES,
-        runs=runs,
         progress=session.progress,
     )
     listed = {(each.source, each.destination, each.out) for each in found}

@@ -7,7 +7,7 @@ from torch import Tensor
 from pathsum._version import __version__
 from pathsum.base import Record
 from pathsum.base.errors import NotExactError
-from pathsum.circuits.alignment.align_heads import can_align
+from pathsum.circuits.align_heads import can_align
 from pathsum.claims.examples import Example
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import OpenModel, Session

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pathsum.base import LogitsRead, Record
 from pathsum.base.errors import HeadError, InputError
-from pathsum.circuits.tokens.token import find_token
+from pathsum.circuits.token_basis import find_token
 from pathsum.explorer.answers.model import piece, shown_piece
 from pathsum.explorer.answers.text import predictions
 from pathsum.explorer.params import TextParams

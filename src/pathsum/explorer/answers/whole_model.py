@@ -8,9 +8,9 @@ from torch import Tensor
 from pathsum.base import Progress, Record
 from pathsum.base.errors import InputError
 from pathsum.circuits import align_heads
-from pathsum.circuits.alignment.align_heads import HeadAlignment
+from pathsum.circuits.align_heads import HeadAlignment
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.tokens.token_basis import token_product
+from pathsum.circuits.token_basis import token_product
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import OpenModel, Session
 from pathsum.heads.atlas import Atlas

@@ -16,7 +16,7 @@ from pathsum.algebra.decompositions import eig, pinv, qr
 from pathsum.base import Part, PartName, parse_option
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.shapes import HeadPattern, Tokens
-from pathsum.circuits.tokens.ov import token_ov
+from pathsum.circuits.qk_ov import token_ov
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.edits import TableToLogits
 from pathsum.model.folding import unembed_through

@@ -67,7 +67,7 @@ def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _fields(foreign: ForeignConfig) -> dict[str, Any]:
-    # Files of Gemma 1 say "gelu" and mean the approximation; transformers reads them that way.
+    # In files of Gemma 1 "gelu" means the approximation; transformers reads them that way.
     for name in ("hidden_activation", "hidden_act"):
         foreign.require_value(name, "gelu_pytorch_tanh", "gelu")
     foreign.require_value("use_bidirectional_attention", False)

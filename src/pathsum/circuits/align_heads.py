@@ -1,0 +1,322 @@
+"""Alignment: which heads of two models do the same, by what they do to tokens and positions.
+
+Two models share neither a basis of the stream nor an order of their heads, but they share tokens
+and offsets, so heads are compared there: by the cosine of their QK and of their OV as functions of
+tokens and offsets (`head_functions`). Heads are matched one to one so that the sum of (QK + OV)/2
+is largest.
+
+The null rotates one head at random in its stream, keeps everything else of both models, and matches
+all heads again. If a head's directions have nothing to do with the other model, the head is one
+more draw among its own, so the share of draws in which it finds as similar a match is a p that
+accounts for the choice of the match. A match is chance if either of its two heads is, so its p is
+the larger of the two.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.assignment import best_assignment, displacement
+from pathsum.algebra.seeds import seeded
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.p_value import counted_p
+from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
+from pathsum.circuits.positional import WINDOW
+from pathsum.circuits.token_basis import (
+    joined,
+    require_heads,
+    require_logit_edges,
+    require_score_edges,
+    token_frequencies,
+)
+from pathsum.model import HeadId, Model
+
+DRAWS = 200
+# A squared norm this small relative to the largest is rounding.
+IDLE = 1e-12
+
+_Both: TypeAlias = tuple[Tensor, Tensor]
+"""One tensor for QK and one for OV."""
+
+
+@dataclass(frozen=True)
+class HeadMatch:
+    """Two matched heads; `null` is the mean similarity of a match by chance."""
+
+    left: HeadId
+    right: HeadId
+    score: float
+    qk: float
+    ov: float
+    null: float
+    p: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadAlignment(Record, kind="head-alignment"):
+    """Similarities of all pairs of heads, in [−1, 1], and the best one-to-one matching."""
+
+    left: str
+    right: str
+    left_heads: tuple[HeadId, ...]
+    right_heads: tuple[HeadId, ...]
+    similarity: Float[Tensor, "left right"]
+    qk: Float[Tensor, "left right"]
+    ov: Float[Tensor, "left right"]
+    matches: tuple[HeadMatch, ...]
+    draws: int
+    note: str
+
+    @property
+    def score(self) -> float:
+        """The mean similarity of matched heads."""
+        return sum(match.score for match in self.matches) / len(self.matches)
+
+    def to_table(self) -> Table:
+        """One row per matched pair, most similar first."""
+        columns = (
+            *(text_column(self.left), text_column(self.right), Column("similarity", "+.3f")),
+            *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("chance", "+.3f")),
+            # Heads without a match raise the smallest possible p (see `_p`).
+            counted_p(max(1, self.draws * len(self.matches) // max(self.similarity.shape))),
+        )
+        ranked = sorted(self.matches, key=lambda match: -match.score)
+        rows = tuple((str(m.left), str(m.right), m.score, m.qk, m.ov, m.null, m.p) for m in ranked)
+        legend = (
+            "cosines of scores (QK) and of effects on logits (OV), between tokens and offsets; "
+            "chance: what either head is matched with if it is rotated at random in its stream, "
+            f"{self.draws} draws"
+        )
+        title = f"heads of {self.left} and {self.right}"
+        return Table(columns, rows, title, joined((legend, self.note)))
+
+
+@torch.no_grad()
+@checked
+def align_heads(
+    left: Model, right: Model, *, draws: int = DRAWS, seed: int = 0, progress: Progress = silent
+) -> HeadAlignment:
+    """Match the heads of two models that read the same tokens.
+
+    >>> from pathsum.model import construct
+    >>> found = align_heads(construct.induction(), construct.induction())
+    >>> f"{found.score:.3f}", [str(match.right) for match in found.matches]
+    ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
+
+    Nothing here depends on a basis of either stream, on the order of heads, or on a constant added
+    to all logits. Layers above the first are compared by their direct path, which is small for a
+    head that works by composition. A small p says that two heads agree in more than the embeddings
+    and positions of their models, and their own singular values, have in common.
+    """
+    _check(left, right)
+    frequencies = token_frequencies(left)
+    window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
+    one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))
+    norms, other_norms = _norms(one, progress), _norms(other, progress)
+    qk, ov = _similarities(one, other, norms, other_norms, progress)
+    similarity = (qk + ov) / 2
+    rotating = _Rotating(draws, seeded(seed), progress)
+    by_left = rotating.matched(one, other, norms, other_norms, similarity)
+    by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
+    # The share of each model's heads that are matched and so have a p.
+    shares = [min(similarity.shape) / number for number in similarity.shape]
+    matches: list[HeadMatch] = []
+    for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
+        score = float(similarity[row, column])
+        chances = by_left[:, row], by_right[:, column]
+        matches.append(
+            HeadMatch(
+                left=left.heads[row].id,
+                right=right.heads[column].id,
+                score=score,
+                qk=float(qk[row, column]),
+                ov=float(ov[row, column]),
+                null=float(torch.cat(chances).nanmean()),
+                p=max(
+                    _p(score, chance, share) for chance, share in zip(chances, shares, strict=True)
+                ),
+            )
+        )
+    normed = any(model.config.qk_norm != "none" for model in (left, right))
+    return HeadAlignment(
+        left=left.name,
+        right=right.name,
+        left_heads=tuple(head.id for head in left.heads),
+        right_heads=tuple(head.id for head in right.heads),
+        similarity=similarity,
+        qk=qk,
+        ov=ov,
+        matches=tuple(matches),
+        draws=draws,
+        note="QK-norm: the same scale for all tokens" if normed else "",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rotating:
+    """Heads rotated at random, one at a time, and what each is then matched with."""
+
+    draws: int
+    generator: torch.Generator
+    progress: Progress
+
+    def matched(
+        self,
+        one: HeadFunctions,
+        other: HeadFunctions,
+        one_norms: _Both,
+        other_norms: _Both,
+        similarity: Float[Tensor, "head other"],
+    ) -> Float[Tensor, "draw head"]:
+        """For each head of `one`, the similarity of its match in every draw.
+
+        NaN where it has none, because there are more heads than in the other model.
+        """
+        drawn = torch.cat(
+            [
+                self._similarities(one, layer, other, one_norms, other_norms)
+                for layer in range(len(one.layers))
+            ],
+            1,
+        )
+        lost = displacement(similarity)
+        alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
+        options = torch.cat((drawn, alone), 2)
+        taken = (options - lost).argmax(2, keepdim=True)
+        found = options.gather(2, taken)
+        return found.where(taken < drawn.shape[2], torch.nan)[..., 0]
+
+    def _similarities(
+        self,
+        one: HeadFunctions,
+        layer: int,
+        other: HeadFunctions,
+        one_norms: _Both,
+        other_norms: _Both,
+    ) -> Float[Tensor, "draw head other"]:
+        """Similarities of the heads of a layer, rotated, with all heads of the other model."""
+        inside, between = Between(one, one), Between(one, other)
+        # What counts as zero is relative to the heads that are not rotated.
+        largest = [float(squares.max()) for squares in one_norms]
+        found: list[Tensor] = []
+        done = 0
+        for rotated in rotated_layers(
+            one.layers[layer], len(other_norms[0]), self.draws, self.generator
+        ):
+            self.progress(done, self.draws, f"layer {layer} of {one.model.name}, rotated")
+            done += len(rotated.query)
+            profiles = rotated.profiles(one.offsets[layer])
+            qk, ov = rotated.squares(inside.tokens(layer, layer), inside.logits)
+            qk = qk + profiles.square().mean(-1)
+            pairs: list[_Both] = []
+            for index, heads in enumerate(other.layers):
+                products = rotated.products(heads, between.tokens(layer, index), between.logits)
+                offsets = profiles @ other.profiles[index].T / one.window
+                pairs.append((products[0] + offsets, products[1]))
+            cosines = [
+                _cosine(torch.cat(parts, 2), squares, others, most)
+                for parts, squares, others, most in zip(
+                    zip(*pairs, strict=True), (qk, ov), other_norms, largest, strict=True
+                )
+            ]
+            found.append((cosines[0] + cosines[1]) / 2)
+        self.progress(self.draws, self.draws, f"layer {layer} of {one.model.name}, rotated")
+        return torch.cat(found)
+
+
+def _similarities(
+    one: HeadFunctions,
+    other: HeadFunctions,
+    one_norms: _Both,
+    other_norms: _Both,
+    progress: Progress,
+) -> _Both:
+    """Cosines of QK and of OV for every pair of heads."""
+    between, layers = Between(one, other), len(one.layers)
+    pairs: list[list[_Both]] = []
+    for a in range(layers):
+        progress(a, layers, f"layer {a} of {one.model.name} with the other heads")
+        pairs.append([between.products(a, b) for b in range(len(other.layers))])
+    qk, ov = (
+        torch.cat([torch.cat([pair[which] for pair in row], 1) for row in pairs])
+        for which in range(2)
+    )
+    return (
+        _cosine(qk, one_norms[0], other_norms[0], float(one_norms[0].max())),
+        _cosine(ov, one_norms[1], other_norms[1], float(one_norms[1].max())),
+    )
+
+
+def _norms(functions: HeadFunctions, progress: Progress) -> _Both:
+    """⟨f, f⟩ of every head."""
+    progress(0, functions.model.config.n_layers, f"heads of {functions.model.name}")
+    between, layers = Between(functions, functions), len(functions.layers)
+    each: list[_Both] = []
+    for layer in range(layers):
+        progress(layer, layers, f"heads of {functions.model.name}")
+        each.append(between.products(layer, layer))
+    return (
+        torch.cat([qk.diagonal() for qk, _ in each]),
+        torch.cat([ov.diagonal() for _, ov in each]),
+    )
+
+
+def _cosine(
+    products: Float[Tensor, "*draw one other"],
+    one: Float[Tensor, "*draw one"],
+    other: Float[Tensor, " other"],
+    largest: float,
+) -> Float[Tensor, "*draw one other"]:
+    """⟨f, g⟩ / (‖f‖ ‖g‖); `largest` is the largest ⟨f, f⟩ of the first model."""
+    size = (one[..., None] * other).clamp(min=0).sqrt()
+    idle = (one <= IDLE * max(largest, 0))[..., None]
+    idle_other = other <= IDLE * other.max().clamp(min=0)
+    found = torch.where(idle | idle_other, torch.zeros_like(products), products / size)
+    # Two circuits that are zero are equal; a zero and a nonzero one have similarity 0.
+    return torch.where(idle & idle_other, torch.ones_like(found), found).clamp(-1, 1)
+
+
+def _p(score: float, chance: Float[Tensor, " draw"], share: float) -> float:
+    """p of a match among those of the same head rotated.
+
+    The model with more heads has heads without a match, the less similar ones, and those are not
+    shown. So small p are more frequent among the shown ones, by the inverse of their share.
+    """
+    counted = (1 + int((chance >= score).sum())) / (1 + len(chance))
+    return min(1.0, counted / share)
+
+
+def can_align(left: Model, right: Model) -> bool:
+    """Whether `align_heads` can compare these two models."""
+    try:
+        _check(left, right)
+    except (InputError, NotExactError):
+        return False
+    return True
+
+
+def _check(left: Model, right: Model) -> None:
+    for model in (left, right):
+        require_heads(model)
+        require_score_edges(model, "what heads attend to")
+        require_logit_edges(model, "what heads do to logits")
+    texts = [None if each.tokenizer is None else each.tokenizer.to_json() for each in (left, right)]
+    same_texts = None in texts or texts[0] == texts[1]
+    if left.config.d_vocab != right.config.d_vocab or not same_texts:
+        raise InputError(
+            f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "
+            f"different tokens ({left.config.d_vocab} and {right.config.d_vocab} of them); use two "
+            "models with the same tokenizer"
+        )
+    outputs = left.config.d_vocab_out, right.config.d_vocab_out
+    if outputs[0] != outputs[1]:
+        raise InputError(
+            f"the heads of {left.name!r} and {right.name!r} cannot be compared: their logits are "
+            f"of different outputs ({outputs[0]} and {outputs[1]} of them); use two models with "
+            "the same outputs"
+        )

@@ -1,0 +1,309 @@
+"""Bandwidth of the residual stream: which dimensions are used by what, which are free or deleted.
+
+A head deletes if OV is negative, x OV ≈ −c x, and it attends to its own position. The null rotates
+the stream at random between read and write: then tr OV has mean 0 and variance ‖OV‖²/d.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
+from pathsum.algebra.subspaces import principal_angles, row_basis
+from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
+from pathsum.base.arguments import checked
+from pathsum.base.p_value import LEAST_FITTED
+from pathsum.circuits.dimensions import (
+    JointUse,
+    Spectrum,
+    StreamUse,
+    embedding_form,
+    joint_use,
+    spectrum,
+    spectrum_of_squares,
+    stream_use,
+    unembedding_form,
+)
+from pathsum.circuits.reads_and_writes import (
+    KINDS,
+    Center,
+    is_centered,
+    read_factor,
+    write_factor,
+)
+from pathsum.model import Head, HeadId, Model
+from pathsum.model.folding import embeddings_as_read, layer_reads
+from pathsum.model.grouped_query import for_query_heads
+from pathsum.model.transformer import attention_pattern
+
+# Attention by position terms is averaged over this many positions.
+PLACES = 64
+# A head attends to its own position if it gives it as much attention as all others together.
+ATTENDS_TO_ITSELF = 0.5
+
+
+@dataclass(frozen=True)
+class HeadDeletion:
+    """Whether a head deletes what it reads.
+
+    `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
+    `z`, `p`        of tr OV against random rotations; p is the chance of one as negative, never
+                    less than 10⁻⁶
+    `own_token`     mean score of a token with itself, less the mean with any token, in standard
+                    deviations of a score over tokens (W_E as layer 0 reads it, no positions)
+    `own_position`  mean attention to its own position by positions and biases alone, over the first
+                    64 positions; NaN where weights do not determine it
+    `deletes`       p < 0.01 / (number of heads) and own_position ≥ 0.5; None if p is that small and
+                    weights do not determine own_position
+    """
+
+    head: HeadId
+    negative: float
+    z: float
+    p: float
+    own_token: float
+    own_position: float
+    deletes: bool | None
+
+
+@dataclass(frozen=True)
+class HeadSubspaces:
+    """The dimensions that a head reads and writes, and their overlap.
+
+    `reads_q`, `reads_k`, `reads_v` and `writes` are effective dimensions (participation ratios of
+    the spectra of QK and OV). `overlap` is Σ cos² of the principal angles between what OV reads and
+    what it writes, over the smaller dimension; `overlap_chance` its mean over random rotations.
+    `closest` is the smallest of those angles in degrees.
+    """
+
+    head: HeadId
+    reads_q: float
+    reads_k: float
+    reads_v: float
+    writes: float
+    overlap: float
+    overlap_chance: float
+    closest: float
+
+
+@dataclass(frozen=True, eq=False)
+class Bandwidth(Record, kind="bandwidth"):
+    """Use of the residual stream; see `bandwidth`.
+
+    `dimension` is d_model, or one less where the stream is centered. In `joint` the first matrix is
+    the embedding and the second the unembedding.
+    """
+
+    model: str
+    dimension: int
+    centered: bool
+    embedding: Spectrum
+    unembedding: Spectrum
+    joint: JointUse
+    stream: tuple[StreamUse, ...]
+    heads: tuple[HeadSubspaces, ...]
+    deleting: tuple[HeadDeletion, ...]
+
+    def to_table(self) -> Table:
+        """One row per head: what it reads, writes and deletes."""
+        columns = (
+            *(text_column("head"), Column("q", ".1f"), Column("k", ".1f"), Column("v", ".1f")),
+            *(Column("w", ".1f"), Column("v·w", ".2f"), Column("null", ".2f")),
+            *(Column("neg", ".0%"), Column("z", "+.1f"), Column("self", "+.1f")),
+            *(Column("here", ".2f"), Column("del")),
+        )
+        rows = tuple(
+            (
+                *(h.head, h.reads_q, h.reads_k, h.reads_v, h.writes, h.overlap, h.overlap_chance),
+                *(x.negative, x.z, x.own_token, x.own_position, x.deletes),
+            )
+            for h, x in zip(self.heads, self.deleting, strict=True)
+        )
+        return Table(
+            columns,
+            rows,
+            f"heads in a stream of {self.dimension} dimensions, {self.model}",
+            "q k v w: effective dimensions read by queries, keys, values, and written.\n"
+            "v·w: overlap of what OV reads with what it writes; null: that overlap by chance.\n"
+            "neg: share of OV's eigenvalues left of zero; z: of tr OV against chance. A head\n"
+            "deletes (del) if that z has p < 0.01 / heads and here ≥ 0.5.\n"
+            "self: a token's score with itself, in standard deviations over tokens; here:\n"
+            "attention to its own position by position terms alone.",
+        )
+
+    def spectra_table(self) -> Table:
+        """Embedding and unembedding, alone and together."""
+        lines = (("W_E", self.embedding), ("W_U", self.unembedding))
+        rows = tuple((name, s.effective, s.for_90, s.used) for name, s in lines)
+        j = self.joint
+        columns = (
+            *(text_column(""), Column("effective", ".1f")),
+            *(Column("for 90 %"), Column("used")),
+        )
+        return Table(
+            columns,
+            rows,
+            f"embedding and unembedding, {self.model}",
+            f"Joint PCA: {j.both} dimensions used by both, {j.first_only} by W_E alone, "
+            f"{j.second_only} by W_U alone, {j.neither} by neither.\n"
+            "Used: carries at least a tenth of an even share.",
+        )
+
+    def stream_table(self) -> Table:
+        """One row per layer: dimensions written below it and read from it on."""
+        last = len(self.stream) - 1
+        rows = tuple(
+            ("unembed" if i == last else f"layer {s.layer}", s.both, s.written, s.read, s.free)
+            for i, s in enumerate(self.stream)
+        )
+        names = ("both", "written only", "read only", "free")
+        return Table(
+            (text_column("before"), *(Column(name) for name in names)),
+            rows,
+            "dimensions of the stream: written below, read from here on",
+        )
+
+    def __rich__(self) -> RenderableType:
+        tables = [self.spectra_table(), self.stream_table()]
+        tables += [self.to_table()] if self.heads else []
+        return stacked(*tables)
+
+
+@torch.no_grad()
+@checked
+def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = silent) -> Bandwidth:
+    """The use of the residual stream's dimensions, from weights alone.
+
+    Spectra of W_E and W_U and their joint PCA; before each layer, how many dimensions are written
+    below and read from there on, and how many are free; the dimensions that each head reads and
+    writes; heads that delete. No number depends on the basis of the stream.
+
+    >>> import pathsum as ps
+    >>> found = ps.bandwidth(ps.construct.induction())
+    >>> found.joint.both, found.joint.first_only, found.joint.second_only  # a block for each
+    (0, 27, 26)
+
+    W_U is centered over the vocabulary, which changes no probability (and here takes one of its 27
+    dimensions). `center` is as in
+    `composition`. A dimension counts as used if it carries at least a tenth of an even share: a
+    threshold, so see the spectra where it matters. For the exact overlap of two parts of the model
+    use `virtual_weights`.
+    """
+    centered = is_centered(model.config, center)
+    d = max(1, model.config.d_model - centered)
+    embedding, unembedding = embedding_form(model, centered), unembedding_form(model, centered)
+    return Bandwidth(
+        model=model.name,
+        dimension=d,
+        centered=centered,
+        embedding=spectrum(embedding, d),
+        unembedding=spectrum(unembedding, d),
+        joint=joint_use(embedding, unembedding, d),
+        stream=stream_use(model, centered, d, progress),
+        heads=tuple(_head_subspaces(head, centered, d) for head in model.heads),
+        deleting=head_deletions(model, centered, d),
+    )
+
+
+def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
+    dtype = head.model.weights.dtype
+    written = write_factor(head, centered)
+    factors = [read_factor(head, kind, centered) for kind in KINDS]
+    q, k, v, w = (
+        spectrum_of_squares(svdvals(factor).square(), d).effective for factor in (*factors, written)
+    )
+    read_basis, write_basis = row_basis(factors[2], dtype), row_basis(written, dtype)
+    less, more = sorted((len(read_basis), len(write_basis)))
+    if less == 0:
+        nan = float("nan")
+        return HeadSubspaces(head.label, q, k, v, w, nan, nan, nan)
+    angles = principal_angles(read_basis.mT, write_basis.mT)
+    return HeadSubspaces(
+        head.label,
+        q,
+        k,
+        v,
+        w,
+        overlap=float(angles.cos().square().sum()) / less,
+        overlap_chance=more / d,
+        closest=float(torch.rad2deg(angles[0])),
+    )
+
+
+def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:
+    """One record per head."""
+    n = len(model.heads)
+    if n == 0:
+        return ()
+    embeddings = embeddings_as_read(model.weights, 0)
+    mean = embeddings.mean(0, keepdim=True, dtype=torch.float64)
+    covariance = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
+    second = covariance + mean.mT @ mean
+    places = [_own_position(model, layer) for layer in range(model.config.n_layers)]
+    found: list[HeadDeletion] = []
+    for head in model.heads:
+        ov = Factored(
+            remove_mean(head.W_V.double().mT, centered).mT, remove_mean(head.W_O.double(), centered)
+        )
+        values, size = ov.eigenvalues(), ov.norm()
+        z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
+        p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)).clamp(min=LEAST_FITTED))
+        own_position = float(places[head.id.layer][head.id.head])
+        negative = p < 0.01 / n
+        total = values.abs().sum()
+        left = -values.real.clamp(max=0).sum()
+        found.append(
+            HeadDeletion(
+                head=head.label,
+                negative=float(left / total) if bool(total > 0) else float("nan"),
+                z=z,
+                p=p,
+                own_token=_own_token(head.W_Q.double(), head.W_K.double(), covariance, second),
+                own_position=own_position,
+                deletes=None
+                if negative and math.isnan(own_position)
+                else negative and own_position >= ATTENDS_TO_ITSELF,
+            )
+        )
+    return tuple(found)
+
+
+def _own_token(
+    W_Q: Float[Tensor, "d k"],
+    W_K: Float[Tensor, "d k"],
+    covariance: Float[Tensor, "d d"],
+    second: Float[Tensor, "d d"],
+) -> float:
+    """tr(W_Qᵀ C W_K) / √tr(W_Qᵀ S W_Q · W_Kᵀ C W_K), C and S the covariance and second moment.
+
+    With e a token's embedding and m their mean, the score of t with u, less its mean over u, is
+    e_t QK (e_u − m)ᵀ: the numerator is its mean over u = t, the root its size over all t and u.
+    """
+    keys = covariance @ W_K
+    size = ((W_Q.mT @ second @ W_Q) * (W_K.mT @ keys)).sum()
+    return float((W_Q * keys).sum() / size.sqrt()) if bool(size > 0) else float("nan")
+
+
+def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
+    """Attention to the own position with a zero embedding, where positions are part of the scores.
+
+    Only with positions="qk", where they enter after normalization and no scale multiplies them.
+    """
+    config = model.config
+    reads = layer_reads(model.weights, layer)
+    if reads.pos_Q is None or reads.pos_K is None or config.qk_norm != "none":
+        return torch.full((config.n_heads,), torch.nan)
+    places = min(PLACES, config.n_ctx)
+    queries = reads.pos_Q[:, :places] + reads.b_Q[:, None]
+    keys = for_query_heads(reads.pos_K[:, :places] + reads.b_K[:, None], config.n_heads)
+    scores = queries @ keys.mT * config.score_scale
+    require_finite(scores, "a table of attention scores between positions")
+    pattern = attention_pattern(config, model.weights.layers[layer], scores[None])[0]
+    # The first position can attend only to itself.
+    return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)

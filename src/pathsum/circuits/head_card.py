@@ -1,0 +1,348 @@
+"""Tables about one head or one source token: token clusters, head and token cards, skip-trigrams.
+
+Clusters are eigenvectors of a full OV circuit. With right eigenvectors v and left eigenvectors u,
+scaled so that u · v = 1, the circuit is
+
+    full OV = Σ_m λ_m v_m u_mᵀ
+
+Through mode m, attending to token i changes the logit of token j by λ v[i] u[j]. Tokens for which v
+and u are both large and of one sign raise each other (λ > 0) or lower each other (λ < 0). The
+product v[i] u[i] is a token's share of the mode: shares sum to 1 and do not depend on how the
+eigenvectors are scaled. A real mode has two ends, tokens with positive and with negative u; for
+λ > 0 each end raises itself and lowers the other.
+
+`source_table` is the paper's table of skip-trigrams: for one source, its destinations, its outs,
+and examples.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from jaxtyping import Bool, Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.algebra.decompositions import eig, pinv
+from pathsum.algebra.spectrum import balanced
+from pathsum.base import Column, Progress, Record, Table, prose_column, silent, stacked, text_column
+from pathsum.base.errors import InputError
+from pathsum.circuits.copying import Copying, copying
+from pathsum.circuits.positional import OffsetProfile, positional
+from pathsum.circuits.qk_ov import Attention, Effect, attention, effect, token_ov, token_qk
+from pathsum.circuits.token_basis import (
+    Scored,
+    Token,
+    as_path,
+    basis_note,
+    circuit_label,
+    common_tokens,
+    find_token,
+    hidden_note,
+    joined,
+    resolve_k,
+    scored,
+    token_of,
+    top_scored,
+)
+from pathsum.circuits.trigrams import check_trigrams, note_on_weights
+from pathsum.model import Head, HeadId, HeadName, Model, Path
+from pathsum.model.sequences import require_tokens_out
+
+
+@dataclass(frozen=True, eq=False)
+class Mode(Record, kind="ov-mode"):
+    """One eigenvalue and the tokens at its two ends, each with its share of the mode.
+
+    `weight` is |λ| / Σ|λ|, counting both eigenvalues of a complex pair. Values are the shares
+    v[i] u[i], or their real part for a complex pair, which also rotates tokens into one another.
+    """
+
+    eigenvalue: complex
+    weight: float
+    tokens: tuple[Scored, ...]
+    opposite: tuple[Scored, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters(Record, kind="ov-clusters"):
+    """The strongest modes of a head's full OV circuit."""
+
+    head: str
+    modes: tuple[Mode, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """One row per mode: its eigenvalue and the tokens at its ends."""
+        columns = (
+            text_column("λ"),
+            Column("weight", ".1%"),
+            prose_column("one end"),
+            prose_column("other end"),
+        )
+        rows = tuple(
+            (_written(mode.eigenvalue), mode.weight, _words(mode.tokens), _words(mode.opposite))
+            for mode in self.modes
+        )
+        legend = (
+            "λ > 0: the tokens of an end raise each other and lower the other end; λ < 0: reversed"
+        )
+        title = f"{self.head}: token clusters, the eigenvectors of full OV"
+        return Table(columns, rows, title=title, note=joined((legend, self.note)))
+
+
+@torch.no_grad()
+def clusters(
+    model: Model,
+    circuit: HeadName | Path,
+    modes: int | None = None,
+    k: int | None = None,
+) -> Clusters:
+    """The modes with the largest |λ| (5), each with the k tokens (6) of largest share at its ends.
+
+    Works on d_head × d_head products; only the requested modes are computed for the vocabulary.
+    """
+    require_tokens_out(model, "a mode of a head")
+    modes = resolve_k(modes, 5, model.config.d_head, "modes")
+    k = resolve_k(k, 6, model.config.d_vocab, "tokens")
+    path = as_path(model, circuit)
+    ov = balanced(token_ov(model, path).to(torch.float64))
+    values, small = eig(ov.B @ ov.A)
+    dual = pinv(small)
+    total = float(values.abs().sum())
+    common = common_tokens(model)
+    order = values.abs().argsort(descending=True, stable=True)
+    noise = 16 * torch.finfo(model.weights.dtype).eps * float(ov.A.norm() * ov.B.norm())
+    # One of a complex pair is enough: the other is its conjugate.
+    kept = [int(i) for i in order if values[i].imag >= 0 and values[i].abs() > noise][:modes]
+    found: list[Mode] = []
+    for i in kept:
+        value = complex(values[i])
+        right = ov.A.to(small.dtype) @ small[:, i]
+        left = dual[i] @ ov.B.to(small.dtype) / values[i]
+        ends = _ends(model, right, left, k, common)
+        pair = 2 if value.imag > 0 else 1
+        found.append(Mode(value, pair * abs(value) / total, *ends))
+    note = joined((basis_note(model, path), hidden_note(model, common)))
+    return Clusters(circuit_label(path), tuple(found), note)
+
+
+def _ends(
+    model: Model, right: Tensor, left: Tensor, k: int, common: Tensor
+) -> tuple[tuple[Scored, ...], tuple[Scored, ...]]:
+    shares: Float[Tensor, " vocab"] = (right * left).real.cpu()
+    peak = int(shares.masked_fill(~common, -torch.inf).argmax())
+    # The phase of the strongest token decides which end is which.
+    sign = (left * left[peak].conj()).real.cpu()
+    return (
+        _largest(model, shares.masked_fill(~common | (sign < 0), 0.0), k),
+        _largest(model, shares.masked_fill(~common | (sign >= 0), 0.0), k),
+    )
+
+
+def _largest(model: Model, shares: Float[Tensor, " vocab"], k: int) -> tuple[Scored, ...]:
+    best = shares.topk(k)
+    real = best.values > 0
+    return scored(model, best.indices[real], best.values[real])
+
+
+def _written(value: complex) -> str:
+    if value.imag == 0:
+        return f"{value.real:+.2g}"
+    return f"{value.real:+.2g} ± {value.imag:.2g}i"
+
+
+def _words(tokens: tuple[Scored, ...]) -> str:
+    return " ".join(scored.token.text for scored in tokens) or "–"
+
+
+EXAMPLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class SourceRow(Record, kind="source-row"):
+    """The effects of one source token through one head.
+
+    `destinations` attend most (centered QK), `outs` are what it raises most (centered OV), and
+    `strength` is the best of one times the best of the other. Examples pair them in order.
+    """
+
+    head: HeadId
+    destinations: tuple[Scored, ...]
+    outs: tuple[Scored, ...]
+    strength: float
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTable(Record, kind="source-table"):
+    """The paper's table for one source token, one row per head, strongest first."""
+
+    source: Token
+    rows: tuple[SourceRow, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """Source, destinations, outs and examples, as the paper prints them."""
+        columns = (
+            text_column("head"),
+            Column("strength", ".1f"),
+            prose_column("destinations"),
+            prose_column("outs"),
+            prose_column("examples"),
+        )
+        rows = tuple(
+            (
+                *(row.head, row.strength),
+                " ".join(scored.token.text for scored in row.destinations),
+                " ".join(scored.token.text for scored in row.outs),
+                ", ".join(row.examples),
+            )
+            for row in self.rows
+        )
+        title = f"skip-trigrams with the source {self.source}"
+        legend = "strength = best QK · best OV, both centered"
+        return Table(columns, rows, title=title, note=joined((legend, self.note)))
+
+
+@torch.no_grad()
+def source_table(
+    model: Model,
+    source: str | int,
+    head: HeadName | None = None,
+    k: int | None = None,
+    *,
+    offset: int | None = None,
+    progress: Progress = silent,
+) -> SourceTable:
+    """For one source: the destinations that attend to it, the outs it raises, example strings.
+
+    k of each are listed, 5 if it is not given.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
+    >>> print(*source_table(model, "keep", k=1).rows[0].examples)
+    keep … in mind
+    """
+    check_trigrams(model, "a table of skip-trigrams")
+    k = resolve_k(k, 5, model.config.d_vocab, "tokens")
+    token = find_token(model, source)
+    common = common_tokens(model)
+    heads = list(model.heads) if head is None else [model.head(head)]
+    rows: list[SourceRow] = []
+    for index, each in enumerate(heads):
+        progress(index, len(heads), f"source table of {each.label}")
+        rows.append(_row(each, token, k, common, offset))
+    rows.sort(key=lambda row: -row.strength)
+    note = note_on_weights(model, heads, offset, common)
+    return SourceTable(token_of(model, token), tuple(rows), note)
+
+
+def _row(
+    head: Head, source: int, k: int, common: Bool[Tensor, " vocab"], offset: int | None
+) -> SourceRow:
+    model = head.model
+    qk = token_qk(model, head.id, offset=offset)
+    attention = top_scored(model, qk.column(source), k, common)
+    effect = top_scored(model, token_ov(model, head.id).row(source), k, common)
+    destinations = tuple(scored for scored in attention if scored.value > 0)
+    outs = tuple(scored for scored in effect if scored.value > 0)
+    strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
+    # Advance in both lists together, so that examples are not all of the first destination.
+    places = sorted(product(range(len(destinations)), range(len(outs))), key=sum)
+    text = model.token_text(source)
+    examples = tuple(
+        _spoken(model, text, destinations[d].token, outs[o].token) for d, o in places[:EXAMPLES]
+    )
+    return SourceRow(head.label, destinations, outs, strength, examples)
+
+
+def _spoken(model: Model, source: str, destination: Token, out: Token) -> str:
+    """`keep … in mind`: no space is added to pieces that have their own."""
+    carries = out.text.startswith("·") or destination.text.endswith(("·", "⏎"))
+    words = model.tokenizer is None or model.tokenizer.backend.decoder is None
+    gap = " " if words and not carries else ""
+    return f"{source} … {destination}{gap}{out}"
+
+
+@dataclass(frozen=True, eq=False)
+class HeadCard(Record, kind="head-card"):
+    """A head, or a virtual head, summarized from weights: copying, token clusters, offsets.
+
+    `profile` is None for a virtual head, whose pattern is a product of two, and where the model
+    has no positions; `copying` and `clusters` where its outputs are not tokens.
+    """
+
+    head: str
+    copying: Copying | None
+    clusters: Clusters | None
+    profile: OffsetProfile | None
+
+    def to_table(self) -> Table:
+        """The card's first table: the copying numbers, if outputs are tokens."""
+        first = self.profile if self.copying is None else self.copying
+        assert first is not None  # see head_card
+        return first.to_table()
+
+    def __rich__(self) -> RenderableType:
+        parts = [self.copying, self.clusters, self.profile]
+        return stacked(*(part for part in parts if part is not None))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCard(Record, kind="token-card"):
+    """One token's role in a head or virtual head.
+
+    `attention` is None for a virtual head: it attends by a product of patterns, not by a QK circuit
+    of its own.
+    """
+
+    head: str
+    token: Token
+    attention: Attention | None
+    effect: Effect
+
+    def to_table(self) -> Table:
+        """The tokens it raises and lowers."""
+        return self.effect.to_table()
+
+    def __rich__(self) -> RenderableType:
+        parts = [self.attention, self.effect]
+        return stacked(*(part for part in parts if part is not None))
+
+
+def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:
+    """A head's copying, token clusters and offset profile."""
+    path = as_path(model, circuit)
+    single = path.order == 1 and model.config.positions != "none"
+    if not single:
+        require_tokens_out(model, "what this card shows of a head without offsets")
+    copies = model.config.predicts_tokens
+    return HeadCard(
+        head=circuit_label(path),
+        copying=copying(model, path, progress=progress) if copies else None,
+        clusters=clusters(model, path) if copies else None,
+        profile=positional(model, path.heads[0]).heads[0] if single else None,
+    )
+
+
+def token_card(
+    model: Model,
+    circuit: HeadName | Path,
+    token: str | int,
+    k: int | None = None,
+    *,
+    offset: int | None = None,
+) -> TokenCard:
+    """What a token attends to, what attends to it, and the logits it changes as a source."""
+    path = as_path(model, circuit)
+    if path.order > 1 and offset is not None:
+        raise InputError(
+            f"offset={offset} was given for the virtual head {circuit_label(path)}, which has no "
+            "QK circuit of its own; name one head"
+        )
+    does = effect(model, path, token, k)
+    attends = None
+    if path.order == 1:
+        attends = attention(model, path.heads[0], token, k, offset=offset)
+    return TokenCard(circuit_label(path), does.source, attends, does)

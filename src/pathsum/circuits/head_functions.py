@@ -1,0 +1,411 @@
+"""Heads as functions of tokens and offsets: inner products, and the null of random rotations.
+
+A head's QK is its score as a function of destination token, source token and offset: content,
+centered over sources (which softmax compares), plus a profile over offsets. Its OV is the effect of
+each source token on each logit. Inner products are means over tokens, weighted by their frequency
+in training, over offsets and over logits. For heads a and b with queries q, keys k, values v and
+effects o by token, and profiles f,
+
+    QK:  Σ E[qₐᵀ q_b] ∘ E[kₐᵀ k_b] + E[fₐ f_b]          OV:  Σ E[vₐᵀ v_b] ∘ E[oₐᵀ o_b]
+
+where the products are d_head × d_head. Embeddings and unembeddings enter through d × d matrices
+that all heads share.
+
+With W = F R, F a frame of the stream and R = `root(W)`, these functions are linear in R_Q R_Kᵀ and
+R_V R_Oᵀ. So one set of random frames gives every head of a layer in random directions, with its own
+singular values, in its own stream: the same embeddings, positions, norms and biases
+(`RotatedLayer`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.rotations import random_frames, root
+from pathsum.base.batching import batched
+from pathsum.circuits.token_basis import TOKENS, position_scales
+from pathsum.model import Config, Model
+from pathsum.model.folding import fold_read, read_scales, unfolded
+from pathsum.model.grouped_query import for_query_heads
+from pathsum.model.rotary import rotate
+
+
+@dataclass(frozen=True, eq=False)
+class LayerHeads:
+    """The heads of one layer as the model stores them, and what they read; in float64.
+
+    Queries include the scale of scores, and gains of QK-norm are folded into W_Q, W_K and their
+    biases. `mean` is the mean embedding at the input of the reads, `shift` the bias of the norm
+    before them and `places` the position vectors there. `W_O` is transposed: its columns are what
+    the head writes.
+    """
+
+    W_Q: Float[Tensor, "head d k"]
+    W_K: Float[Tensor, "head d k"]
+    W_V: Float[Tensor, "head d k"]
+    W_O: Float[Tensor, "head d k"]
+    b_Q: Float[Tensor, "head k"]
+    b_K: Float[Tensor, "head k"]
+    mean: Float[Tensor, " d"]
+    shift: Float[Tensor, " d"]
+    gain: Float[Tensor, " d"] | None
+    places: Float[Tensor, "ctx d"] | None
+    config: Config
+    depth: int
+
+    @property
+    def mean_queries(self) -> Float[Tensor, "head k"]:
+        """The mean query over tokens."""
+        return (self.mean + self.shift) @ self.W_Q + self.b_Q
+
+    @property
+    def mean_values(self) -> Float[Tensor, "head k"]:
+        """The mean value over tokens, without biases."""
+        return self.mean @ self.W_V
+
+
+class HeadFunctions:
+    """All heads of a model, for tokens of the given frequencies and offsets below `window`.
+
+    Layers above the first are represented by their direct path: the scales of their normalization
+    and of QK-norm are taken to be the same for all tokens, and cosines do not depend on them.
+    """
+
+    def __init__(self, model: Model, frequencies: Float[Tensor, " vocab"], window: int) -> None:
+        self.model, self.frequencies, self.window = model, frequencies, window
+
+    @cached_property
+    def layers(self) -> tuple[LayerHeads, ...]:
+        """The heads of each layer."""
+        return tuple(self._layer(index) for index in range(self.model.config.n_layers))
+
+    @cached_property
+    def offsets(self) -> tuple["Offsets", ...]:
+        """The map from queries and keys to scores by offset, for each layer."""
+        return tuple(Offsets(layer, self.window) for layer in self.layers)
+
+    @cached_property
+    def profiles(self) -> tuple[Float[Tensor, "head window"], ...]:
+        """Scores by offset of the heads of each layer, centered over offsets."""
+        return tuple(
+            offsets.scores(
+                offsets.queried @ with_row(layer.W_Q, layer.b_Q),
+                offsets.keyed @ with_row(layer.W_K, layer.b_K),
+            )
+            for layer, offsets in zip(self.layers, self.offsets, strict=True)
+        )
+
+    def embeddings(self, depth: int, part: slice) -> Float[Tensor, "some d"]:
+        """Embeddings of some tokens as folded reads see them, minus their mean over all."""
+        return self._rows(depth, part) - self._means[depth]
+
+    def unembeddings(self, part: slice) -> Float[Tensor, "some d"]:
+        """Rows of W_Uᵀ, minus their mean over the vocabulary."""
+        return self.model.weights.W_U[:, part].T.cpu().double() - self._mean_logits
+
+    @cached_property
+    def _mean_logits(self) -> Float[Tensor, " d"]:
+        return self.model.weights.W_U.mean(-1, dtype=torch.float64).cpu()
+
+    @cached_property
+    def _means(self) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+        """The mean embedding as the first layer reads it, and as deeper ones do."""
+        first, deeper = torch.zeros(2, self.model.config.d_model, dtype=torch.float64)
+        for part in _parts(len(self.frequencies)):
+            first += self.frequencies[part] @ self._rows(0, part)
+            deeper += self.frequencies[part] @ self._rows(1, part)
+        return first, deeper
+
+    def _rows(self, depth: int, part: slice) -> Float[Tensor, "some d"]:
+        rows = self.model.weights.W_E[part].cpu().double()
+        return rows if depth or self._scales is None else rows * self._scales[part, None]
+
+    @cached_property
+    def _scales(self) -> Float[Tensor, " vocab"] | None:
+        scales = read_scales(self.model.weights, 0)
+        return None if scales is None else scales.cpu().double()
+
+    def _layer(self, index: int) -> LayerHeads:
+        config, raw = self.model.config, self.model.weights.attention[index]
+        depth = 0 if index == 0 and self._scales is not None else 1
+
+        def own(tensor: Tensor | None, otherwise: int, *shape: int) -> Tensor:
+            if tensor is None:
+                return torch.full(shape, float(otherwise), dtype=torch.float64)
+            return tensor.cpu().double()
+
+        def per_head(tensor: Tensor | None, otherwise: int) -> Float[Tensor, "head k"]:
+            found = own(tensor, otherwise, config.d_head).expand(config.n_kv_heads, -1)
+            return for_query_heads(found, config.n_heads, dim=0)
+
+        q_gain = own(raw.q_norm_w, 1, config.d_head) * config.score_scale
+        k_gain = per_head(raw.k_norm_w, 1)
+        gain = None if raw.ln1_w is None else raw.ln1_w.cpu().double()
+        return LayerHeads(
+            W_Q=own(raw.W_Q, 0) * q_gain.unsqueeze(-2),
+            W_K=for_query_heads(own(raw.W_K, 0), config.n_heads) * k_gain[:, None],
+            W_V=for_query_heads(own(raw.W_V, 0), config.n_heads),
+            W_O=own(raw.W_O, 0).mT,
+            b_Q=own(raw.b_Q, 0, config.n_heads, config.d_head) * q_gain,
+            b_K=per_head(raw.b_K, 0) * k_gain,
+            mean=unfolded(config.norm, self._means[depth], gain),
+            shift=own(raw.ln1_b, 0, config.d_model),
+            gain=gain,
+            places=self._places(index, gain),
+            config=config.at(index),
+            depth=depth,
+        )
+
+    def _places(
+        self, index: int, gain: Float[Tensor, " d"] | None
+    ) -> Float[Tensor, "ctx d"] | None:
+        """Position vectors as the stored reads see them; None where there are none."""
+        weights, config = self.model.weights, self.model.config
+        if config.positions == "qk":
+            # Added after the normalization, so neither gain nor scale applies.
+            W_pos = weights.attention[index].W_pos
+            assert W_pos is not None
+            return W_pos.cpu().double() if bool(W_pos.any()) else None
+        if config.positions != "residual":
+            return None
+        assert weights.W_pos is not None
+        scales = position_scales(self.model, index)
+        placed = (weights.W_pos * scales[:, None]).cpu().double()
+        return unfolded(config.norm, placed, gain)
+
+
+class Offsets:
+    """Scores by offset from position alone, as in `positional`: centered over offsets.
+
+    `queried` times W_Q, with b_Q as its last row, gives the queries of `scores`, and `keyed` times
+    W_K the keys. Rotary: the mean query against the mean key, rotated. Position vectors:
+    Σ q[i] · k[i − Δ] over the destinations i that see every offset of the window, a correlation,
+    which a Fourier transform turns into a product. It acts on positions and W_Q on directions, so
+    one transform serves all heads.
+    """
+
+    def __init__(self, heads: LayerHeads, window: int) -> None:
+        self.config, self.window = heads.config, window
+        mean = (heads.mean + heads.shift)[None]
+        queried = keyed = torch.cat((mean, torch.ones_like(mean[:, :1])), 1)
+        if heads.places is not None:
+            constant = torch.ones_like(heads.places[:, :1])
+            queried = torch.cat((heads.places + heads.shift, constant), 1)
+            queried[: window - 1] = 0
+            # A constant part of the keys is the same at all offsets, and centering removes it.
+            keyed = torch.cat((heads.places, 0 * constant), 1)
+            self._late = len(keyed) - window + 1
+            self._size = len(keyed) + window
+            queried, keyed = (
+                torch.cat((hat.real, hat.imag))
+                for hat in (torch.fft.rfft(x, self._size, dim=0) for x in (queried, keyed))
+            )
+        self.queried: Float[Tensor, "row d1"] = queried
+        self.keyed: Float[Tensor, "row d1"] = keyed
+        self._placed = heads.places is not None
+
+    def scores(
+        self, queries: Float[Tensor, "*n row k"], keys: Float[Tensor, "*n row k"]
+    ) -> Float[Tensor, "*n window"]:
+        """Scores at the offsets 0 … window − 1."""
+        if self._placed:
+            (q, iq), (k, ik) = (x.unflatten(-2, (2, -1)).unbind(-3) for x in (queries, keys))
+            product = torch.complex((q * k + iq * ik).sum(-1), (iq * k - q * ik).sum(-1))
+            found = torch.fft.irfft(product, self._size)[..., : self.window] / self._late
+        elif self.config.positions == "rotary":
+            places = -torch.arange(self.window)
+            every = keys.expand(*keys.shape[:-2], self.window, keys.shape[-1])
+            found = (rotate(self.config, every, places) * queries).sum(-1)
+        else:
+            found = queries.new_zeros(*queries.shape[:-2], self.window)
+        return found - found.mean(-1, keepdim=True)
+
+
+class Between:
+    """Inner products between the heads of two models, or of a model and itself."""
+
+    def __init__(self, one: HeadFunctions, other: HeadFunctions) -> None:
+        self.one, self.other = one, other
+        self._tokens: dict[tuple[int, int], Float[Tensor, "d e"]] = {}
+
+    def products(
+        self, a: int, b: int
+    ) -> tuple[Float[Tensor, "head other"], Float[Tensor, "head other"]]:
+        """QK and OV of each head of layer a of one model with each of layer b of the other."""
+        one, other = self.one.layers[a], self.other.layers[b]
+        tokens = self.tokens(a, b)
+
+        def blocks(left: Tensor, between: Tensor, right: Tensor) -> Float[Tensor, "head other k l"]:
+            # All heads side by side: two large products.
+            (h, _, k), (o, _, last) = left.shape, right.shape
+            columns, others = (each.transpose(0, 1).flatten(1) for each in (left, right))
+            return (columns.T @ (between @ others)).view(h, k, o, last).transpose(1, 2)
+
+        means = one.mean_queries[:, None, :, None] * other.mean_queries[:, None, :]
+        queries = blocks(one.W_Q, tokens, other.W_Q) + means
+        keys = blocks(one.W_K, tokens, other.W_K)
+        means = one.mean_values[:, None, :, None] * other.mean_values[:, None, :]
+        values = blocks(one.W_V, tokens, other.W_V) + means
+        effects = blocks(one.W_O, self.logits, other.W_O)
+        offsets = self.one.profiles[a] @ self.other.profiles[b].T / self.one.window
+        return (queries * keys).sum((-2, -1)) + offsets, (values * effects).sum((-2, -1))
+
+    def tokens(self, a: int, b: int) -> Float[Tensor, "d e"]:
+        """Covariance over tokens of what stored reads of layer a and of layer b see."""
+        one, other = self.one.layers[a], self.other.layers[b]
+        depths = one.depth, other.depth
+        if depths not in self._tokens:
+            vocab = len(self.one.frequencies)
+            total = torch.zeros(len(one.mean), len(other.mean), dtype=torch.float64)
+            for part in _parts(vocab):
+                weighted = self.one.embeddings(one.depth, part)
+                weighted = weighted * self.one.frequencies[part, None]
+                total += weighted.T @ self.other.embeddings(other.depth, part)
+            self._tokens[depths] = total
+        seen = unfolded(self.other.model.config.norm, self._tokens[depths], other.gain)
+        return unfolded(self.one.model.config.norm, seen.T, one.gain).T
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "d e"]:
+        """Mean over the vocabulary of the product of two streams' effects on a logit."""
+        one, other = self.one.model, self.other.model
+        vocab = one.config.d_vocab_out
+        total = torch.zeros(one.config.d_model, other.config.d_model, dtype=torch.float64)
+        for part in _parts(vocab):
+            total += self.one.unembeddings(part).T @ self.other.unembeddings(part) / vocab
+        for model in (one, other):
+            gain = model.weights.ln_f_w
+            gain = None if gain is None else gain.cpu().double()
+            total = fold_read(model.config.norm, total, gain).T
+        return total
+
+
+def with_row(
+    W: Float[Tensor, "head d k"], bias: Float[Tensor, "head k"]
+) -> Float[Tensor, "head d1 k"]:
+    """A read with its bias as the last row."""
+    return torch.cat((W, bias[:, None]), 1)
+
+
+def _parts(vocab: int) -> Iterator[slice]:
+    for start in range(0, vocab, TOKENS):
+        yield slice(start, start + TOKENS)
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedLayer:
+    """The heads of a layer in random frames: n draws, whose frames all heads share."""
+
+    heads: LayerHeads
+    query: Float[Tensor, "n d r"]
+    key: Float[Tensor, "n d r"]
+    value: Float[Tensor, "n d r"]
+    write: Float[Tensor, "n d r"]
+    roots: tuple[Float[Tensor, "head r k"], ...]
+    """Those of W_Q, W_K, W_V and W_O."""
+
+    @cached_property
+    def qk(self) -> Float[Tensor, "head r1 r"]:
+        """R_Q R_Kᵀ; the last row, that of b_Q, has no frame."""
+        query, key, _, _ = self.roots
+        return with_row(query, self.heads.b_Q) @ key.mT
+
+    @cached_property
+    def ov(self) -> Float[Tensor, "head r r"]:
+        """R_V R_Oᵀ."""
+        _, _, value, write = self.roots
+        return value @ write.mT
+
+    def profiles(self, offsets: Offsets) -> Float[Tensor, "n head window"]:
+        """Scores by offset, centered over offsets."""
+        query, key, _, _ = self.roots
+
+        def through(
+            x: Float[Tensor, "row d1"],
+            frames: Float[Tensor, "n d r"],
+            roots: Float[Tensor, "head r k"],
+            biases: Float[Tensor, "head k"],
+        ) -> Float[Tensor, "n head row k"]:
+            return (x[:, :-1] @ frames)[:, None] @ roots + x[:, -1:] * biases[:, None]
+
+        return offsets.scores(
+            through(offsets.queried, self.query, query, self.heads.b_Q),
+            through(offsets.keyed, self.key, key, self.heads.b_K),
+        )
+
+    def squares(
+        self, tokens: Float[Tensor, "d d"], logits: Float[Tensor, "d d"]
+    ) -> tuple[Float[Tensor, "n head"], Float[Tensor, "n head"]]:
+        """⟨f, f⟩ of QK, without its profile, and of OV."""
+        mean = self.heads.mean + self.heads.shift
+        queries = _with_constant(_framed(self.query, tokens + mean.outer(mean)), mean @ self.query)
+        keys = _framed(self.key, tokens)
+        mean = self.heads.mean
+        values = _framed(self.value, tokens + mean.outer(mean))
+        effects = _framed(self.write, logits)
+
+        def square(left: Tensor, core: Tensor, right: Tensor) -> Float[Tensor, "n head"]:
+            return ((left[:, None] @ core) * (core @ right[:, None])).sum((-2, -1))
+
+        return square(queries, self.qk, keys), square(values, self.ov, effects)
+
+    def products(
+        self, other: LayerHeads, tokens: Float[Tensor, "d e"], logits: Float[Tensor, "d e"]
+    ) -> tuple[Float[Tensor, "n head other"], Float[Tensor, "n head other"]]:
+        """⟨f, g⟩ of QK, without profiles, and of OV, with the heads of another layer."""
+        mean = self.heads.mean + self.heads.shift
+        queries = tokens @ other.W_Q + mean[:, None] * other.mean_queries[:, None]
+        values = tokens @ other.W_V + self.heads.mean[:, None] * other.mean_values[:, None]
+        seen = _seen(self.query, queries)
+        row = other.mean_queries[:, None].expand(len(seen), -1, -1, -1)
+        content = torch.cat((seen, row), -2) @ _seen(self.key, tokens @ other.W_K).mT
+        moved = _seen(self.value, values) @ _seen(self.write, logits @ other.W_O).mT
+        return _contracted(self.qk, content), _contracted(self.ov, moved)
+
+
+def rotated_layers(
+    heads: LayerHeads, others: int, draws: int, generator: torch.Generator
+) -> Iterator[RotatedLayer]:
+    """The heads of a layer, rotated `draws` times, for products with `others` heads."""
+    head, d, k = heads.W_Q.shape
+    r = min(d, k)
+    placed = 0 if heads.places is None else 4 * head * len(heads.places) * k
+    roots = tuple(map(root, (heads.W_Q, heads.W_K, heads.W_V, heads.W_O)))
+    numbers = max(placed, 4 * d * r, 4 * others * r * k)
+    for drawn in batched(range(draws), 8 * numbers):
+        frames = (random_frames(len(drawn), d, r, generator) for _ in range(4))
+        yield RotatedLayer(heads, *frames, roots=roots)
+
+
+def _framed(
+    frames: Float[Tensor, "n d r"], between: Float[Tensor, "d d"]
+) -> Float[Tensor, "n r r"]:
+    return frames.mT @ (between @ frames)
+
+
+def _with_constant(
+    moments: Float[Tensor, "n r r"], means: Float[Tensor, "n r"]
+) -> Float[Tensor, "n r1 r1"]:
+    """Second moments of x and 1, from those of x and its means."""
+    rows = torch.cat((moments, means[..., None]), -1)
+    last = torch.cat((means, torch.ones_like(means[:, :1])), -1)
+    return torch.cat((rows, last[:, None]), -2)
+
+
+def _seen(
+    frames: Float[Tensor, "n d r"], reads: Float[Tensor, "head d k"]
+) -> Float[Tensor, "n head r k"]:
+    """Fᵀ W for every draw and head, as one product."""
+    head, d, k = reads.shape
+    found = frames.mT @ reads.transpose(0, 1).reshape(d, head * k)
+    return found.unflatten(-1, (head, k)).transpose(1, 2)
+
+
+def _contracted(
+    cores: Float[Tensor, "head i j"], between: Float[Tensor, "n other i j"]
+) -> Float[Tensor, "n head other"]:
+    return cores.flatten(1) @ between.flatten(2).mT

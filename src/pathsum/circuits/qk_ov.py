@@ -1,0 +1,284 @@
+"""QK and OV circuits in the token basis: who attends to whom, and which logits that changes.
+
+A score is `query(destination) · key(source)`, and softmax compares the sources of one destination,
+so it ignores whatever is constant along a row. Rows of QK are centered over source tokens: an entry
+is how much higher a destination scores this source than the average one. Centered entries of
+different rows are comparable, raw scores are not. Likewise rows of OV are centered over predicted
+tokens: an entry is how far attending to the source lifts the logit above the mean of all logits.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.base import Record, Side, Table
+from pathsum.base.errors import InputError
+from pathsum.circuits.token_basis import (
+    Scored,
+    Token,
+    as_path,
+    basis_note,
+    circuit_label,
+    common_tokens,
+    find_token,
+    hidden_note,
+    joined,
+    output_of,
+    paired_table,
+    require_score_edges,
+    resolve_k,
+    score_cap_note,
+    token_of,
+    top_scored,
+)
+from pathsum.model import Head, HeadId, HeadName, Model, Path
+from pathsum.model.folding import embed_through, score_read, with_qk_gain
+from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate, rotate_by
+
+
+@dataclass(frozen=True, eq=False)
+class Attention(Record, kind="qk-attention"):
+    """The sources that one token attends to and the destinations that attend to it, by content."""
+
+    head: HeadId
+    token: Token
+    attends_to: tuple[Scored, ...]
+    attended_by: tuple[Scored, ...]
+    note: str
+
+    def to_table(self) -> Table:
+        """Its sources and its destinations, side by side."""
+        headings = ("attends to", "score", "attended by", "score ")
+        title = f"{self.head}: {self.token} as destination, and as source"
+        return paired_table(headings, self.attends_to, self.attended_by, title, self.note)
+
+
+def token_qk(
+    model: Model,
+    head: HeadName,
+    *,
+    offset: int | None = None,
+    query_through: Path | None = None,
+    key_through: Path | None = None,
+) -> Factored:
+    """Full QK of a head, rows centered: row the destination token, column the source token.
+
+    `query(d) · (key(s) − mean over s)`, scaled as the model scales scores, biases included (b_K is
+    constant along a row and is removed by the centering; b_Q is not and stays). On a rotary model
+    the circuit depends on the offset, destination − source: for `offset=None` it is averaged over
+    the offsets 0 … n_ctx − 1, and `offset=n` gives one of them.
+
+    A side may be read through lower heads instead of from the embedding: with
+    `key_through=Path("embed", ["L0H7"])` the result is `W_E QK (OV)ᵀ W_Eᵀ`, the matrix by which
+    K-composition matches tokens. Such sides carry no bias and no QK-norm scale. On a model with a
+    soft cap on its scores these are scores before the cap.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind")])
+    >>> qk = token_qk(model, "L0H0")
+    >>> destination = model.token_id("in")
+    >>> model.token_text(int(qk.row(destination).argmax()))
+    'keep'
+    """
+    found = model.head(head)
+    require_score_edges(model, f"what {found.label} attends to")
+    query = _side(found, Side.Q, query_through)
+    key = _side(found, Side.K, key_through)
+    key = key - key.mean(0)
+    return Factored(_rotated(found, query, offset) * model.config.score_scale, key.T)
+
+
+def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
+    """Each token's query before rotation, from its embedding alone (see `token_keys`)."""
+    gain = head.model.weights.attention[head.id.layer].q_norm_w
+    return with_qk_gain(_read_alone(head, Side.Q), gain, head.id.head)
+
+
+def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
+    """Each token's key before rotation, from its embedding alone.
+
+    Exact at layer 0, up to position vectors. Deeper it is the direct path's part, without the scale
+    of the normalization; QK-norm, which does not depend on that scale, is applied.
+    """
+    gain = head.model.weights.attention[head.id.layer].k_norm_w
+    return with_qk_gain(_read_alone(head, Side.K), gain, head.kv)
+
+
+def attention(
+    model: Model,
+    head: HeadName,
+    token: str | int,
+    k: int | None = None,
+    *,
+    offset: int | None = None,
+    qk: Factored | None = None,
+) -> Attention:
+    """The k sources (10) that `token` attends to most, and the k destinations that attend to it.
+
+    `qk` is the head's `token_qk` at that offset, if it is known already.
+    """
+    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
+    found = find_token(model, token)
+    qk = token_qk(model, head, offset=offset) if qk is None else qk
+    common = common_tokens(model)
+    label = model.head(head)
+    return Attention(
+        head=label.label,
+        token=token_of(model, found),
+        attends_to=top_scored(model, qk.row(found), k, common),
+        attended_by=top_scored(model, qk.column(found), k, common),
+        note=joined(
+            (
+                *(label.basis, rotary_note(model, offset), score_cap_note(model.config)),
+                hidden_note(model, common),
+            )
+        ),
+    )
+
+
+def rotary_note(model: Model, offset: int | None) -> str:
+    """A note on the offset of a rotary model's circuit."""
+    if model.config.positions != "rotary":
+        return ""
+    if offset is None:
+        return f"rotary: averaged over offsets 0 to {model.config.n_ctx - 1}"
+    return f"rotary: at offset {offset}"
+
+
+def _read_alone(head: Head, side: Side) -> Float[Tensor, "vocab k"]:
+    config, weights, layer = head.model.config, head.model.weights, head.id.layer
+
+    def project(one: HeadId) -> Float[Tensor, "vocab k"]:
+        W, bias = score_read(weights, one, side)
+        return embed_through(weights, layer, W) + bias
+
+    x = project(head.id)
+    if config.qk_norm == "none":
+        return x
+    mean = x.square().mean(-1, keepdim=True)
+    if config.qk_norm == "rms_all":
+        # One norm over all heads; query heads that share a key count it equally often.
+        each = [project(HeadId(layer, one)).square().mean(-1) for one in range(config.n_heads)]
+        mean = torch.stack(each).mean(0)[:, None]
+    return x * torch.rsqrt(mean + config.norm_eps)
+
+
+def _side(head: Head, side: Side, through: Path | None) -> Float[Tensor, "vocab k"]:
+    if through is None or not through.heads:
+        return token_queries(head) if side is Side.Q else token_keys(head)
+    top = through.heads[-1]
+    if top.layer >= head.id.layer:
+        what = "query" if side is Side.Q else "key"
+        raise InputError(
+            f"{head.label} cannot read its {what} through {top}, which writes in the same layer or "
+            f"a later one; use a path that ends below layer {head.id.layer}"
+        )
+    model = head.model
+    through.check_in(model)
+    first = through.heads[0].layer
+    ov = through.ov(model)
+    W = head.W_Q if side is Side.Q else head.W_K
+    return embed_through(model.weights, first, ov.A) @ (ov.B @ W)
+
+
+def _rotated(
+    head: Head, query: Float[Tensor, "vocab k"], offset: int | None
+) -> Float[Tensor, "vocab k"]:
+    config = head.model.config
+    check_offset(config, offset)
+    if config.positions != "rotary":
+        return query
+    if offset is None:
+        return query @ average_rotation(head)
+    places = torch.full((len(query),), offset, device=query.device)
+    return rotate(config.at(head.id.layer), query, places)
+
+
+def average_rotation(head: Head) -> Float[Tensor, "k k"]:
+    """The mean of R(Δ) over the offsets 0 … n_ctx − 1."""
+    config, dtype = head.model.config, head.model.weights.dtype
+    here = config.at(head.id.layer)
+    cos, sin = mean_cos_sin(angular_frequencies(here), range(config.n_ctx))
+    axes = torch.eye(config.d_head, dtype=torch.float64)
+    return rotate_by(here, axes, cos[None], sin[None]).to(head.model.weights.device, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Effect(Record, kind="ov-effect"):
+    """The effect on logits, relative to their mean, of attending to one source token.
+
+    `own` is what it does to the token's own logit, None where outputs are not tokens.
+    """
+
+    head: str
+    source: Token
+    raises: tuple[Scored, ...]
+    lowers: tuple[Scored, ...]
+    own: float | None
+    note: str
+
+    def to_table(self) -> Table:
+        """Raised and lowered tokens, side by side."""
+        headings = ("raises", "by", "lowers", "by ")
+        own = "" if self.own is None else f" (its own logit {self.own:+.3f})"
+        title = f"{self.head}: attending to {self.source}{own}"
+        return paired_table(headings, self.raises, self.lowers, title, self.note)
+
+
+def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
+    """`full_ov` of a head or a virtual head by name: row the source, column the prediction.
+
+    `W_E W_V W_O (W_U − mean over the vocabulary)`, so an entry is how far the logit rises above the
+    mean of all logits for each unit of attention. Rows of the dense matrix sum to 0.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind")])
+    >>> ov = token_ov(model, "L0H0")
+    >>> keep, mind = model.token_id("keep"), model.token_id("mind")
+    >>> round(float(ov.row(keep)[mind]), 2)  # the effect, 10, less the mean of all logits
+    7.5
+
+    On a model that normalizes, embeddings are normalized if the first head is in layer 0 and
+    unnormalized deeper, and the final scale (one positive number per position) is left out. On a
+    model with a soft cap on its logits these are logits before the cap.
+    """
+    return as_path(model, circuit).full_ov(model)
+
+
+def effect(
+    model: Model,
+    circuit: HeadName | Path,
+    source: str | int,
+    k: int | None = None,
+    *,
+    ov: Factored | None = None,
+) -> Effect:
+    """The k outputs (10) that attending to `source` raises most, and the k that it lowers most.
+
+    `ov` is the circuit's `token_ov`, if it is known already.
+    """
+    config = model.config
+    k = resolve_k(k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs")
+    path = as_path(model, circuit)
+    token = find_token(model, source)
+    row = (token_ov(model, path) if ov is None else ov).row(token)
+    common = torch.ones_like(row, dtype=torch.bool)
+    if config.predicts_tokens:
+        common = common_tokens(model).to(row.device)
+
+    def largest(sign: int) -> tuple[Scored, ...]:
+        best = (sign * row).masked_fill(~common, -torch.inf).topk(min(k, int(common.sum())))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return tuple(Scored(output_of(model, output), sign * value) for output, value in pairs)
+
+    return Effect(
+        head=circuit_label(path),
+        source=token_of(model, token),
+        raises=largest(1),
+        lowers=largest(-1),
+        own=float(row[token]) if config.predicts_tokens else None,
+        note=joined((basis_note(model, path), hidden_note(model, common))),
+    )

@@ -1,0 +1,411 @@
+"""Bugs: skip-trigrams that a head is forced to have because QK and OV factor.
+
+A head scores f₁(destination, source) · f₂(source, out). If it has keep … in → mind and
+keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
+The head does not say which corners are correct. A corpus decides (corners that really occur have
+lift > 1), or a given list of correct triples, or, with neither, the model's own direct path, which
+scores what follows a destination: where that score, with the row and column means of the rectangle
+removed, favors two opposite corners, the other two are bugs. Their cost is the model's loss minus
+its loss with the bugs removed from its logits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pathsum.base import Column, Progress, Record, Table, silent, text_column, token_column
+from pathsum.circuits.qk_ov import token_ov, token_qk
+from pathsum.circuits.token_basis import (
+    Token,
+    find_token,
+    require_heads,
+    token_frequencies,
+    token_of,
+)
+from pathsum.circuits.trigram_text import Ids, Pattern, gather_evidence, pattern_of
+from pathsum.model import HeadId, Model, Path, Trace
+from pathsum.model.folding import embeddings_as_read, unembed_through
+from pathsum.model.losses import split_by_memory, target_losses
+from pathsum.model.transformer import soft_cap
+
+WIDTH = 8
+"""At most so many destinations and outs of a source are considered, each at least half the best."""
+CLEAR = 0.5
+"""Nats by which the direct path must favor a corner of a rectangle, or disfavor it."""
+
+
+def source_weights(model: Model) -> Float[Tensor, " vocab"]:
+    """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
+    if model.token_counts is None:
+        return torch.ones(model.config.d_vocab, dtype=torch.float64)
+    return token_frequencies(model) ** 0.1
+
+
+class Triple(NamedTuple):
+    """A skip-trigram by ids, with the factors of its score."""
+
+    head: HeadId
+    source: int
+    destination: int
+    out: int
+    attention: float
+    effect: float
+    score: float
+
+    @property
+    def tokens(self) -> Ids:
+        """Source, destination, out."""
+        return (self.source, self.destination, self.out)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A correct skip-trigram that, with another, forces a bug."""
+
+    source: Token
+    destination: Token
+    out: Token
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True)
+class Bug(Record, kind="bug"):
+    """A cross term and the two correct triples that force it.
+
+    `decided_by` is what decided which corners are correct: held-out text, a given list, or the
+    model's direct path. `score` and `pattern` are those of a `SkipTrigram`.
+    """
+
+    head: HeadId
+    source: Token
+    destination: Token
+    out: Token
+    attention: float
+    effect: float
+    score: float
+    pattern: Pattern
+    because: tuple[Cause, Cause]
+    decided_by: Literal["text", "list", "direct path"]
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True)
+class Bugs(Record, kind="bugs"):
+    """The bugs of a model."""
+
+    bugs: tuple[Bug, ...]
+
+    def to_table(self) -> Table:
+        """One row per bug, with the triples that force it."""
+        columns = (
+            text_column("head"),
+            token_column("bug"),
+            Column("QK", ".1f"),
+            Column("OV", ".1f"),
+            token_column("forced by"),
+            token_column("and"),
+        )
+        rows = tuple(
+            (bug.head, str(bug), bug.attention, bug.effect, *map(str, bug.because))
+            for bug in self.bugs
+        )
+        return Table(columns, rows, title="cross terms forced by the factorization")
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangle:
+    """The triples of one head and one source: destinations × outs."""
+
+    head: HeadId
+    source: int
+    destinations: Int[Tensor, " rows"]
+    outs: Int[Tensor, " columns"]
+    attention: Float[Tensor, " rows"]
+    effect: Float[Tensor, " columns"]
+
+    @property
+    def cells(self) -> list[Ids]:
+        """All corners, row by row."""
+        return [(self.source, d, o) for d in self.destinations.tolist() for o in self.outs.tolist()]
+
+
+@dataclass(frozen=True)
+class BugSearch:
+    """Bugs that were found, and a note on what could not be decided."""
+
+    bugs: list[Bug]
+    note: str
+
+    @cached_property
+    def by_triple(self) -> dict[tuple[HeadId, Ids], Bug]:
+        """The bugs by head and ids."""
+        return {
+            (bug.head, (bug.source.id, bug.destination.id, bug.out.id)): bug for bug in self.bugs
+        }
+
+
+@torch.no_grad()
+def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str | int]]) -> Bugs:
+    """The cross terms that a model's heads are forced to have, given the correct triples.
+
+    Two correct triples of one source that differ in destination and in out force two others in
+    every head that attends for both destinations and raises both outs.
+
+    >>> from pathsum.model import construct
+    >>> right = [("keep", "in", "mind"), ("keep", "at", "bay")]
+    >>> print(*forced_bugs(construct.skip_trigrams(right, n_heads=1), right).bugs, sep="; ")
+    keep … in → bay; keep … at → mind
+    >>> len(forced_bugs(construct.skip_trigrams(right), right).bugs)  # one head per triple: none
+    0
+    """
+    require_heads(model)
+    right = [
+        (find_token(model, s), find_token(model, d), find_token(model, o)) for s, d, o in correct
+    ]
+    by_source: dict[int, list[Ids]] = {}
+    for ids in dict.fromkeys(right):
+        by_source.setdefault(ids[0], []).append(ids)
+    found: list[Bug] = []
+    for head in model.heads:
+        qk, ov = token_qk(model, head.id), token_ov(model, head.id)
+        for source, known in by_source.items():
+            destinations = torch.tensor(list(dict.fromkeys(d for _, d, _ in known)))
+            outs = torch.tensor(list(dict.fromkeys(o for _, _, o in known)))
+            attention = qk.entries(destinations, torch.tensor(source))
+            effect = ov.entries(torch.tensor(source), outs)
+            attends, raises = attention > 0, effect > 0
+            to, out = destinations[attends], outs[raises]
+            rectangle = Rectangle(head.label, source, to, out, attention[attends], effect[raises])
+            is_right = _grid(rectangle, {cell: cell in right for cell in rectangle.cells})
+            found += _crossings(model, rectangle, is_right, ~is_right, "list")
+    return Bugs(tuple(found))
+
+
+def find_bugs(
+    model: Model,
+    triples: Sequence[Triple],
+    text: Sequence[Int[Tensor, "_ _"]] | None,
+    *,
+    common: Bool[Tensor, " vocab"],
+    offset: int | None = None,
+    progress: Progress = silent,
+) -> BugSearch:
+    """The bugs among the triples of these heads with these sources."""
+    pairs = list(dict.fromkeys((triple.head, triple.source) for triple in triples))
+    rectangles: list[Rectangle] = []
+    for head in dict.fromkeys(head for head, _ in pairs):
+        sources = [source for other, source in pairs if other == head]
+        rectangles += _rectangles(model, head, sources, common, offset)
+    # With a single destination or a single out every corner may be correct.
+    rectangles = [r for r in rectangles if len(r.destinations) > 1 and len(r.outs) > 1]
+    found: list[Bug] = []
+    undecided = 0
+    if text is not None:
+        cells = [cell for rectangle in rectangles for cell in rectangle.cells]
+        evidence = gather_evidence(text, cells, progress=progress)
+        for rectangle in rectangles:
+            helps = _grid(rectangle, {c: evidence[c].lift > 1 for c in rectangle.cells})
+            found += _crossings(model, rectangle, helps, ~helps, "text")
+            undecided += not bool(helps.any())
+        return BugSearch(found, _undecided_note(undecided, "the text"))
+    for rectangle in rectangles:
+        inner = _direct_path_within(model, rectangle)
+        found += _crossings(model, rectangle, inner > CLEAR, inner < -CLEAR, "direct path")
+        undecided += not bool((inner > CLEAR).any())
+    return BugSearch(found, _undecided_note(undecided, "the direct path (a corpus may)"))
+
+
+def _rectangles(
+    model: Model,
+    head: HeadId,
+    sources: Sequence[int],
+    common: Bool[Tensor, " vocab"],
+    offset: int | None,
+) -> list[Rectangle]:
+    qk, ov = token_qk(model, head, offset=offset), token_ov(model, head)
+    hidden = ~common.to(qk.device)
+    found: list[Rectangle] = []
+    for source in sources:
+        attention = qk.column(source).masked_fill(hidden, -torch.inf)
+        effect = ov.row(source).masked_fill(hidden, -torch.inf)
+        sides: list[tuple[Tensor, Tensor]] = []
+        for values in (attention, effect):
+            best = values.topk(min(WIDTH, int(common.sum())))
+            strong = (best.values > 0) & (best.values >= best.values[0] / 2)
+            sides.append((best.indices[strong], best.values[strong]))
+        (destinations, attention), (outs, effect) = sides
+        found.append(Rectangle(head, source, destinations, outs, attention, effect))
+    return found
+
+
+def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "rows columns"]:
+    """Direct-path logits of destination → out, row and column means removed."""
+    weights = model.weights
+    read = embeddings_as_read(weights, 0, rectangle.destinations)
+    direct = unembed_through(weights, read)[:, rectangle.outs].double()
+    return direct - direct.mean(0) - direct.mean(1, keepdim=True) + direct.mean()
+
+
+def _undecided_note(undecided: int, judge: str) -> str:
+    if not undecided:
+        return ""
+    sources = "source has" if undecided == 1 else "sources have"
+    return (
+        f"{undecided} {sources} several destinations and outs in "
+        f"one head, so some combinations are forced cross terms; {judge} does not decide which"
+    )
+
+
+def _crossings(
+    model: Model,
+    rectangle: Rectangle,
+    right: Bool[Tensor, "rows columns"],
+    wrong: Bool[Tensor, "rows columns"],
+    decided_by: Literal["text", "list", "direct path"],
+) -> list[Bug]:
+    """Wrong corners with a correct one in their row and another in their column."""
+    forced = wrong & right.any(1, keepdim=True) & right.any(0, keepdim=True)
+    source = token_of(model, rectangle.source)
+    common = float(source_weights(model)[rectangle.source])
+
+    def token(ids: Tensor, at: int) -> Token:
+        return token_of(model, int(ids[at]))
+
+    found: list[Bug] = []
+    for row, column in forced.nonzero().tolist():
+        # Destinations and outs are sorted by strength: the first right one is the strongest.
+        other_out = int(right[row].nonzero()[0])
+        other_destination = int(right[:, column].nonzero()[0])
+        here, out = token(rectangle.destinations, row), token(rectangle.outs, column)
+        attention, effect = float(rectangle.attention[row]), float(rectangle.effect[column])
+        found.append(
+            Bug(
+                head=rectangle.head,
+                source=source,
+                destination=here,
+                out=out,
+                attention=attention,
+                effect=effect,
+                score=attention * effect * common,
+                pattern=pattern_of(model.tokenizer, source.id, here.id, out.id),
+                because=(
+                    Cause(source, here, token(rectangle.outs, other_out)),
+                    Cause(source, token(rectangle.destinations, other_destination), out),
+                ),
+                decided_by=decided_by,
+            )
+        )
+    return found
+
+
+def _grid(rectangle: Rectangle, answers: dict[Ids, bool]) -> Bool[Tensor, "rows columns"]:
+    flat = torch.tensor([answers[cell] for cell in rectangle.cells], dtype=torch.bool)
+    return flat.reshape(len(rectangle.destinations), len(rectangle.outs))
+
+
+@dataclass(frozen=True, eq=False)
+class BugCost(Record, kind="bug-cost"):
+    """Held-out loss of the model minus that of the model without its bugs, in nats.
+
+    `cost` is a mean over all `predicted` positions and `each` the same for every bug alone;
+    `positions` counts the predictions that some bug affects. Positive: the bugs hurt.
+    """
+
+    cost: float
+    each: tuple[float, ...]
+    positions: int
+    predicted: int
+
+    @property
+    def cost_where_active(self) -> float:
+        """The mean over the positions that some bug affects; NaN if there are none."""
+        return self.cost * self.predicted / self.positions if self.positions else float("nan")
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.each)} bugs cost {self.cost:.3g} nats per token "
+            f"(active at {self.positions} of {self.predicted} positions)"
+        )
+
+
+@torch.no_grad()
+def bug_cost(
+    model: Model,
+    bugs: Sequence[Bug],
+    held_out: Sequence[Int[Tensor, "_ _"]],
+    *,
+    progress: Progress = silent,
+) -> BugCost:
+    """The cost of bugs on held-out sequences.
+
+    A bug (source, destination, out) of a head is removed by subtracting, from the logit of `out`
+    wherever the destination comes after the source, exactly what the head added there:
+    `Σ A[destination, source] · OV[source, out]`, W_U centered, with the normalization scales of the
+    run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers only
+    what goes straight to the logits is removed.
+    """
+    predicted = sum(part[:, 1:].numel() for part in held_out)
+    each = [0.0] * len(bugs)
+    total, positions = 0.0, 0
+    sequences = [row for part in held_out for row in split_by_memory(model, _affected(part, bugs))]
+    for index, tokens in enumerate(sequences):
+        progress(index, len(sequences), "loss without the bugs")
+        if len(tokens) == 0:
+            continue
+        together, alone, active = _changes(model.trace(tokens), bugs)
+        total += together
+        positions += active
+        each = [a + b for a, b in zip(each, alone, strict=True)]
+    mean = [value / max(predicted, 1) for value in each]
+    return BugCost(total / max(predicted, 1), tuple(mean), positions, predicted)
+
+
+def _changes(trace: Trace, bugs: Sequence[Bug]) -> tuple[float, list[float], int]:
+    """The summed loss minus that without any bug and without each bug, and how many positions."""
+    amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
+    touched = (amounts != 0).any(0)
+    # Only for the predictions that some bug affects, because logits are large.
+    rows = trace.uncapped_logits[:, :-1][touched].double()
+    target = trace.tokens[:, 1:][touched]
+    amounts = amounts[:, touched]
+    cap = trace.model.config.logit_cap
+    before = target_losses(soft_cap(rows, cap), target)
+    cleaned = rows.clone()
+    each: list[float] = []
+    for bug, amount in zip(bugs, amounts, strict=True):
+        cleaned[:, bug.out.id] -= amount
+        active = amount != 0
+        alone = rows[active]  # indexing makes a copy
+        alone[:, bug.out.id] -= amount[active]
+        without = target_losses(soft_cap(alone, cap), target[active])
+        each.append(float((before[active] - without).sum()))
+    together = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
+    return together, each, int(touched.sum())
+
+
+def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
+    """The head's contribution to the logit of `out` from the source, at each destination."""
+    head, weights = trace.model.head(bug.head), trace.model.weights
+    pattern = Path("embed", (bug.head,)).pattern(trace)  # times the normalization scales
+    from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
+    written = weights.W_E[bug.source.id] @ head.W_V @ head.W_O
+    effect = unembed_through(weights, written)[bug.out.id]
+    return from_source * effect * (trace.tokens == bug.destination.id)
+
+
+def _affected(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
+    """The sequences in which some bug's source comes before its destination."""
+    any_bug = torch.zeros(len(part), dtype=torch.bool)
+    for source, destination in {(bug.source.id, bug.destination.id) for bug in bugs}:
+        after = (part == source).cumsum(1) > 0
+        any_bug |= (after & (part == destination)).any(1)
+    return part[any_bug]

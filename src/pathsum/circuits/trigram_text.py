@@ -1,0 +1,491 @@
+"""Skip-trigrams on text: their patterns, how often they occur, and how much loss they save.
+
+The paper's patterns:
+
+    [b] … [a] → [b]      the source itself is repeated
+    [b] … [a] → [b']     a variant of the source follows
+    [ab] … [a] → [b]     the source, one token, is repeated as two pieces
+    [ab] … [a] → [b']    the same, with a variant of the second piece
+
+and, where none of these fits, by the structure of code and prose:
+
+    brackets             out closes what the source opened
+    indentation          the source and out are white space
+    word ending          out continues the word of the destination
+    names                the source and out begin with a capital letter
+
+The paper's last two are artifacts of tokenizers: " Ralph" is one token and "Ralph" is "R" + "alph".
+Variants are two different tokens whose texts are equal after removing surrounding white space,
+letter case, and one plural ending (s, es, or ies for y) of a stem of at least three letters.
+
+Where the destination comes after the source, a head adds to the logit of `out`, from that source
+and with its attention there,
+
+    c = Σ A[destination, source] · OV[source, out]      W_U centered, scales of the run
+
+over the earlier copies of the source. Without it the loss there changes by
+
+    c + log(1 − p + p e^−c)     where `out` comes next, p its probability
+        log(1 − p + p e^−c)     where it does not, which is never above 0 for c > 0
+
+A skip-trigram fires where c ≥ 0.1 and `out` comes next. The loss that it saves is the sum of these
+changes over all positions, right and wrong, divided by the number of predictions. On a model of
+several layers only the path straight from embeddings to logits counts.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.base import Progress, silent
+from pathsum.model import Head, HeadId, Model, Path, Trace
+from pathsum.model.folding import unembed_through
+from pathsum.text import Tokenizer
+
+Ids = tuple[int, int, int]
+"""Source, destination, out."""
+SHORTEST_STEM = 3
+FIRES = 0.1
+"""Logits that a head must add for a skip-trigram to count as firing."""
+CANDIDATES = 5000
+"""The skip-trigrams with the largest gain where they are right are measured and classified."""
+
+
+class Pattern(StrEnum):
+    """The paper's pattern that a skip-trigram belongs to, or its pattern by structure."""
+
+    COPY = "[b]…[a]→[b]"
+    COPY_VARIANT = "[b]…[a]→[b']"
+    PIECES = "[ab]…[a]→[b]"
+    PIECES_VARIANT = "[ab]…[a]→[b']"
+    BRACKETS = "brackets"
+    INDENTATION = "indentation"
+    WORD_ENDING = "word ending"
+    NAMES = "names"
+    OTHER = "other"
+
+
+def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: int) -> Pattern:
+    """The pattern of a triple of tokens; without a tokenizer only a copy can be recognized.
+
+    >>> words = Tokenizer.of_words(["Ralph", "R", "alph", "ralph", "cat"])
+    >>> print(pattern_of(words, 0, 1, 2), pattern_of(words, 0, 4, 3), pattern_of(words, 0, 4, 0))
+    [ab]…[a]→[b] [b]…[a]→[b'] [b]…[a]→[b]
+    """
+    if source == out:
+        return Pattern.COPY
+    if tokenizer is None:
+        return Pattern.OTHER
+    whole, first, second = (tokenizer.text(token) for token in (source, destination, out))
+    if are_variants(whole, second):
+        return Pattern.COPY_VARIANT
+    rest = _rest(whole, first)
+    if rest and second == rest:
+        return Pattern.PIECES
+    # A second piece with a space before it would be the next word.
+    if rest and second == second.lstrip() and are_variants(rest, second):
+        return Pattern.PIECES_VARIANT
+    return _structure(whole, first, second)
+
+
+_CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}
+
+
+def _structure(source: str, destination: str, out: str) -> Pattern:
+    """The structural pattern of a skip-trigram, from the texts of its tokens.
+
+    >>> print(_structure(" (", "x", ")"), _structure("\\n    ", ":", "\\n        "))
+    brackets indentation
+    >>> print(_structure("abc", " re", "turn"), _structure(" Mary", " and", " John"))
+    word ending names
+    """
+    opened = [_CLOSES[letter] for letter in source if letter in _CLOSES]
+    if any(letter in out for letter in opened):
+        return Pattern.BRACKETS
+    if source.isspace() and out.isspace():
+        return Pattern.INDENTATION
+    if out[:1].isalpha() and destination[-1:].isalpha():
+        return Pattern.WORD_ENDING
+    if source.strip()[:1].isupper() and out.strip()[:1].isupper():
+        return Pattern.NAMES
+    return Pattern.OTHER
+
+
+def are_variants(one: str, other: str) -> bool:
+    """Whether two texts are the same word up to white space, case and a plural ending.
+
+    >>> are_variants(" Keep", "keep"), are_variants("list", " lists"), are_variants("a", "as")
+    (True, True, False)
+    """
+    if "\ufffd" in one + other:  # part of a character, which has no text to compare
+        return False
+    a, b = one.strip().casefold(), other.strip().casefold()
+    if not a or not b:
+        return False
+    return a == b or _is_plural(a, b) or _is_plural(b, a)
+
+
+def _is_plural(stem: str, word: str) -> bool:
+    if len(stem) < SHORTEST_STEM or not stem.isalpha():
+        return False
+    return word in (stem + "s", stem + "es") or (stem[-1] == "y" and word == stem[:-1] + "ies")
+
+
+def _rest(whole: str, first: str) -> str:
+    """The rest of a token's text after its first piece; empty if it begins differently."""
+    whole, first = whole.strip(), first.strip()
+    if not first or "\ufffd" in whole + first or not whole.startswith(first):
+        return ""
+    return whole[len(first) :]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Counts of `[source] … [destination] → [out]` in a text.
+
+    `antecedents` counts the places where the destination has the source somewhere before it in the
+    sequence and a token after it, `followed` those where that token is `out`. `lift` is
+    P(out | source … destination) / P(out | destination): above 1, the source helps.
+    """
+
+    antecedents: int
+    followed: int
+    bigram_rate: float
+
+    @property
+    def rate(self) -> float:
+        """P(out | source … destination); NaN where the antecedent never occurs."""
+        return self.followed / self.antecedents if self.antecedents else math.nan
+
+    @property
+    def lift(self) -> float:
+        """P(out | source … destination) / P(out | destination)."""
+        return self.rate / self.bigram_rate if self.bigram_rate > 0 else math.nan
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """Counts, and the rates that follow from them."""
+        numbers = {"rate": self.rate, "bigram_rate": self.bigram_rate, "lift": self.lift}
+        finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+        return {"antecedents": self.antecedents, "followed": self.followed, **finite}
+
+    @classmethod
+    def json_schema(cls) -> dict[str, object]:
+        """Counts are whole numbers; a rate of what never occurs is null."""
+        rate = {"type": ["number", "null"]}
+        names = ("rate", "bigram_rate", "lift")
+        counts = {name: {"type": "integer"} for name in ("antecedents", "followed")}
+        return {
+            "type": "object",
+            "properties": {**counts, **dict.fromkeys(names, rate)},
+            "required": [*counts, *names],
+            "additionalProperties": False,
+        }
+
+
+def gather_evidence(
+    parts: Sequence[Int[Tensor, "_ _"]], triples: Iterable[Ids], *, progress: Progress = silent
+) -> dict[Ids, Evidence]:
+    """Evidence for each triple, from one pass over the text for each distinct pair it names."""
+    wanted = list(dict.fromkeys(triples))
+    outs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    by_destination: dict[int, set[int]] = defaultdict(set)
+    for source, destination, out in wanted:
+        outs[source, destination].append(out)
+        by_destination[destination].add(out)
+    # How often each antecedent and destination has a next token, and how often that is `out`.
+    antecedents, destinations = Counter[tuple[int, int]](), Counter[int]()
+    followed, pairs = Counter[Ids](), Counter[tuple[int, int]]()
+    for index, part in enumerate(parts):
+        progress(index, len(parts), "reading text")
+        tokens, after = part[:, :-1], part[:, 1:].flatten()
+        here = {one: (tokens == one).flatten().nonzero()[:, 0] for one in by_destination}
+        for destination, raised in by_destination.items():
+            next_tokens = after[here[destination]]
+            destinations[destination] += len(next_tokens)
+            for out, count in _counts(next_tokens, list(raised)):
+                pairs[destination, out] += count
+        before: dict[int, Tensor] = {}
+        for (source, destination), raised in outs.items():
+            if source not in before:
+                occurs = tokens == source
+                strictly = (occurs.cumsum(1) - occurs.long()) > 0
+                before = {source: strictly.flatten()}
+            places = here[destination]
+            next_tokens = after[places[before[source][places]]]
+            antecedents[source, destination] += len(next_tokens)
+            for out, count in _counts(next_tokens, raised):
+                followed[source, destination, out] += count
+    return {
+        ids: Evidence(
+            antecedents=antecedents[ids[:2]],
+            followed=followed[ids],
+            bigram_rate=pairs[ids[1:]] / max(destinations[ids[1]], 1),
+        )
+        for ids in wanted
+    }
+
+
+def _counts(tokens: Int[Tensor, " n"], wanted: list[int]) -> Iterator[tuple[int, int]]:
+    """How often each of some tokens occurs among others."""
+    ids = torch.tensor(wanted, dtype=tokens.dtype, device=tokens.device)
+    yield from zip(wanted, (tokens == ids[:, None]).sum(1).tolist(), strict=True)
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """One position in the text: the sequence, and the positions of source and destination."""
+
+    sequence: int
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, eq=False)
+class TextEffect:
+    """One skip-trigram of one head on text, with the occurrence where its effect is largest.
+
+    `gain` is the loss that it saves where it is right, in nats, and `saved` the loss that it saves
+    over all positions, in nats per prediction.
+    """
+
+    head: HeadId
+    ids: Ids
+    gain: float
+    fires: int
+    occurrence: Occurrence
+    saved: float = 0.0
+
+
+@dataclass(frozen=True)
+class PatternShare:
+    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain."""
+
+    pattern: Pattern
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class TextEffects:
+    """Skip-trigrams by the loss they save; `covered` is the candidates' share of all gain."""
+
+    effects: tuple[TextEffect, ...]
+    classes: tuple[PatternShare, ...]
+    covered: float
+    predictions: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A traced sequence: its distinct tokens `known`, and the index of each position's token.
+
+    `total[d]` is log Σ exp of the logits at destination d.
+    """
+
+    trace: Trace
+    tokens: Int[Tensor, " pos"]
+    known: Int[Tensor, " known"]
+    place: Int[Tensor, " pos"]
+    total: Float[Tensor, " dest"]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "_Run":
+        """The first sequence of a run."""
+        tokens = trace.tokens[0]
+        known, place = tokens.unique(return_inverse=True)
+        return cls(trace, tokens, known, place, trace.logits[0, :-1].logsumexp(-1).double())
+
+    def log_p(self, at: Int[Tensor, " some"], out: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
+        """Log-probabilities of tokens after some positions, in float64."""
+        return self.trace.logits[0, at, out].double() - self.total[at]
+
+    def by_source(self, each: Float[Tensor, "dest src"]) -> Float[Tensor, "dest known"]:
+        """Sums over the earlier copies of each token, which act together."""
+        copies = torch.nn.functional.one_hot(self.place, len(self.known)).to(each)
+        return each.tril(-1) @ copies
+
+
+@torch.no_grad()
+def effects_on_text(
+    model: Model,
+    heads: Sequence[Head],
+    rows: Sequence[Int[Tensor, " _"]],
+    shown: Tensor,
+    progress: Progress,
+) -> TextEffects:
+    """Skip-trigrams that save loss, most first, among tokens that may be `shown`.
+
+    The `CANDIDATES` with the largest gain where they are right are measured wherever their
+    antecedent occurs.
+    """
+    gathered = _Gains(model.config.d_vocab)
+    ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
+    for number, tokens in enumerate(rows):
+        progress(number, 2 * len(rows), "skip-trigrams on text")
+        text = _Run.of(model.trace(tokens[None]))
+        for head in heads:
+            gathered.add(head.id, number, *_right_places(text, head, ovs[head.id], shown))
+    gained, ranked = gathered.ranked(CANDIDATES)
+    candidates = [_Candidates.of(head, ovs[head.id], ranked) for head in heads]
+    for number, tokens in enumerate(rows):
+        progress(len(rows) + number, 2 * len(rows), "skip-trigrams on text")
+        text = _Run.of(model.trace(tokens[None]))
+        for one in candidates:
+            one.measure(text)
+    progress(1, 1, "skip-trigrams on text")
+    predictions = sum(len(tokens) - 1 for tokens in rows)
+    saved = {
+        (one.head.id, tuple(ids)): nats / max(predictions, 1)
+        for one in candidates
+        for ids, nats in zip(one.ids.tolist(), one.saved.tolist(), strict=True)
+    }
+    effects = [replace(one, saved=saved[one.head, one.ids]) for one in ranked]
+    effects = sorted((one for one in effects if one.saved > 0), key=lambda one: -one.saved)
+    classes, covered = _classes(model, ranked, gained)
+    return TextEffects(tuple(effects), classes, covered, predictions)
+
+
+def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
+    """A head's pattern, times the normalization scales on the way to the logits."""
+    return Path("embed", (head,)).pattern(trace)[0]
+
+
+def _right_places(
+    text: _Run, head: Head, ov: Float[Tensor, "k vocab"], shown: Tensor
+) -> tuple[Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
+    """(source, destination, out, position, source's position), c and gain where `out` is next."""
+    tokens, known, place = text.tokens, text.known, text.place
+    after = tokens[1:]
+    value = text.trace.model.weights.W_E[tokens] @ head.W_V
+    effect = value @ ov[:, after]  # [source, destination]
+    pattern = _scaled_pattern(text.trace, head.id)[:-1]
+    c = text.by_source(pattern * effect.mT)
+    allowed = shown.to(tokens.device)
+    fires = (c >= FIRES) & allowed[known][None] & (allowed[tokens[:-1]] & allowed[after])[:, None]
+    at, which = fires.nonzero().T
+    c = c[at, which]
+    p = text.log_p(at, after[at]).exp().to(c)
+    gain = c + torch.log1p(p * torch.expm1(-c))
+    places = torch.arange(len(tokens), device=at.device)
+    # Of the copies before the destination, the one with the most attention.
+    copies = (place[None] == which[:, None]) & (places < at[:, None])
+    source_at = pattern[at].masked_fill(~copies, -torch.inf).argmax(1)
+    rows = torch.stack((known[which], tokens[at], after[at], at, source_at), 1)
+    return rows, c, gain
+
+
+class _Gains:
+    """Gains where skip-trigrams are right, summed over the text."""
+
+    def __init__(self, d_vocab: int) -> None:
+        self._d_vocab = d_vocab
+        self._heads: list[HeadId] = []
+        # Columns: (source, destination, out), head, sequence, source's position, position; c; gain.
+        self._found: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(
+        self, head: HeadId, number: int, rows: Tensor, c: Tensor, gain: Float[Tensor, " found"]
+    ) -> None:
+        """Add what `_right_places` found of a head in one sequence."""
+        if head not in self._heads:
+            self._heads.append(head)
+        where = torch.tensor([[self._heads.index(head), number]]).expand(len(rows), -1)
+        at, source_at = rows[:, 3:4].cpu(), rows[:, 4:5].cpu()
+        row = torch.cat((rows[:, :3].cpu(), where, source_at, at), 1)
+        self._found.append((row, c.cpu(), gain.double().cpu()))
+
+    def ranked(self, count: int) -> tuple[float, list[TextEffect]]:
+        """The total gain, and the skip-trigrams with the largest, largest first.
+
+        Of equal gains, and of equal effects of one skip-trigram, the first one found comes first.
+        """
+        if not self._found:
+            return 0.0, []
+        rows, c, gain = (torch.cat(column) for column in zip(*self._found, strict=True))
+        which, fires = self._numbered(rows)
+        total = torch.zeros(len(fires), dtype=torch.float64).index_add_(0, which, gain)
+        # Occurrences of each together, in order; and again, the largest effect first.
+        starts = fires.cumsum(0) - fires
+        first = which.argsort(stable=True)[starts]
+        by_effect = c.argsort(descending=True, stable=True)
+        most = by_effect[which[by_effect].argsort(stable=True)][starts]
+        order = first.argsort()
+        order = order[total[order].argsort(descending=True, stable=True)][:count]
+        return float(total.sum()), [
+            TextEffect(self._heads[head], (s, d, o), gain, fires, Occurrence(number, source_at, at))
+            for (s, d, o, head, number, source_at, at), gain, fires in zip(
+                rows[most[order]].tolist(),
+                total[order].tolist(),
+                fires[order].tolist(),
+                strict=True,
+            )
+        ]
+
+    def _numbered(self, rows: Tensor) -> tuple[Int[Tensor, " found"], Int[Tensor, " triple"]]:
+        """The number of each row's head and triple, and how many rows each number has."""
+        pairs = (rows[:, 3] * self._d_vocab + rows[:, 0]) * self._d_vocab + rows[:, 1]
+        # In two steps, since one number for all four may overflow.
+        _, pair = pairs.unique(return_inverse=True)
+        _, which, fires = (pair * self._d_vocab + rows[:, 2]).unique(
+            return_inverse=True, return_counts=True
+        )
+        return which, fires
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """The candidates of one head, and the loss that each has saved so far, in nats.
+
+    `effect` is what a unit of attention to the source adds to the logit of the out.
+    """
+
+    head: Head
+    ids: Int[Tensor, "candidate 3"]
+    effect: Float[Tensor, " candidate"]
+    saved: Float[Tensor, " candidate"]
+
+    @classmethod
+    def of(
+        cls, head: Head, ov: Float[Tensor, "k vocab"], ranked: Sequence[TextEffect]
+    ) -> "_Candidates":
+        mine = [one.ids for one in ranked if one.head == head.id]
+        ids = torch.tensor(mine, dtype=torch.long, device=ov.device).view(-1, 3)
+        value = head.model.weights.W_E[ids[:, 0]] @ head.W_V
+        effect = (value * ov[:, ids[:, 2]].T).sum(-1).double()
+        return cls(head, ids, effect, torch.zeros_like(effect))
+
+    def measure(self, text: _Run) -> None:
+        """Add the loss that each saves on one sequence, wherever its antecedent occurs."""
+        tokens, known = text.tokens, text.known
+        column = torch.searchsorted(known, self.ids[:, 0].contiguous()).clamp(max=len(known) - 1)
+        here = (known[column] == self.ids[:, 0]).nonzero()[:, 0]
+        which, at = (tokens[:-1] == self.ids[here, 1, None]).nonzero().T
+        which = here[which]
+        moved = text.by_source(_scaled_pattern(text.trace, self.head.id)[:-1])
+        c = moved[at, column[which]].double() * self.effect[which]
+        out = self.ids[which, 2]
+        change = torch.log1p(text.log_p(at, out).exp() * torch.expm1(-c))
+        self.saved.index_add_(0, which, change + torch.where(tokens[at + 1] == out, c, 0.0))
+
+
+def _classes(
+    model: Model, strongest: Sequence[TextEffect], total: float
+) -> tuple[tuple[PatternShare, ...], float]:
+    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all."""
+    counts, sums = Counter[Pattern](), defaultdict[Pattern, float](float)
+    for one in strongest:
+        pattern = pattern_of(model.tokenizer, *one.ids)
+        counts[pattern] += 1
+        sums[pattern] += one.gain
+    covered = sum(sums.values())
+    if covered <= 0:
+        return (), 0.0
+    ranked = sorted(sums, key=lambda pattern: -sums[pattern])
+    shares = tuple(PatternShare(each, counts[each], sums[each] / covered) for each in ranked)
+    return shares, covered / total

@@ -1,0 +1,564 @@
+"""Skip-trigrams `[source] … [destination] → [out]`, ranked by loss saved on text or by weights.
+
+On text they are ranked by the loss that they save there (`trigram_text`), and those that differ
+only in space or case share a row. From weights alone the strongest are found exactly. A head scores
+f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a source, OV what
+the source raises. The score is the product:
+
+    score = attention · effect · p(source)^0.1
+
+    attention   full QK, row centered: how much more this destination attends to this source than
+                to the average one (softmax is taken for each destination)
+    effect      full OV, W_U centered: how far the source lifts `out` above the mean logit
+    p(source)   how common the source is in training text; 1 for all where that is unknown
+
+and only triples with attention > 0 and effect > 0 count. OV does not see the destination, so a list
+of triples would repeat each (source, out) with every destination that attends: they are
+de-duplicated on (source, out), and the destination listed is the one that attends most.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.algebra import Factored, extremes
+from pathsum.base import (
+    Column,
+    Progress,
+    Record,
+    Table,
+    parse_option,
+    silent,
+    stacked,
+    text_column,
+    token_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
+from pathsum.circuits.token_basis import (
+    Token,
+    common_tokens,
+    hidden_note,
+    joined,
+    logit_cap_note,
+    require_heads,
+    require_logit_edges,
+    require_score_edges,
+    resolve_k,
+    score_cap_note,
+    token_of,
+)
+from pathsum.circuits.trigram_bugs import (
+    Bug,
+    BugCost,
+    Bugs,
+    Triple,
+    bug_cost,
+    find_bugs,
+    source_weights,
+)
+from pathsum.circuits.trigram_text import (
+    CANDIDATES,
+    FIRES,
+    Evidence,
+    Ids,
+    Occurrence,
+    Pattern,
+    PatternShare,
+    TextEffect,
+    effects_on_text,
+    gather_evidence,
+    pattern_of,
+)
+from pathsum.model import Head, HeadId, HeadName, Model
+from pathsum.model.sequences import (
+    Split,
+    TextOrTokens,
+    require_text,
+    require_tokens_out,
+    split,
+)
+from pathsum.text.shards import spaced
+
+TEXT_SEQUENCES = 32
+"""At most so many sequences of the text are read, evenly spaced."""
+BUGS_SHOWN = 10
+"""At most so many bugs are listed below the table."""
+AROUND = 3
+"""Tokens of the text quoted before a destination."""
+
+
+class Rank(StrEnum):
+    """The ranking of skip-trigrams: by their effect on text, or from weights alone."""
+
+    TEXT = "text"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class TriplePlace:
+    """A place in the text: the tokens up to the predicted one, and two positions among them."""
+
+    ids: tuple[int, ...]
+    source: int
+    destination: int
+
+
+@dataclass(frozen=True, eq=False)
+class SkipTrigram(Record, kind="skip-trigram"):
+    """One `[source] … [destination] → [out]` of one head.
+
+    `bug` is set if the triple is known to be a cross term that two other triples of the head force.
+    `evidence` counts it in text: in the held-out part of the corpus if one was given, or, if
+    triples are ranked on text, in sequences that the ranking did not read. In a ranking on text,
+    `score` is the loss that a triple saves, in nats per prediction, `fires` how often it raises the
+    right token, `variants` are triples merged into this one that differ only in space or case, and
+    `occurrence` quotes a place in the text, whose tokens are in `place`.
+    """
+
+    head: HeadId
+    source: Token
+    destination: Token
+    out: Token
+    attention: float
+    effect: float
+    score: float
+    pattern: Pattern
+    bug: Bug | None
+    evidence: Evidence | None
+    fires: int | None = None
+    variants: tuple[str, ...] = ()
+    occurrence: str = ""
+    place: TriplePlace | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        triple: Triple,
+        bug: Bug | None,
+        evidence: Evidence | None,
+        **on_text: Any,
+    ) -> "SkipTrigram":
+        """The record of a triple; `on_text` are the fields of a ranking on text."""
+        source, destination, out = (token_of(model, token) for token in triple.tokens)
+        return cls(
+            triple.head,
+            source,
+            destination,
+            out,
+            triple.attention,
+            triple.effect,
+            triple.score,
+            pattern_of(model.tokenizer, *triple.tokens),
+            bug,
+            evidence,
+            **on_text,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.source} … {self.destination} → {self.out}"
+
+
+@dataclass(frozen=True, eq=False)
+class SkipTrigrams(Record, kind="skip-trigrams"):
+    """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`.
+
+    In a ranking on text, `classes` are the shares of each pattern in what all skip-trigrams gain
+    where they are right.
+    """
+
+    triples: tuple[SkipTrigram, ...]
+    bugs: tuple[Bug, ...]
+    cost: BugCost | None
+    note: str
+    rank: Rank = Rank.WEIGHTS
+    classes: tuple[PatternShare, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def __iter__(self) -> Iterator[SkipTrigram]:
+        return iter(self.triples)
+
+    def __getitem__(self, index: int) -> SkipTrigram:
+        return self.triples[index]
+
+    def to_table(self) -> Table:
+        """One row per triple."""
+        if self.rank is Rank.TEXT:
+            return self._text_table()
+        seen = any(triple.evidence is not None for triple in self.triples)
+        columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
+        columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
+        columns += [text_column("pattern"), token_column("bug")]
+        columns += [Column("n"), Column("lift", ".1f")] if seen else []
+        rows = tuple(
+            (
+                *(one.head, one.source.text, one.destination.text, one.out.text),
+                *(one.attention, one.effect, one.score),
+                *(str(one.pattern), "bug" if one.bug else ""),
+                *(_counts(one.evidence) if seen else ()),
+            )
+            for one in self.triples
+        )
+        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
+        cost = "" if self.cost is None else str(self.cost)
+        return Table(
+            tuple(columns), rows, title="skip-trigrams", note=joined((legend, cost, self.note))
+        )
+
+    def _text_table(self) -> Table:
+        bugs = any(one.bug is not None for one in self.triples)
+        columns = (
+            text_column("head"),
+            *map(token_column, ("source", "dest", "out")),
+            Column("mnat", ".3f"),
+            Column("fires"),
+            Column("lift", ".1f"),
+            text_column("pattern"),
+            *((text_column("bug"),) if bugs else ()),
+            token_column("in the text"),
+        )
+        rows = tuple(
+            (
+                *(one.head, one.source.text, one.destination.text, one.out.text),
+                *(1000 * one.score, one.fires, one.evidence.lift if one.evidence else None),
+                *(str(one.pattern), *(("bug" if one.bug else "",) if bugs else ())),
+                one.occurrence,
+            )
+            for one in self.triples
+        )
+        legend = (
+            "mnat: rise of the loss without it, in 0.001 nats per prediction, over right and wrong "
+            "places; fires: places where it adds 0.1 or more to the logit of what comes next; "
+            "lift: out's rate over the bigram's, in sequences not ranked on"
+        )
+        cost = "" if self.cost is None else str(self.cost)
+        note = joined((legend, cost, self.note))
+        return Table(columns, rows, title="skip-trigrams on text", note=note)
+
+    def classes_table(self) -> Table:
+        """One row per pattern: its share of what skip-trigrams gain where they are right."""
+        columns = (text_column("pattern"), Column("triples"), Column("share of gain", ".1%"))
+        rows = tuple((str(one.pattern), one.count, one.share) for one in self.classes)
+        return Table(columns, rows, title="by pattern")
+
+    def __rich__(self) -> RenderableType:
+        parts = [self.to_table(), *([self.classes_table()] if self.classes else [])]
+        if self.bugs:
+            strongest = sorted(self.bugs, key=lambda bug: -bug.score)[:BUGS_SHOWN]
+            parts.append(Bugs(tuple(strongest)).to_table())
+        return stacked(*parts)
+
+
+def _counts(known: Evidence | None) -> tuple[int | None, float | None]:
+    return (known.antecedents, known.lift) if known else (None, None)
+
+
+@torch.no_grad()
+@checked
+def skip_trigrams(
+    model: Model,
+    head: HeadName | None = None,
+    k: int | None = None,
+    *,
+    corpus: TextOrTokens | None = None,
+    rank: Rank | str | None = None,
+    offset: int | None = None,
+    sequences: int = TEXT_SEQUENCES,
+    progress: Progress = silent,
+) -> SkipTrigrams:
+    """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
+
+    `rank` is "text", the loss that they save on text (`corpus`, by default the held-out text that
+    the model comes with), or "weights"; by default "text" if there is any. At most `sequences`
+    sequences of the text are used for the ranking, evenly spaced. The ranking does not depend on k:
+    the top k are the first k of the top 2k.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
+    >>> for triple in skip_trigrams(model, k=2):
+    ...     print(triple.head, triple)
+    L0H0 keep … in → mind
+    L0H1 keep … at → bay
+
+    The ranking by weights is exact: for each source the destination that attends most is found by
+    streaming, which turns the score into a full OV circuit with scaled rows, whose largest entries
+    are found by streaming too. It has fewer than k triples only if fewer have a positive score. On
+    text, the 5,000 that gain most where they are right are measured. Tokens that are rare in
+    training text (`model.token_pool().shown`) are hidden.
+
+    With a `corpus` each triple carries its evidence in text, bugs are separated from correct
+    triples by their lift, and their cost in loss is measured. One in five of its sequences is held
+    out. Ranked by weights, the evidence is from the held-out part. Ranked on text, that part is
+    used for the ranking, and the evidence is from sequences that the ranking did not read, because
+    triples chosen for what they do in a text have a lift there by selection.
+
+    On a rotary model QK is averaged over offsets, or taken at `offset`, which applies to weights
+    only: on text the attention is that of the run.
+
+    On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
+    a one-layer model is more than a table of skip-trigrams.
+    """
+    check_trigrams(model, "a skip-trigram")
+    common = common_tokens(model)
+    text = model.held_out if corpus is None else corpus
+    default = Rank.WEIGHTS if text is None else Rank.TEXT
+    chosen = default if rank is None else parse_option(Rank, rank, "rank")
+    if chosen is Rank.TEXT and offset is not None:
+        raise InputError(
+            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
+            "that of the run; leave it out, or use rank='weights'"
+        )
+    if sequences < 1:
+        raise InputError(f"sequences={sequences}; rank on at least one")
+    seen = int(common.sum())
+    k = resolve_k(k, 50, seen * seen, "pairs of source and out")
+    heads = list(model.heads) if head is None else [model.head(head)]
+    if chosen is Rank.TEXT:
+        text = require_text(model, text)
+        return _ranked_on_text(model, heads, k, text, common, sequences, progress)
+    triples = _by_weights(heads, k, common, offset, progress)
+    note = note_on_weights(model, heads, offset, common)
+    return _with_evidence(model, triples, corpus, common, offset, note, progress)
+
+
+def check_trigrams(model: Model, what: str) -> None:
+    """Raise an error if skip-trigrams cannot be read from this model's weights."""
+    require_heads(model)
+    require_score_edges(model, "skip-trigrams")
+    require_logit_edges(model, "skip-trigrams")
+    require_tokens_out(model, what)
+
+
+def note_on_weights(
+    model: Model,
+    heads: Sequence[Head],
+    offset: int | None,
+    common: Bool[Tensor, " vocab"],
+) -> str:
+    """A note on what skip-trigrams from weights leave out."""
+    deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
+    return joined(
+        (
+            "layers above 0: direct path, scale omitted" if deeper else "",
+            *(rotary_note(model, offset), score_cap_note(model.config)),
+            *(logit_cap_note(model.config), hidden_note(model, common)),
+        )
+    )
+
+
+def _by_weights(
+    heads: Sequence[Head], k: int, common: Tensor, offset: int | None, progress: Progress
+) -> list[Triple]:
+    """The k strongest triples of some heads, one per (source, out)."""
+    found: list[Triple] = []
+    for index, each in enumerate(heads):
+        progress(index, len(heads), f"skip-trigrams of {each.label}")
+        found += _strongest(each, k, common, offset)
+    progress(len(heads), len(heads), "skip-trigrams")
+    kept: dict[tuple[int, int], Triple] = {}
+    for triple in sorted(found, key=lambda triple: -triple.score):
+        kept.setdefault((triple.source, triple.out), triple)
+    return list(kept.values())[:k]
+
+
+def _with_evidence(
+    model: Model,
+    triples: list[Triple],
+    corpus: TextOrTokens | None,
+    common: Bool[Tensor, " vocab"],
+    offset: int | None,
+    note: str,
+    progress: Progress,
+) -> SkipTrigrams:
+    """Triples as records, with bugs and, given a corpus, their evidence."""
+    parts = None if corpus is None else split(model, corpus)
+    search = find_bugs(
+        model,
+        triples,
+        parts.counted if parts else None,
+        common=common,
+        offset=offset,
+        progress=progress,
+    )
+    evidence: dict[Ids, Evidence] = {}
+    cost = None
+    if parts is not None:
+        named = [triple.tokens for triple in triples]
+        evidence = gather_evidence(parts.held_out, named, progress=progress)
+        cost = bug_cost(model, search.bugs, parts.held_out, progress=progress)
+    records = tuple(
+        SkipTrigram.of(
+            model,
+            triple,
+            bug=search.by_triple.get((triple.head, triple.tokens)),
+            evidence=evidence.get(triple.tokens),
+        )
+        for triple in triples
+    )
+    return SkipTrigrams(records, tuple(search.bugs), cost, joined((search.note, note)))
+
+
+def _strongest(
+    head: Head, k: int, common: Bool[Tensor, " vocab"], offset: int | None
+) -> list[Triple]:
+    """The triples of the k best (source, out) of one head among common tokens."""
+    model = head.model
+    ids = common.nonzero().squeeze(1).to(model.weights.device)
+    qk = token_qk(model, head.id, offset=offset)
+    # For each source the destination that attends most: the row maxima of the transpose.
+    best = extremes.argmax_rows(Factored(qk.B.mT[ids], qk.A[ids].mT))
+    weight = best.values.clamp(min=0) * source_weights(model).to(best.values)[ids]
+    ov = token_ov(model, head.id)
+    top = extremes.topk(Factored(ov.A[ids] * weight[:, None], ov.B[:, ids]), k)
+    real = top.values > 0
+    rows, columns = top.rows[real], top.columns[real]
+    tokens = torch.stack((ids[rows], ids[best.columns[rows]], ids[columns]), 1)
+    effect = ov.entries(ids[rows], ids[columns])
+    numbers = torch.stack((best.values[rows], effect, top.values[real]), 1)
+    return [
+        Triple(head.label, *named, *scored)
+        for named, scored in zip(tokens.tolist(), numbers.tolist(), strict=True)
+    ]
+
+
+def text_rows(
+    model: Model, text: Sequence[Int[Tensor, "_ _"]], most: int = TEXT_SEQUENCES
+) -> list[Int[Tensor, " _"]]:
+    """At most so many sequences of a text, evenly spaced and cut to the model's context."""
+    rows = [row for part in text for row in part]
+    return [rows[place][: model.config.n_ctx] for place in spaced(len(rows), most)]
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadText:
+    """A text: the sequences used for ranking, those not read, and its two parts for bugs."""
+
+    rows: list[Int[Tensor, " _"]]
+    unread: tuple[Int[Tensor, "_ _"], ...]
+    parts: Split
+
+    @classmethod
+    def of(cls, model: Model, corpus: TextOrTokens, most: int) -> "_ReadText":
+        parts = split(model, corpus)
+        held_out = model.held_out
+        if held_out is None or corpus is not held_out:
+            return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
+        # The model's own held-out text: training saw none of it, so all of it can be read.
+        read = torch.zeros(len(held_out), dtype=torch.bool)
+        read[spaced(len(read), most)] = True
+        unread = () if bool(read.all()) else (held_out[~read],)
+        return cls(text_rows(model, [held_out], most), unread, parts)
+
+
+def _ranked_on_text(
+    model: Model,
+    heads: list[Head],
+    k: int,
+    corpus: TextOrTokens,
+    common: Bool[Tensor, " vocab"],
+    sequences: int,
+    progress: Progress,
+) -> SkipTrigrams:
+    """Skip-trigrams by the loss that they save on text, variants in one row."""
+    text = _ReadText.of(model, corpus, sequences)
+    shown = common.clone()
+    shown[list(model.token_pool().excluded)] = False
+    found = effects_on_text(model, heads, text.rows, shown, progress)
+    groups: dict[tuple[str, ...], list[TextEffect]] = {}
+    for effect in found.effects:
+        groups.setdefault(_group(model, effect), []).append(effect)
+    ranked = sorted(groups.values(), key=lambda group: -sum(one.saved for one in group))[:k]
+    if not ranked:
+        return SkipTrigrams((), (), None, _silence(found.predictions), Rank.TEXT, found.classes)
+    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
+    search = find_bugs(model, triples, text.parts.counted, common=common, progress=progress)
+    named = [group[0].ids for group in ranked]
+    evidence = gather_evidence(text.unread, named, progress=progress) if text.unread else {}
+    heads_of = dict.fromkeys(group[0].head for group in ranked)
+    circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
+    records = tuple(
+        SkipTrigram.of(
+            model,
+            _scored(group, *circuits[group[0].head]),
+            bug=search.by_triple.get((group[0].head, group[0].ids)),
+            evidence=evidence.get(group[0].ids),
+            fires=sum(one.fires for one in group),
+            variants=tuple(_written(model, one) for one in group[1:]),
+            occurrence=_quoted(model, text.rows, at),
+            place=TriplePlace(
+                tuple(text.rows[at.sequence][: at.destination + 2].tolist()),
+                at.source,
+                at.destination,
+            ),
+        )
+        for group in ranked
+        for at in [group[0].occurrence]
+    )
+    note = joined(
+        (
+            f"{len(text.rows)} sequences with {found.predictions} predictions",
+            f"patterns: of the strongest {CANDIDATES}, with {found.covered:.0%} of the gain"
+            if found.classes
+            else "",
+            "" if text.unread else "no lift: every sequence was ranked on",
+            "layers above 0: straight from the embedding" if model.config.n_layers > 1 else "",
+            *(hidden_note(model, common), search.note),
+        )
+    )
+    cost = bug_cost(model, search.bugs, text.parts.held_out, progress=progress)
+    return SkipTrigrams(records, tuple(search.bugs), cost, note, Rank.TEXT, found.classes)
+
+
+def _silence(predictions: int) -> str:
+    return (
+        f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} to "
+        "the logit of what comes next, from one source, and gain by it in total; rank='weights' "
+        "lists the strongest in the weights"
+    )
+
+
+def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
+    """A key shared by triples that differ only in spaces or case."""
+    texts = [model.token_text(token) for token in effect.ids]
+    if model.tokenizer is not None:
+        plain = [model.tokenizer.text(token) for token in effect.ids]
+        texts = [text.strip().casefold() or text for text in plain]
+    return (effect.head, *texts)
+
+
+def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
+    """The first triple of a group, with the score of the whole group."""
+    best = group[0]
+    s, d, o = (torch.tensor([token]) for token in best.ids)
+    attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
+    return Triple(best.head, *best.ids, attention, effect, sum(one.saved for one in group))
+
+
+def _written(model: Model, effect: TextEffect) -> str:
+    source, destination, out = map(model.token_text, effect.ids)
+    return f"{source} … {destination} → {out}"
+
+
+def _quoted(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:
+    """The source with its neighbors, an ellipsis, and the destination with the next token."""
+
+    def words(first: int, last: int) -> str:
+        tokens = rows[at.sequence][max(first, 0) : last]
+        return "".join(map(model.token_text, tokens.tolist()))
+
+    after = words(at.destination + 1, at.destination + 2)
+    if at.destination - at.source <= AROUND + 2:
+        return f"{words(at.source - 1, at.destination + 1)}→{after}"
+    before = words(at.source - 1, at.source + 2)
+    return f"{before} … {words(at.destination - AROUND + 1, at.destination + 1)}→{after}"
