@@ -8,8 +8,8 @@ are in the circuit already.
     random_order   random walks from the logits down to the tokens
 
 Cut edges carry a reference (zero, a mean, another run), and everything after them is recomputed;
-only the reading node is affected. The other way round, only some edges carry what the run wrote,
-and all others the reference.
+only the reading node is affected. Conversely, some edges carry their own value, and all others the
+reference.
 
     values_without     the prediction with some edges cut
     values_with_only   the prediction with all others cut
@@ -144,9 +144,9 @@ def _draw(below: int, generator: torch.Generator) -> int:
 class Reference(enum.StrEnum):
     """The content of edges that are cut; another run is given as its trace.
 
-    `ZERO`   nothing
-    `MEAN`   the mean of what its writer writes, over a text and its positions
-    `OTHER`  what it carries in the run to which the circuit's edges were cut (`other`, `corrupted`)
+    `ZERO`   zero
+    `MEAN`   the mean output of its writer, over a text and its positions
+    `OTHER`  its value in the run to which the circuit's edges were cut (`other`, `corrupted`)
     """
 
     ZERO = "zero"
@@ -264,7 +264,7 @@ def reference_writes(
 
 
 def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
-    """The mean of what each writer writes over sequences and positions, at every position."""
+    """The mean output of each writer over sequences and positions, at every position."""
     sums: list[Tensor] = []
     count = 0
     for batch in batches:
