@@ -323,7 +323,7 @@ def _verify(
         step("ideal pattern below")
         below = replace(model, partner, tokens, pattern="previous", from_position=start)
     step("ablating")
-    kept = ablate(model, head, tokens, after=After.PATTERNS_PRESERVED, from_position=start).cost
+    kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, from_position=start).cost
     return InductionHead(
         head=head,
         stripe=scores.stripe,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.base import Edge, HeadRead, Record, Side
+from pathsum.base import Record, Side, Site
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe
@@ -35,7 +35,7 @@ class PartnerEdge(Record, kind="partner-edge"):
     edge's composition.
     """
 
-    edge: Edge
+    edge: Site
     stripe_left: float
     share_lost: float
     score: float
@@ -45,12 +45,14 @@ class PartnerEdge(Record, kind="partner-edge"):
     @property
     def writer(self) -> HeadId:
         """The lower head."""
-        return self.edge.heads[0]
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
 
     @property
     def side(self) -> Side:
         """Whether the edge leads into the query or the key."""
-        return self.edge.heads[1].side
+        assert self.edge.side is not None
+        return self.edge.side
 
 
 def candidate_partners(
@@ -90,7 +92,7 @@ def cut_edges(
         step(f"cutting edges from {writer} to")
         row = composed.heads.index(writer)
         for side in (Side.K, Side.Q):
-            edge = Edge(writer, HeadRead(reader, side))
+            edge = Site(writer, reader, side)
             patched = patched_pattern(trace, edge, other)
             left = float(stripe(patched[:, None], probe).mean())
             scores = composed.scores(side.value)

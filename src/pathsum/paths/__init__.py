@@ -30,7 +30,7 @@ In reading order:
     intervene/     ablating, replacing and patching: runs with parts exchanged
 """
 
-from pathsum.base import Edge, Part, Side
+from pathsum.base import Part, Side
 from pathsum.base.estimate import Estimate
 from pathsum.paths.attribution import LogitAttribution
 from pathsum.paths.breakdown import Breakdown, Grid
@@ -77,7 +77,6 @@ __all__ = [
     "CausalEffects",
     "CopyingPart",
     "DirectAttribution",
-    "Edge",
     "Estimate",
     "Graph",
     "Grid",

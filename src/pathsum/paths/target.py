@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -26,8 +26,8 @@ Versus: TypeAlias = TokenName | Literal["mean"] | None
 if TYPE_CHECKING:
     Metric: TypeAlias = Callable[[Logits], Float[Tensor, " batch"]]
 else:
-    # Anything may be passed at run time; `find_measure` says what is not a function.
-    Metric = Any
+    # `find_measure` checks what a function returns.
+    Metric = Callable[..., Tensor]
 """A function of the logits, [batch, pos, vocab], that gives one number per sequence."""
 
 

@@ -535,8 +535,8 @@ export interface SkipTrigrams {
 export interface Ablation {
   model: string;
   heads: string[];
-  knockout: "zero" | "mean" | "resample" | "first token";
-  after: "recomputed" | "patterns preserved";
+  knockout: "zero" | "mean" | "resample" | "first_token";
+  after: "recomputed" | "freeze_patterns";
   loss: Estimate;
   loss_without: Estimate;
   cost: Estimate;
@@ -549,8 +549,8 @@ export interface Replacement {
   model: string;
   head: string;
   description: string;
-  knockout: "zero" | "mean" | "resample" | "first token";
-  after: "recomputed" | "patterns preserved";
+  knockout: "zero" | "mean" | "resample" | "first_token";
+  after: "recomputed" | "freeze_patterns";
   loss: Estimate;
   loss_ablated: Estimate;
   loss_replaced: Estimate;
