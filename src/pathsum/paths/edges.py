@@ -163,19 +163,12 @@ def values_without(
     """The prediction with the edges of each row cut, row by row, everything after recomputed."""
     start, target = of.alone()
     writes = reference_writes(of, reference, text)
-    layers = start.model.config.n_layers
-
-    def lowest(row: Edges) -> int:
-        return min(
-            (e.reader.layer if isinstance(e.reader, HeadId) else layers for e in row),
-            default=layers,
-        )
-
     values, done = start.streams[0].new_zeros(len(rows)), 0
-    # Rows that change the same layers are run together: layers below are not computed again.
+    # Copies of a run share the layers below their edits, so rows are grouped by layer.
     by_layer: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        by_layer.setdefault(lowest(row), []).append(number)
+        layers = (edge.reader.layer for edge in row if isinstance(edge.reader, HeadId))
+        by_layer.setdefault(min(layers, default=start.model.config.n_layers), []).append(number)
     for numbers in by_layer.values():
         for part in batched(numbers, 4 * start.streams[0].nbytes):
             progress(done, len(rows), "cutting edges")

@@ -426,8 +426,8 @@ class Graph(Record, kind="circuit"):
         return (
             f"V edges are exact with patterns and scales held fixed; Q and K shares are integrated "
             f"over the attention (quadrature error {self.quadrature_error:.1g} logits). "
-            f"Reconstruction error {self.remainder:.1g}. Edges below {self.floor:.2g} logits are left "
-            f"out{raised}."
+            f"Reconstruction error {self.remainder:.1g}. Edges below {self.floor:.2g} logits are "
+            f"left out{raised}."
         )
 
 
