@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.base import Record, Side, Site
+from pathsum.base import Column, Record, Side, Site, text_column
+from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe
@@ -35,12 +36,12 @@ class PartnerEdge(Record, kind="partner-edge"):
     edge's composition.
     """
 
-    edge: Site
-    stripe_left: float
-    share_lost: float
-    score: float
-    z: float
-    p: float
+    edge: Annotated[Site, text_column("edge")]
+    stripe_left: Annotated[float, Column("stripe left", ".3f")]
+    share_lost: Annotated[float, Column("lost", ".0%")]
+    score: Annotated[float, Column("composition", ".3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
 
     @property
     def writer(self) -> HeadId:
