@@ -40,8 +40,8 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.edit import Edit
 from pathsum.model.sequences import OneSequence
 from pathsum.model.sites import find_site
-from pathsum.paths.intervene.causal import patched_values, run_bytes, same_batch, truncate_runs
-from pathsum.paths.intervene.patching import check_runs, find_replacement
+from pathsum.paths.causal import patched_values, run_bytes, same_batch, truncate_runs
+from pathsum.paths.patching import check_runs, find_replacement
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
 

@@ -40,7 +40,7 @@ from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import find_site, writers_below
-from pathsum.paths.intervene.patching import check_runs, patch
+from pathsum.paths.patching import check_runs, patch
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
 
