@@ -169,9 +169,9 @@ def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) 
     """Where the page opens: its first view, at the prediction that is explained."""
     if position is None:
         # With a text named, no cell of a pattern is open, whose scores a fragment does not hold.
-        return f"#/{view}?e=0" if fragment else f"#/{view}"
+        return f"#/{view}?example=0" if fragment else f"#/{view}"
     length = len(explorer.session.examples(ModelParams())[0].ids)
-    return f"#/{view}?e=0&t={position_from_end(length, position)}"
+    return f"#/{view}?example=0&position={position_from_end(length, position)}"
 
 
 def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:

@@ -20,7 +20,7 @@ In reading order:
     virtual_head   chains of heads as heads
 """
 
-from pathsum.base import Edge, Part, Side
+from pathsum.base import Part, Side
 from pathsum.base.estimate import Estimate
 from pathsum.paths.attribution import LogitAttribution
 from pathsum.paths.breakdown import Breakdown, Grid
@@ -63,7 +63,6 @@ __all__ = [
     "CausalEffects",
     "CopyingPart",
     "DirectAttribution",
-    "Edge",
     "Estimate",
     "Grid",
     "IdealPattern",

@@ -10,16 +10,16 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.base import (
+    LOGITS,
     Column,
-    Edge,
     Estimate,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
     Progress,
     Record,
     Side,
+    Site,
+    Source,
     Table,
     computed_field,
     silent,
@@ -138,11 +138,11 @@ class LogitAttribution(Record, kind="toward"):
         effects = (replace(one, frozen=self._frozen_share(one.edge)) for one in found.effects)
         return replace(found, effects=tuple(effects))
 
-    def _frozen_share(self, edge: Edge) -> float | None:
-        if isinstance(edge.reader, LogitsRead):
-            return self.by_edge[edge.writer, "logits"]
-        if isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V:
-            return self.by_edge[edge.writer, edge.reader.head]
+    def _frozen_share(self, edge: Site) -> float | None:
+        assert isinstance(edge.writer, HeadId | Source)
+        assert edge.reader is not None
+        if edge.reader == LOGITS or edge.side is Side.V:
+            return self.by_edge[edge.writer, str(edge.reader)]
         return None  # no path enters a query, a key or an MLP
 
     @property

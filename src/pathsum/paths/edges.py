@@ -23,15 +23,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import HeadId, NodeEdge, Progress, Source, silent
+from pathsum.base import HeadId, Progress, Source, silent
 from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
 from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Config, Model, Trace
-from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import split_by_memory
-from pathsum.model.node_reads import kept_logits
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import writers_below
 from pathsum.paths.intervene.patching import check_runs
@@ -211,20 +210,17 @@ def logits_without(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with the edges of each row taken from the reference."""
-    edit = CutEdges(tuple(tuple(_names(row)) for row in rows), reference)
-    positions = target.positions.expand(len(rows))
-    return run_logits(start.weights, start.tokens, [edit], start, positions)[:, 0]
+    edits, positions = cut_edges(rows, reference), target.positions.expand(len(rows))
+    return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
 
 
 def logits_with_only(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with all other edges taken from the reference."""
-    return kept_logits(start, [_names(row) for row in rows], reference, int(target.positions[0]))
-
-
-def _names(row: Edges) -> list[NodeEdge]:
-    return [NodeEdge.parse(str(edge)) for edge in row]
+    edits = keep_edges(rows, Writes.of(start), reference)
+    positions = target.positions.expand(len(rows))
+    return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
 
 
 def is_written(node: Site) -> bool:

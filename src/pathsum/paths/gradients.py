@@ -16,7 +16,7 @@ from torch import Tensor
 from pathsum.base import Source
 from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Run, Trace, transformer
-from pathsum.model.edits import SourceOutput, Writes
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
@@ -50,9 +50,9 @@ def gradient_order(
 def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
     """The run whose inputs are the reference's plus a share of the difference."""
 
-    def mixed(source: Source) -> SourceOutput:
+    def mixed(source: Source) -> Edit:
         there, here = reference.source(source), own.source(source)
-        return SourceOutput(source, there + share * (here - there))
+        return Edit(Site(source), there + share * (here - there))
 
     leaves = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
     edits = [mixed(source) for source in (Source("embed"), *leaves)]

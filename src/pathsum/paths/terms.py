@@ -6,6 +6,7 @@ patterns. Order 0 is compared with a uniform guess.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
@@ -30,7 +31,7 @@ from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
 from pathsum.base.shapes import Stream, Tokens
-from pathsum.base.table import Cell
+from pathsum.base.table import Cell, rows_table
 from pathsum.model import HeadId, HeadName, Model, Path, Recording
 from pathsum.model.forward import run
 from pathsum.model.losses import (
@@ -117,11 +118,11 @@ class TermSetGain(Record, kind="term-set-gain"):
     overlap.
     """
 
-    name: str
-    order: int
+    name: Annotated[str, text_column("terms")]
+    order: Annotated[int, Column("order")]
     terms: int
-    alone: Estimate
-    given_others: Estimate
+    alone: Annotated[Estimate, Column("alone", ".4f")]
+    given_others: Annotated[Estimate, *interval_columns("given others", ".4f")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,19 +164,11 @@ class TermImportance(Record, kind="term-importance"):
     def sets_table(self) -> Table:
         """One row per set of terms, the most useful first."""
         ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
-        rows = tuple(
-            (found.name, found.order, found.alone.value, *found.given_others.with_interval)
-            for found in ranked
-        )
-        columns = (
-            *(text_column("terms"), Column("order"), Column("alone", ".4f")),
-            *interval_columns("given others", ".4f"),
-        )
         note = (
             "alone: gain when added to the paths of lower order; given others: cost of removing it "
             "from all paths of its order and lower (with 95 % interval)"
         )
-        return Table(columns, rows, title=f"by set of terms, gain in {self.unit}", note=note)
+        return rows_table(ranked, f"by set of terms, gain in {self.unit}", note)
 
 
 @torch.no_grad()

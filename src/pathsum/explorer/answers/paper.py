@@ -4,12 +4,11 @@
 by a separate question, so that a page shows the first ones while others are computed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pathsum.base import Record
-from pathsum.claims.claim import Claim, Outline, Results, Subject, measure, outline, plain_link
+from pathsum.claims.claim import Claim, Outline, Results, Subject, measure, outline
 from pathsum.claims.paper import STATEMENTS, find_statement
 from pathsum.claims.picture import (
     GraphPicture,
@@ -24,7 +23,6 @@ from pathsum.explorer.session import Session
 from pathsum.sources.named import BUNDLED, bundled_names
 
 # URL keys of the page by the names that claims use.
-_KEYS = {"model": "m", "head": "h", "example": "e", "position": "t"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +65,9 @@ def claim_subject(session: Session, params: ModelParams) -> Subject:
     """A model of the page to measure claims on, with links to its views and shared results."""
     opened = session.open_model(params)
     chosen: dict[str, str | int] = (
-        {} if opened.name == session.models[0].name else {"m": opened.name}
+        {} if opened.name == session.models[0].name else {"model": opened.name}
     )
-    chosen |= {} if params.step is None else {"s": params.step}
-
-    def make_link(view: str, state: Mapping[str, str | int]) -> str:
-        named = {_KEYS.get(name, name): value for name, value in state.items()}
-        return plain_link(view, chosen | named)
+    chosen |= {} if params.step is None else {"step": params.step}
 
     result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
     return Subject(
@@ -84,7 +78,7 @@ def claim_subject(session: Session, params: ModelParams) -> Subject:
         step=params.step,
         folder=BUNDLED / opened.path if opened.path in bundled_names() else Path(opened.path),
         is_own=opened in session.models,
-        make_link=make_link,
+        address=chosen,
     )
 
 
