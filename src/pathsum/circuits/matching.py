@@ -17,9 +17,9 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_both_means
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.rotations import DRAWS, rotated_cores, significant_values, spectra_between
+from pathsum.algebra.subspaces import remove_both_means
 from pathsum.base import Side, Site
 from pathsum.base.errors import InputError
 from pathsum.circuits.copying import eigenvalues_above_noise

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import (
     ARROW,
     LOGITS,

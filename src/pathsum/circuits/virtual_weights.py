@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import compact, svdvals, thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import (
     ARROW,
     LOGITS,

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.rotations import DRAWS, rotated_cores, sequential_p, significant_values
 from pathsum.algebra.spectrum import positivity
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, eigenvalues_above_noise
 from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress
 from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import inverse, qr
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import Column, Estimate, Progress, Record, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio

@@ -504,7 +504,7 @@ export interface SkipTrigram {
   evidence: { antecedents: number; followed: number; rate: number; bigram_rate: number; lift: number } | null;
   fires: number | null;
   variants: string[];
-  occurrence: string;
+  occurrence: string | null;
   place: TriplePlace | null;
 }
 
