@@ -236,7 +236,7 @@ WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
 """Scores from weights alone that every model has."""
 
 
-def score_weights(
+def score_by_weights(
     model: Model, names: Collection[str], draws: int, seed: int, progress: Progress
 ) -> HeadScores:
     """Scores from weights alone of every head."""
