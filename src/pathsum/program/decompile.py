@@ -17,6 +17,7 @@ from torch import Tensor
 from pathsum.algebra.seeds import seeded
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
+from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import ratio
 from pathsum.base.shapes import HeadPattern, Tokens
@@ -170,7 +171,7 @@ def _wanted(model: Model, text: _Text, lexicon: Lexicon) -> tuple[Columns, Tenso
         for tokens in text.tokens[spaced(len(text.tokens), 16)].split(1):
             total += logits(tokens).softmax(-1).sum((0, 1))
     columns = choose_columns(lexicon, total)
-    size = max(1, (1 << 23) // (text.tokens.shape[1] * lexicon.size))
+    size = batch_size(4 * text.tokens.shape[1] * lexicon.size)
     found = [columns.probabilities(logits(part)) for part in text.tokens.split(size)]
     return columns, torch.cat(found)
 
