@@ -5,7 +5,7 @@ tokens that was never run, the paths and the circuit of a prediction, the page o
 time and again (then it is cached), a head switched off, the atlas with its first report of
 progress. On SmolLM2, if it is in the cache, on a model of 12 layers × 12 heads, d_model 768, with
 random weights, and on the bundled two-layer model, whose Training, Compare and Paper views are
-measured cold, with nothing kept on disk.
+measured cold.
 """
 
 import torch

@@ -78,7 +78,7 @@ def hover(browser: Browser, server: ExplorerServer) -> Measurement:
     """The main thread's time per hover, the mean over many tokens."""
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
     ids = ",".join(str(1 + 37 * place % 2000) for place in range(TOKENS))
-    page.goto(f"{server.url}#/text?i={ids}")
+    page.goto(f"{server.url}#/text?tokens={ids}")
     tokens = page.locator("[role=option]")
     tokens.nth(TOKENS - 1).wait_for(timeout=PATIENCE_MS)
     # The pictures of heads are made a few at a time.

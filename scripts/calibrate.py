@@ -46,7 +46,7 @@ from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
 from pathsum.paths.edges import random_order
 from pathsum.paths.faithfulness import Options, measure_curve, summarize
-from pathsum.paths.graph import Prediction
+from pathsum.paths.target import Prediction
 
 LEVELS = (0.05, 0.01)
 # Long enough for scores of a part of the context.

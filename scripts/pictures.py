@@ -50,7 +50,7 @@ def main() -> int:
             page.set_default_timeout(PATIENCE_MS)
             page.goto(server.url)
             sizes = [take(page, folder / "landing.png")]
-            page.goto(f"{server.address}#/why?e=0")
+            page.goto(f"{server.address}#/why?example=0")
             sizes.append(take(page, folder / "why.png"))
             report = Path(scratch) / f"{MODEL}.html"
             ps.report(MODEL, report)

@@ -4,6 +4,7 @@ import pytest
 
 from pathsum.base import parse_choice, parse_option
 from pathsum.base.errors import InputError
+from pathsum.base.options import parse_count, parse_draws, parse_position, parse_probability
 
 
 class Size(enum.StrEnum):
@@ -36,3 +37,34 @@ def test_plain_strings() -> None:
     assert parse_choice(("q", "k"), "k", "kind") == "k"
     with pytest.raises(InputError, match="kind is 'x'; choose 'q' or 'k'"):
         parse_choice(("q", "k"), "x", "kind")
+
+
+@pytest.mark.parametrize(("position", "found"), [(0, 0), (4, 4), (-1, 4), (-5, 0)])
+def test_positions(position: int, found: int) -> None:
+    assert parse_position(position, 5) == found
+
+
+@pytest.mark.parametrize("position", [5, -6, 10**12])
+def test_positions_out_of_range(position: int) -> None:
+    with pytest.raises(InputError, match=f"source {position} is out of range: the text has 5 tok"):
+        parse_position(position, 5, "source", "the text")
+
+
+def test_counts() -> None:
+    assert parse_count(1, "edges") == 1
+    assert parse_count(0, "tokens", "n", least=0) == 0
+    with pytest.raises(InputError, match="n=-1 tokens were requested; choose 0 or more"):
+        parse_count(-1, "tokens", "n", least=0)
+    for wrong in (0, 6):
+        with pytest.raises(InputError, match="but there are 5; choose from 1 to 5"):
+            parse_count(wrong, "tokens", most=5)
+
+
+def test_probabilities_and_draws() -> None:
+    assert parse_probability(0.05, "alpha") == 0.05
+    for wrong in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="alpha=.* is not a probability"):
+            parse_probability(wrong, "alpha")
+    assert parse_draws(99, 99) == 99
+    with pytest.raises(InputError, match="draws=-3 random pairs are too few: p could not fall b"):
+        parse_draws(-3, 99, "random pairs")

@@ -5,6 +5,7 @@ from typing import Literal
 import pytest
 import torch
 from jaxtyping import Float
+from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.base import (
@@ -16,6 +17,7 @@ from pathsum.base import (
     jsonable,
     records,
     schema,
+    stacked,
     text_column,
 )
 from pathsum.base.errors import FailedError
@@ -166,3 +168,16 @@ def test_print_shows_the_table_and_repr_is_a_line(monkeypatch: pytest.MonkeyPatc
     assert any("share" in line and "0.25" in line for line in lines)
     assert "tensor" not in str(walled)
     assert all(len(line) <= 60 and line == line.rstrip() for line in lines)
+
+
+def test_a_notebook_shows_all_that_print_shows() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Both(Record, kind="test-both"):
+        inner: Inner
+
+        def __rich__(self) -> RenderableType:
+            return stacked("a sentence <first>", self.inner, self.inner.to_table())
+
+    html = Both(Inner(HeadId(0, 1), 0.5))._repr_html_()
+    assert html.count("<table>") == 2
+    assert html.startswith("<pre>a sentence &lt;first&gt;</pre>")

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.browser
 
 PLACES = {
     **{view: f"#/{view.lower()}" for view in VIEWS},
-    "Text with locks": f"#/text?e=4&h={INDUCTION}&t=40&d=40.16",
-    "Head": f"#/head?h={INDUCTION}",
+    "Text with locks": f"#/text?example=4&head={INDUCTION}&position=40&cell=40.16",
+    "Head": f"#/head?head={INDUCTION}",
     "Edge": f"#/composition?edge={EDGE}",
 }
 

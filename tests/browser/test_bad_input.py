@@ -16,18 +16,18 @@ from pathsum.explorer.server import ExplorerServer
 pytestmark = pytest.mark.browser
 
 STALE = (
-    "text?t=9999&h=L9H9&d=999.1&w=nothing&side=up&find=99999",
-    "text?d=x.y&e=-1",
-    "text?i=abc",
-    "text?s=12",
-    "head?h=L9H9",
-    f"head?h={INDUCTION}&ht=99999999",
-    "atlas?ax=gone&ay=gone&f=garbage&sort=gone&as=1",
-    f"composition?edge=L9H9-{INDUCTION}-k&z=abc&n=L9H9&pin=L9H9,x&g=a+b",
-    "paths?pos=9999&tok=999999&vs=id:99999999&open=gone&p=gone",
-    "training?s=7",
+    "text?position=9999&head=L9H9&cell=999.1&weighting=nothing&side=up&find=99999",
+    "text?cell=x.y&example=-1",
+    "text?tokens=abc",
+    "text?step=12",
+    "head?head=L9H9",
+    f"head?head={INDUCTION}&lookup=99999999",
+    "atlas?x=gone&y=gone&filter=garbage&sort=gone&size=1",
+    f"composition?edge=L9H9-{INDUCTION}-k&threshold=abc&node=L9H9&pinned=L9H9,x&groups=a+b",
+    "paths?position=9999&token=999999&versus=id:99999999&open=gone&path=gone",
+    "training?step=7",
     "paper?claim=gone",
-    "compare?other=gone&os=4&pair=X-Y",
+    "compare?other=gone&other_step=4&pair=X-Y",
 )
 
 
@@ -48,7 +48,9 @@ def test_a_stale_link_shows_what_there_is(page: Page, live: str, link: str) -> N
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-@pytest.mark.parametrize("link", ["text?s=12", "atlas?s=many", "training?s=12", "compare?os=12"])
+@pytest.mark.parametrize(
+    "link", ["text?step=12", "atlas?step=many", "training?step=12", "compare?other_step=12"]
+)
 def test_a_step_that_is_not_there_is_said_and_not_shown(page: Page, live: str, link: str) -> None:
     page.goto(f"{live}#/{link}")
     said = page.get_by_text("two-layer has no snapshot at step")
@@ -56,25 +58,25 @@ def test_a_step_that_is_not_there_is_said_and_not_shown(page: Page, live: str, l
     expect(page.get_by_role("contentinfo")).not_to_contain_text("step 12")
     page.get_by_role("button", name="Dismiss").click()
     expect(said).to_have_count(0)
-    expect(page).not_to_have_url(re.compile("s=(12|many)"))
+    expect(page).not_to_have_url(re.compile("step=(12|many)"))
 
 
 def test_a_link_to_another_model_says_that_it_is_gone(
     page: Page, live: str, watched: Watched
 ) -> None:
     watched.may_be_refused = True
-    page.goto(f"{live}#/text?m=gone")
+    page.goto(f"{live}#/text?model=gone")
     said = page.get_by_text("The link is about the model “gone”")
     expect(said).to_contain_text("this is two-layer")
     page.get_by_role("button", name="Dismiss").click()
     expect(said).to_have_count(0)
-    expect(page).not_to_have_url(re.compile("m=gone"))
+    expect(page).not_to_have_url(re.compile("model=gone"))
 
 
 def test_ids_are_shown_and_typed_where_there_is_no_tokenizer(
     page: Page, without_tokenizer: str
 ) -> None:
-    page.goto(f"{without_tokenizer}#/text?i=3,1,4")
+    page.goto(f"{without_tokenizer}#/text?tokens=3,1,4")
     text = page.get_by_role("listbox")
     expect(text).to_contain_text("⟨3⟩")
     box = page.get_by_role("textbox", name="Token ids")
@@ -85,14 +87,14 @@ def test_ids_are_shown_and_typed_where_there_is_no_tokenizer(
     box.fill("7, 8 9")
     expect(text).to_contain_text("⟨9⟩")
     expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page).to_have_url(re.compile("i=7,8,9"))
+    expect(page).to_have_url(re.compile("tokens=7,8,9"))
 
 
 def test_an_id_that_is_not_there_is_refused_in_words(
     page: Page, live: str, watched: Watched
 ) -> None:
     watched.may_be_refused = True
-    page.goto(f"{live}#/text?i=3,999999")
+    page.goto(f"{live}#/text?tokens=3,999999")
     expect(page.get_by_role("alert").first).to_contain_text("out of range")
     page.get_by_label("Example").select_option(index=1)
     expect(page.get_by_role("alert")).to_have_count(0)
@@ -102,7 +104,7 @@ def test_an_id_that_is_not_there_is_refused_in_words(
 def test_a_server_that_is_killed_and_started_again(context: BrowserContext) -> None:
     server = ExplorerServer(Explorer(["two-layer"]), port=0).start()
     page = context.new_page()
-    page.goto(f"{server.url}#/text?e=4&t=40")
+    page.goto(f"{server.url}#/text?example=4&position=40")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     server.close()
     page.get_by_role("textbox").first.fill("class Other:")
@@ -121,10 +123,10 @@ def test_a_server_that_is_killed_and_started_again(context: BrowserContext) -> N
     try:
         page.get_by_role("textbox").first.fill("class Another:")
         expect(page.get_by_role("alert").first).to_contain_text("open the link")
-        page.goto(f"{other.url}#/text?e=4&t=40")
+        page.goto(f"{other.url}#/text?example=4&position=40")
         expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
         # The token leaves the address bar, so that a copied link does not contain it.
-        assert page.url == f"{other.address}#/text?e=4&t=40"
+        assert page.url == f"{other.address}#/text?example=4&position=40"
         page.reload()
         expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     finally:
@@ -149,7 +151,7 @@ def test_the_token_may_be_pasted(browser: Browser, live_server: ExplorerServer) 
     context = browser.new_context()
     try:
         page = context.new_page()
-        page.goto(f"{live_server.address}#/why?e=0&off=L0H3")
+        page.goto(f"{live_server.address}#/why?example=0&off=L0H3")
         page.get_by_label("Token").fill(live_server.token)
         page.get_by_role("button", name="Open").click()
         expect(page.get_by_role("listbox")).to_be_visible()

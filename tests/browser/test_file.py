@@ -45,7 +45,9 @@ def test_it_has_the_tabs_that_have_something_to_show(page: Page, report_file: st
     assert {"text", "why", "atlas", "composition", "paths", "paper", "compare"} <= {*views}
     for view in {view.lower() for view in VIEWS} - {*views}:
         page.goto(f"{report_file}#/{view}")
-        expect(page.get_by_role("status").filter(has_text="does not hold the view")).to_be_visible()
+        expect(
+            page.get_by_role("status").filter(has_text="does not include the view")
+        ).to_be_visible()
 
 
 @pytest.mark.parametrize("view", ESSENTIALS)
@@ -63,7 +65,7 @@ def test_every_view_shows_something(
     page.screenshot(path=pictures / f"report-{view}.png")
 
 
-@pytest.mark.parametrize("view", ["text", "why", "paths", f"head?h={INDUCTION}"])
+@pytest.mark.parametrize("view", ["text", "why", "paths", f"head?head={INDUCTION}"])
 def test_nothing_looks_as_if_it_could_be_edited(page: Page, report_file: str, view: str) -> None:
     page.goto(f"{report_file}#/{view}")
     settled(page)
@@ -74,18 +76,18 @@ def test_nothing_looks_as_if_it_could_be_edited(page: Page, report_file: str, vi
 def test_every_prediction_of_the_first_text_is_explained(
     page: Page, report_file: str, view: str
 ) -> None:
-    page.goto(f"{report_file}#/{view}?e=0")
+    page.goto(f"{report_file}#/{view}?example=0")
     settled(page)
     tokens = page.get_by_role("option")
     expect(page.locator("[role=option].mute")).to_have_count(0)
     for position in range(0, tokens.count(), 7):
-        page.goto(f"{report_file}#/{view}?e=0&t={position}")
+        page.goto(f"{report_file}#/{view}?example=0&position={position}")
         settled(page)
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_predictions_without_an_explanation_are_marked(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/why?e=1")
+    page.goto(f"{report_file}#/why?example=1")
     settled(page)
     mute = page.locator("[role=option].mute")
     assert mute.count() > 10
@@ -110,9 +112,9 @@ def test_its_layout(page: Page, report_file: str, view: str) -> None:
 
 
 def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/text?e=4&h={INDUCTION}&t=40&w=effect")
+    page.goto(f"{report_file}#/text?example=4&head={INDUCTION}&position=40&weighting=effect")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
-    page.goto(f"{report_file}#/head?h={INDUCTION}")
+    page.goto(f"{report_file}#/head?head={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
     page.goto(f"{report_file}#/composition?edge={EDGE}")
     expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
@@ -133,12 +135,12 @@ def test_it_opens_on_its_story_and_holds_the_graph(page: Page, report_file: str)
 
 
 def test_what_it_does_not_hold_it_says(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/text?x=another%20text")
+    page.goto(f"{report_file}#/text?text=another%20text")
     expect(page.get_by_role("alert").first).to_contain_text("pathsum explore")
 
 
 def test_what_is_seen_can_be_saved(page: Page, report_file: str) -> None:
-    page.goto(f"{report_file}#/text?e=4&h={INDUCTION}")
+    page.goto(f"{report_file}#/text?example=4&head={INDUCTION}")
     with page.expect_download() as started:
         page.get_by_role("button", name="CSV", exact=True).click()
     assert re.match(rb"\W*destination", Path(started.value.path()).read_bytes())

@@ -36,13 +36,13 @@ def test_the_landing_page(firefox: Firefox, live_server: ExplorerServer) -> None
 
 
 def test_the_graph_of_a_prediction(firefox: Firefox, live_server: ExplorerServer) -> None:
-    firefox.goto(f"{live_server.url}#/why?e=0")
+    firefox.goto(f"{live_server.url}#/why?example=0")
     firefox.wait_for(GRAPH)
     assert firefox.run(ALERTS) == []
 
 
 def test_a_report(firefox: Firefox, report_file: str) -> None:
-    firefox.goto(f"{report_file}#/why?e=0")
+    firefox.goto(f"{report_file}#/why?example=0")
     firefox.wait_for(GRAPH)
     assert firefox.run(ALERTS) == []
 

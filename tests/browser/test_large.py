@@ -55,7 +55,7 @@ def wait_until_inside(page: Page, inner: str, outer: str) -> None:
 
 def test_every_head_is_in_the_grid_of_a_text(large: tuple[Page, str, int, int]) -> None:
     page, address, layers, heads = large
-    page.goto(f"{address}#/text?e=0&h=L0H{heads - 1}")
+    page.goto(f"{address}#/text?example=0&head=L0H{heads - 1}")
     grid = page.locator("section[aria-label=Heads]")
     expect(grid.locator("[data-head]")).to_have_count(layers * heads)
     # The head that the link names is scrolled into sight, and named above its pattern.
@@ -71,14 +71,14 @@ def test_every_head_is_in_the_grid_of_a_text(large: tuple[Page, str, int, int]) 
     other = grid.locator(f'[data-head="L{layers - 1}H0"]')
     other.scroll_into_view_if_needed()
     other.click()
-    expect(page).to_have_url(re.compile(f"h=L{layers - 1}H0"))
+    expect(page).to_have_url(re.compile(f"head=L{layers - 1}H0"))
 
 
 def test_a_deep_model_fits_a_phone(large: tuple[Page, str, int, int]) -> None:
     """What comes after the heads is near, and the table of a score needs no scrolling."""
     page, address, layers, _ = large
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{address}#/text?e=0&h=L{layers - 1}H0&d=9.3")
+    page.goto(f"{address}#/text?example=0&head=L{layers - 1}H0&cell=9.3")
     table = page.locator("section[aria-label=Details] .scroll")
     expect(table).to_be_visible()
     expect(table.locator("td").first).to_be_visible()
@@ -88,7 +88,7 @@ def test_a_deep_model_fits_a_phone(large: tuple[Page, str, int, int]) -> None:
 
 def test_large_counts_can_be_read(large: tuple[Page, str, int, int]) -> None:
     page, address, _, _ = large
-    page.goto(f"{address}#/paths?e=0")
+    page.goto(f"{address}#/paths?example=0")
     counts = page.locator("section", has_text="open a bar to see its heads").first
     expect(counts).to_contain_text(re.compile(r"\d\.\d × 10[⁰¹²³⁴⁵⁶⁷⁸⁹]+ paths"))
     expect(counts).not_to_contain_text(re.compile(r"e\+\d|\d(,\d{3}){4}"))
@@ -107,7 +107,7 @@ def test_labels_of_the_composition_graph_do_not_overlap(
         overlaps = page.evaluate(
             """() => [...document.querySelectorAll("[data-node]")].flatMap((node) => {
               const text = node.querySelector("text.label").getBoundingClientRect();
-              const box = node.querySelector("rect").getBoundingClientRect();
+              const box = node.querySelector("rect.box").getBoundingClientRect();
               const outside = text.left < box.left - 1 || text.right > box.right + 1;
               return text.width > 0 && outside ? [node.dataset.node] : [];
             })"""
@@ -120,8 +120,8 @@ def test_labels_of_the_composition_graph_do_not_overlap(
 
 def test_switches_show_their_whole_names(large: tuple[Page, str, int, int]) -> None:
     page, address, layers, heads = large
-    page.goto(f"{address}#/why?e=0")
-    switches = page.locator("[data-switch]")
+    page.goto(f"{address}#/why?example=0")
+    switches = page.locator("[role=grid] [data-head]")
     expect(switches).to_have_count(layers * heads)
     cut = switches.evaluate_all(
         "all => all.filter((one) => one.scrollWidth > one.clientWidth).length"
@@ -132,7 +132,7 @@ def test_switches_show_their_whole_names(large: tuple[Page, str, int, int]) -> N
 
 def test_the_layers_of_a_prediction_are_named_in_full(large: tuple[Page, str, int, int]) -> None:
     page, address, _, _ = large
-    page.goto(f"{address}#/why?e=0")
+    page.goto(f"{address}#/why?example=0")
     names = page.locator(".graph .rows span")
     expect(names.first).to_be_visible(timeout=4 * PATIENCE_MS)
     cut = names.evaluate_all(

@@ -12,22 +12,22 @@ pytestmark = pytest.mark.browser
 
 WIDTHS = {390: 844, 820: 1180, 1280: 800, 1440: 900}
 VIEWS = {
-    "text": "#/text?e=0&t=40",
-    "text, a locked cell": f"#/text?e=0&h={INDUCTION}&t=60&d=60.20",
-    "text, several heads": f"#/text?e=0&t=60&many={','.join(OTHERS[:4])}",
+    "text": "#/text?example=0&position=40",
+    "text, a locked cell": f"#/text?example=0&head={INDUCTION}&position=60&cell=60.20",
+    "text, several heads": f"#/text?example=0&position=60&heads={','.join(OTHERS[:4])}",
     "atlas": "#/atlas",
-    "head": f"#/head?h={INDUCTION}",
-    "another head": f"#/head?h={OTHERS[0]}",
+    "head": f"#/head?head={INDUCTION}",
+    "another head": f"#/head?head={OTHERS[0]}",
     "composition": "#/composition",
-    "composition, the embedding": "#/composition?n=embed",
-    "paths": "#/paths?e=0&t=40",
+    "composition, the embedding": "#/composition?node=embed",
+    "paths": "#/paths?example=0&position=40",
     "training": "#/training",
-    "training, nothing to show": "#/training?m=one-layer",
+    "training, nothing to show": "#/training?model=one-layer",
     "paper": "#/paper",
     "compare": "#/compare",
     "compare, two texts": "#/compare?what=texts",
     "why": "#/why",
-    "an unknown head, at a step": f"#/text?h=L9H9&s={STEP}",
+    "an unknown head, at a step": f"#/text?head=L9H9&step={STEP}",
 }
 
 # Texts as they are drawn: the boxes of text nodes, cut to what scrolls. The view itself scrolls
@@ -136,7 +136,7 @@ def test_nothing_is_outside_and_no_texts_overlap(
 @pytest.mark.parametrize("width", [761, 800, 860, 951, 960])
 def test_the_header_fits_between_phone_and_desk(page: Page, live: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
-    page.goto(f"{live}#/text?s={STEP}")
+    page.goto(f"{live}#/text?step={STEP}")
     expect(page.get_by_role("listbox")).to_be_visible()
     banner = page.get_by_role("banner")
     for name in ("search", "help", "Light or dark"):
@@ -146,7 +146,7 @@ def test_the_header_fits_between_phone_and_desk(page: Page, live: str, width: in
 
 def test_the_matrix_on_a_phone_is_as_wide_as_the_page(page: Page, live: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{live}#/text?e=0&h={INDUCTION}&t=40")
+    page.goto(f"{live}#/text?example=0&head={INDUCTION}&position=40")
     settled(page)
     box = page.locator("section.pattern .matrix").bounding_box()
     text = page.get_by_role("listbox").bounding_box()
@@ -158,7 +158,7 @@ def test_the_matrix_on_a_phone_is_as_wide_as_the_page(page: Page, live: str) -> 
 
 
 def test_lines_break_where_the_text_does(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?x=one%0Atwo%0Athree")
+    page.goto(f"{live}#/text?text=one%0Atwo%0Athree")
     listbox = page.get_by_role("listbox")
     expect(listbox.locator("br")).to_have_count(2)
     page.get_by_role("checkbox", name="line breaks").uncheck()
@@ -180,7 +180,7 @@ SPLIT = """
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_word_is_split_between_lines(page: Page, live: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": WIDTHS[width]})
-    page.goto(f"{live}#/text?e=0")
+    page.goto(f"{live}#/text?example=0")
     settled(page)
     assert page.get_by_role("option").count() > 60
     assert page.evaluate(SPLIT) == []
@@ -215,7 +215,7 @@ BARS = """
 
 @pytest.mark.parametrize("head", [INDUCTION, *OTHERS[:2]])
 def test_bars_stay_within_their_axes(page: Page, live: str, head: str) -> None:
-    page.goto(f"{live}#/head?h={head}")
+    page.goto(f"{live}#/head?head={head}")
     worth = page.get_by_role("region", name="What it is worth")
     worth.scroll_into_view_if_needed()
     expect(worth.locator("svg").first).to_be_visible(timeout=120_000)

@@ -15,7 +15,7 @@ from pathsum.model import Config, random_model
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("Text", "Why", "Atlas", "Circuit", "Paths", "Training", "Paper", "Compare")
+VIEWS = ("Text", "Why", "Atlas", "Composition", "Paths", "Training", "Paper", "Compare")
 
 
 # What is done when the pointer comes over an element, 40 times: pictures made of numbers, pictures
@@ -60,7 +60,7 @@ def token(page: Page, position: int):
 
 def probe(page: Page, live: str, more: str = "") -> None:
     """The random tokens shown twice."""
-    page.goto(f"{live}#/text?e=4{more}")
+    page.goto(f"{live}#/text?example=4{more}")
     expect(page.get_by_role("listbox")).to_be_visible()
     expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
     # The story moves the text down when it comes, and a click in that moment meets nothing.
@@ -92,20 +92,20 @@ def test_every_view_opens_by_its_tab(page: Page, live: str, view: str, pictures:
 def test_locks_are_independent_and_undone_by_the_back_button(page: Page, live: str) -> None:
     probe(page, live)
     token(page, 40).click()
-    expect(page).to_have_url(re.compile("t=40"))
+    expect(page).to_have_url(re.compile("position=40"))
     page.locator(f'[data-head="{INDUCTION}"]').click()
-    expect(page).to_have_url(re.compile(f"h={INDUCTION}"))
-    expect(page).to_have_url(re.compile("t=40"))
+    expect(page).to_have_url(re.compile(f"head={INDUCTION}"))
+    expect(page).to_have_url(re.compile("position=40"))
     expect(page.locator(f'[data-head="{INDUCTION}"]')).to_have_attribute("aria-pressed", "true")
     page.go_back()
-    expect(page).not_to_have_url(re.compile(f"h={INDUCTION}"))
-    expect(page).to_have_url(re.compile("t=40"))
+    expect(page).not_to_have_url(re.compile(f"head={INDUCTION}"))
+    expect(page).to_have_url(re.compile("position=40"))
     page.keyboard.press("Escape")
-    expect(page).not_to_have_url(re.compile("t=40"))
+    expect(page).not_to_have_url(re.compile("position=40"))
 
 
 def test_a_deep_link_shows_what_it_says(page: Page, live: str) -> None:
-    probe(page, live, f"&h={INDUCTION}&t=40&w=effect")
+    probe(page, live, f"&head={INDUCTION}&position=40&weighting=effect")
     expect(page.get_by_role("radio", name="logit effect")).to_have_attribute("aria-checked", "true")
     expect(page.locator(f'[data-head="{INDUCTION}"]')).to_have_attribute("aria-pressed", "true")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
@@ -113,9 +113,11 @@ def test_a_deep_link_shows_what_it_says(page: Page, live: str) -> None:
 
 def test_a_stale_link_is_no_error(page: Page, live: str, watched: Watched) -> None:
     watched.may_be_refused = True  # nobody knows a model called gone
-    page.goto(f"{live}#/text?e=99&h=L7H7&t=4000&w=nothing&s=12&m=gone")
+    page.goto(
+        f"{live}#/text?example=99&head=L7H7&position=4000&weighting=nothing&step=12&model=gone"
+    )
     expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
-    page.goto(f"{live}#/no-such-view?x=1")
+    page.goto(f"{live}#/no-such-view?text=1")
     expect(page.get_by_role("navigation")).to_be_visible()
 
 
@@ -124,7 +126,7 @@ def test_typing_a_text_runs_it(page: Page, live: str) -> None:
     box = page.get_by_role("textbox").first
     box.fill("def add(self, word):\n    self.add(word)\n")
     expect(page.get_by_role("listbox")).to_contain_text("add")
-    expect(page).to_have_url(re.compile("x=def"))
+    expect(page).to_have_url(re.compile("text=def"))
     expect(page.get_by_role("listbox")).to_have_attribute("aria-label", re.compile(r"1\d tokens"))
 
 
@@ -134,7 +136,7 @@ def test_the_matrix_stays_while_a_text_is_typed(page: Page, live: str) -> None:
     matrix.evaluate("each => { each.isTheOldOne = true }")
     for text in ("def one", "def one(two)", "class Other:\n    pass"):
         page.get_by_role("textbox").first.fill(text)
-        expect(page).to_have_url(re.compile(f"x={text[:3]}"))
+        expect(page).to_have_url(re.compile(f"text={text[:3]}"))
         expect(page.get_by_role("listbox")).to_contain_text(text.split()[0])
         expect(page.get_by_role("listbox")).not_to_contain_text("end5vel")
         assert matrix.evaluate("each => each.isTheOldOne")
@@ -151,7 +153,7 @@ def test_a_focus_on_a_long_text_does_little_work(
         page = context.new_page()
         watched.attach(page)
         ids = ",".join(str((37 * place) % 300) for place in range(1024))
-        page.goto(f"{server.url}#/text?i={ids}")
+        page.goto(f"{server.url}#/text?tokens={ids}")
         matrix = page.get_by_role("img", name=re.compile("from each destination"))
         expect(matrix).to_be_visible(timeout=4 * PATIENCE_MS)
         expect(page.locator("[data-head]")).to_have_count(144)
@@ -193,10 +195,10 @@ def test_the_keyboard_is_enough(page: Page, live: str) -> None:
     page.keyboard.press("ArrowRight")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 1")
     page.keyboard.press("w")
-    expect(page).to_have_url(re.compile("w=information"))
+    expect(page).to_have_url(re.compile("weighting=information"))
     page.keyboard.press("ArrowDown")
     page.keyboard.press("h")
-    expect(page).to_have_url(re.compile("h=L"))
+    expect(page).to_have_url(re.compile("head=L"))
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("the token before, after")
     page.keyboard.press("Escape")
@@ -221,9 +223,9 @@ def test_the_papers_induction_scatter_is_ready(page: Page, live: str, pictures: 
     page.goto(f"{live}#/atlas")
     ready = page.get_by_label("Ready choice of axes")
     ready.select_option(label="prefix matching and copying on data")
-    expect(page).to_have_url(re.compile("ax=prefix_matching"))
+    expect(page).to_have_url(re.compile("x=prefix_matching"))
     ready.select_option(label="the paper's induction scatter")
-    expect(page).to_have_url(re.compile("ax=copying_weights&ay=matching_through_previous"))
+    expect(page).to_have_url(re.compile("x=copying_weights&y=matching_through_previous"))
     plot = page.get_by_role("img", name=re.compile("matching through previous token up"))
     expect(plot).to_be_visible()
     # The induction head stands in the corner: nobody further right or higher.
@@ -254,26 +256,31 @@ def test_every_tab_has_a_key(page: Page, live: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("button", "begins"), [("CSV", b"destination"), ("PNG", b"\x89PNG"), ("SVG", b"<")]
+    ("button", "begins"),
+    [
+        ("CSV", b"destination"),
+        ("Save the pattern as PNG", b"\x89PNG"),
+        ("Save the pattern as SVG", b"<"),
+    ],
 )
 def test_what_is_seen_can_be_saved(page: Page, live: str, button: str, begins: bytes) -> None:
-    probe(page, live, f"&h={INDUCTION}")
+    probe(page, live, f"&head={INDUCTION}")
     with page.expect_download() as started:
         page.get_by_role("button", name=button, exact=True).click()
     saved = Path(started.value.path()).read_bytes()
     assert saved.lstrip(b"\xef\xbb\xbf").startswith(begins)
-    assert started.value.suggested_filename.endswith(f".{button.lower()}")
+    assert started.value.suggested_filename.endswith(f".{button[-3:].lower()}")
 
 
 def test_a_cell_of_the_matrix_shows_its_terms(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=4&h={INDUCTION}&d=40.16")
+    page.goto(f"{live}#/text?example=4&head={INDUCTION}&cell=40.16")
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text(PREVIOUS)
     expect(details).to_contain_text("embed")
 
 
 def test_the_head_page_looks_up_a_token(page: Page, live: str, pictures: Path) -> None:
-    page.goto(f"{live}#/head?h={INDUCTION}")
+    page.goto(f"{live}#/head?head={INDUCTION}")
     expect(page.get_by_text("induction").first).to_be_visible()
     settled(page)
     page.screenshot(path=pictures / "head.png", full_page=True)
@@ -303,7 +310,7 @@ def test_two_models_are_compared(page: Page, live: str, pictures: Path) -> None:
 def test_a_phone_can_read_it(context: BrowserContext, live: str, pictures: Path) -> None:
     page = context.new_page()
     page.set_viewport_size({"width": 390, "height": 844})
-    probe(page, live, f"&h={INDUCTION}&t=40")
+    probe(page, live, f"&head={INDUCTION}&position=40")
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.screenshot(path=pictures / "phone.png")
     assert wide <= 400
@@ -312,7 +319,7 @@ def test_a_phone_can_read_it(context: BrowserContext, live: str, pictures: Path)
 def test_dark_mode_follows_the_system(context: BrowserContext, live: str, pictures: Path) -> None:
     page = context.new_page()
     page.emulate_media(color_scheme="dark")
-    probe(page, live, f"&h={INDUCTION}&t=40")
+    probe(page, live, f"&head={INDUCTION}&position=40")
     ground = page.evaluate("getComputedStyle(document.querySelector('header')).backgroundColor")
     page.screenshot(path=pictures / "dark.png")
     assert max(map(int, re.findall(r"\d+", ground)[:3])) < 90
@@ -325,10 +332,10 @@ def test_tokens_that_spell_html_stay_text(context: BrowserContext, watched: Watc
         page = context.new_page()
         watched.attach(page)
         page.on("dialog", lambda dialog: watched.errors.append(dialog.message))
-        for view in ("text?e=0", "head?h=L1H0", "paths?e=0&pos=1", "atlas"):
+        for view in ("text?example=0", "head?head=L1H0", "paths?example=0&position=1", "atlas"):
             page.goto(f"{server.url}#/{view}")
             settled(page)
-        page.goto(f"{server.url}#/text?i=0,1,3,1")
+        page.goto(f"{server.url}#/text?tokens=0,1,3,1")
         expect(page.get_by_role("listbox")).to_contain_text("<script>alert(1)</script>")
         assert page.locator("main img, main script").count() == 0
         assert watched.errors == [] and watched.strangers() == []
@@ -341,7 +348,7 @@ def test_a_server_that_goes_is_said_and_forgiven(context: BrowserContext, live: 
     probe(page, live)
     page.context.set_offline(True)
     page.get_by_role("textbox").first.fill("class Other:")
-    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("Lost connection to the server")
     page.context.set_offline(False)
     expect(page.get_by_role("alert")).to_have_count(0, timeout=2 * PATIENCE_MS)
     expect(page.get_by_role("listbox")).to_contain_text("Other")

@@ -49,7 +49,7 @@ def test_the_story_tells_of_all_heads_that_copy_and_of_mlps(
 ) -> None:
     watched.allowed += (two_heads.address,)
     context.add_cookies([cookie(two_heads)])
-    page.goto(f"{two_heads.address}#/text?x=c a b d a b")
+    page.goto(f"{two_heads.address}#/text?text=c a b d a b")
     told = story(page).locator("p")
     expect(told).to_contain_text(
         re.compile(r"This is induction:\s+2 heads look mostly at\s+“b”, which followed “a” before")
@@ -65,7 +65,7 @@ def test_the_story_tells_of_all_heads_that_copy_and_of_mlps(
 
 def test_other_views_open_where_the_story_is(page: Page, live: str) -> None:
     """In code, the repeat that gains most is not the one that heads copy."""
-    page.goto(f"{live}#/text?e=1")
+    page.goto(f"{live}#/text?example=1")
     expect(story(page)).to_contain_text("This is induction")
     page.get_by_role("link", name="Why", exact=True).click()
     expect(page).to_have_url(re.compile(r"[?&]t=71\b"))
@@ -77,7 +77,7 @@ def test_another_text_opens_at_its_own_story(page: Page, live: str) -> None:
     expect(story(page)).to_contain_text("This is induction")
     page.locator(f'[data-head="{OTHERS[0]}"]').hover()
     page.mouse.move(4, 4)
-    page.goto(f"{live}#/text?x=Marlowe met Quentin. Marlowe met Quen")
+    page.goto(f"{live}#/text?text=Marlowe met Quentin. Marlowe met Quen")
     # One document: the hash alone changed.
     expect(page.get_by_role("listbox")).to_contain_text("Quentin")
     expect(story(page)).not_to_contain_text("man")
@@ -88,7 +88,9 @@ def test_another_text_opens_at_its_own_story(page: Page, live: str) -> None:
     expect(story(page).locator("p em").first).to_have_text(focused.strip())
 
 
-@pytest.mark.parametrize("view", ["composition?n=embed", f"head?h={INDUCTION}", "paths", "atlas"])
+@pytest.mark.parametrize(
+    "view", ["composition?node=embed", f"head?head={INDUCTION}", "paths", "atlas"]
+)
 def test_formulas_are_set(page: Page, live: str, view: str) -> None:
     page.goto(f"{live}#/{view}")
     settled(page)
@@ -157,7 +159,7 @@ def test_patterns_in_the_composition_graph_can_be_seen(
 
 def test_the_waterfall_on_a_phone_keeps_words_and_bars_apart(page: Page, live: str) -> None:
     page.set_viewport_size(PHONE)
-    page.goto(f"{live}#/paths?e=0")
+    page.goto(f"{live}#/paths?example=0")
     settled(page)
     crossing = page.locator("g.row").evaluate_all(
         """rows => rows.flatMap((row) => {
@@ -171,7 +173,7 @@ def test_the_waterfall_on_a_phone_keeps_words_and_bars_apart(page: Page, live: s
 
 def test_the_graph_of_a_prediction_fits_a_phone_in_height(page: Page, live: str) -> None:
     page.set_viewport_size(PHONE)
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     settled(page)
     hidden = page.locator(".graph .scroll").evaluate("one => one.scrollHeight - one.clientHeight")
     assert hidden <= 1
@@ -190,7 +192,7 @@ def test_the_actions_of_a_view_take_one_line_of_a_phone(page: Page, live: str, v
 
 def test_where_a_head_does_most_is_read_in_whole_lines_on_a_phone(page: Page, live: str) -> None:
     page.set_viewport_size(PHONE)
-    page.goto(f"{live}#/head?h={INDUCTION}")
+    page.goto(f"{live}#/head?head={INDUCTION}")
     places = page.get_by_role("region", name="Where it does most in a text")
     places.scroll_into_view_if_needed()
     expect(places.locator("tbody tr").first).to_be_visible(timeout=120_000)
@@ -217,7 +219,7 @@ def test_two_texts_can_be_saved_and_are_set_flush(page: Page, live: str) -> None
     settled(page)
     expect(page.locator("table tbody tr")).to_have_count(8)
     header = page.locator("main .header")
-    for kind in ("PNG", "SVG", "CSV"):
+    for kind in ("CSV", "print"):
         expect(header.get_by_role("button", name=kind)).to_be_visible()
     with page.expect_download() as download:
         header.get_by_role("button", name="CSV").click()
@@ -228,7 +230,7 @@ def test_two_texts_can_be_saved_and_are_set_flush(page: Page, live: str) -> None
 
 
 def test_a_chosen_head_keeps_its_picture(page: Page, live: str) -> None:
-    page.goto(f"{live}#/composition?n={INDUCTION}")
+    page.goto(f"{live}#/composition?node={INDUCTION}")
     settled(page)
     node = page.locator(f'[data-node="{INDUCTION}"]')
     expect(node.locator("image")).to_have_count(1)
@@ -250,12 +252,12 @@ def test_escape_closes_the_search_at_once(page: Page, live: str) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-@pytest.mark.parametrize("more", ["ln=1", f"many={INDUCTION}"])
+@pytest.mark.parametrize("more", ["lines=1", f"heads={INDUCTION}"])
 def test_arcs_over_the_first_line_are_not_cut(page: Page, live: str, more: str) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
-    page.goto(f"{live}#/text?e=1")
+    page.goto(f"{live}#/text?example=1")
     settled(page)
-    page.goto(f"{live}#/text?e=0&t=43&h={INDUCTION}&{more}")
+    page.goto(f"{live}#/text?example=0&position=43&head={INDUCTION}&{more}")
     expect(page.get_by_role("listbox")).to_contain_text("lighthouse")
     expect(page.locator(".text .box svg path").first).to_be_visible()
     settled(page)
@@ -269,7 +271,7 @@ def test_arcs_over_the_first_line_are_not_cut(page: Page, live: str, more: str) 
 
 def test_evidence_is_aligned(page: Page, live: str) -> None:
     page.set_viewport_size(PHONE)
-    page.goto(f"{live}#/head?h={INDUCTION}")
+    page.goto(f"{live}#/head?head={INDUCTION}")
     settled(page)
     item = page.locator("section[aria-label='What it is'] li").first
     lines = item.evaluate(

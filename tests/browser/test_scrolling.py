@@ -39,7 +39,7 @@ def test_a_page_begins_at_its_top_and_back_returns_to_where_one_was(page: Page, 
     before = scroll_to(page, 10_000)
     assert before > 200
     row.click()
-    expect(page).to_have_url(re.compile(f"#/head.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(f"#/head.*head={INDUCTION}"))
     settled(page)
     assert page.evaluate(TOP) == 0
     part = page.get_by_role("region", name="Which heads it reads, which read it")
@@ -85,14 +85,14 @@ def test_a_cell_shows_its_numbers_beside_it_and_leads_to_the_score(page: Page, l
     cell.hover()
     tip = page.locator(".tip")
     expect(tip).to_have_count(1)
-    for words in (INDUCTION, "first token", "standard error", "chance", "< 0.005"):
+    for words in (INDUCTION, "first token", "standard error", "null", "< 0.005"):
         expect(tip).to_contain_text(words)
     there, here = tip.bounding_box(), cell.bounding_box()
     assert there is not None and here is not None
     gap = max(there["x"] - here["x"] - here["width"], here["x"] - there["x"] - there["width"])
     assert 0 <= gap < 20 and abs(there["y"] - here["y"]) < 60
     cell.click()
-    expect(page).to_have_url(re.compile(f"#/head.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(f"#/head.*head={INDUCTION}"))
     chosen = page.locator("tr.chosen")
     expect(chosen).to_be_in_viewport()
     expect(chosen).to_contain_text("first token")
@@ -100,13 +100,13 @@ def test_a_cell_shows_its_numbers_beside_it_and_leads_to_the_score(page: Page, l
 
 
 def test_a_skip_trigram_runs_where_it_occurs(page: Page, live: str) -> None:
-    page.goto(f"{live}#/head?h={INDUCTION}")
+    page.goto(f"{live}#/head?head={INDUCTION}")
     part = page.get_by_role("region", name=re.compile("^Skip-trigrams: "))
     part.scroll_into_view_if_needed()
     row = part.locator("tbody tr").first
     expect(row).to_be_visible(timeout=120_000)
     row.get_by_role("link", name="run").click()
-    expect(page).to_have_url(re.compile(f"#/text.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(f"#/text.*head={INDUCTION}"))
     # The head attends from the destination to the source, as the row says.
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("weight")

@@ -30,20 +30,20 @@ def clipboard(page: Page) -> str:
 
 @pytest.mark.usefixtures("copied")
 def test_the_link_is_copied(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0&t=12")
+    page.goto(f"{live}#/why?example=0&position=12")
     settled(page)
     page.get_by_role("button", name="link", exact=True).click()
     expect(page.get_by_role("status").filter(has_text="link copied")).to_be_visible()
-    assert clipboard(page) == f"{live}#/why?e=0&t=12"
+    assert clipboard(page) == f"{live}#/why?example=0&position=12"
 
 
 @pytest.mark.usefixtures("copied")
 def test_the_python_of_a_view_makes_what_it_shows(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0&t=12")
+    page.goto(f"{live}#/why?example=0&position=12")
     graph = page.get_by_role("group", name=GRAPH)
     expect(graph).to_be_visible()
     page.get_by_role("button", name="Python", exact=True).click()
-    expect(page.locator("pre.python")).to_contain_text("trace.circuit(position=12")
+    expect(page.locator("pre.lines")).to_contain_text("trace.circuit(position=12")
     space: dict[str, Any] = {}
     exec(clipboard(page), space)
     shown = space["shown"]
@@ -53,7 +53,7 @@ def test_the_python_of_a_view_makes_what_it_shows(page: Page, live: str) -> None
 
 
 def test_a_panel_is_saved_by_itself(page: Page, live: str, tmp_path: Path) -> None:
-    page.goto(f"{live}#/why?e=0&t=12")
+    page.goto(f"{live}#/why?example=0&position=12")
     expect(page.get_by_role("group", name=GRAPH)).to_be_visible()
     with page.expect_download() as started:
         page.get_by_role("button", name="Save the graph as SVG").click()
@@ -90,7 +90,7 @@ def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
 @pytest.mark.parametrize(
     ("panel", "header"),
     [
-        ("What it is", "score,value,standard error,chance,p"),
+        ("What it is", "score,value,standard error,null,p"),
         ("Eigenvalues of W_E OV W_U", "of,real,imaginary"),
         ("By distance", "tokens back,score,spread,attention"),
         ("Which heads it reads, which read it", "writer,reader,kind,score,excess,z,p"),
@@ -100,7 +100,7 @@ def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
 def test_every_panel_of_the_head_page_saves_its_numbers(
     page: Page, live: str, panel: str, header: str
 ) -> None:
-    page.goto(f"{live}#/head?h={INDUCTION}")
+    page.goto(f"{live}#/head?head={INDUCTION}")
     part = page.get_by_role("region", name=panel, exact=True)
     part.scroll_into_view_if_needed()
     save = part.get_by_role("button", name=f"Save the numbers of {panel} as CSV")

@@ -14,36 +14,38 @@ pytestmark = pytest.mark.browser
 
 
 def test_the_token_locked_in_text_is_the_one_explained(page: Page, live: str) -> None:
-    page.goto(f"{live}#/paths?e=0&t=40")
+    page.goto(f"{live}#/paths?example=0&position=40")
     expect(page.get_by_role("listbox")).to_be_visible()
     settled(page)
     page.keyboard.press("ArrowRight")
-    expect(page).to_have_url(re.compile("t=41"))
+    expect(page).to_have_url(re.compile("position=41"))
     page.keyboard.press("1")
     settled(page)
     token(page, 20).click()
     for key, view in (("5", "paths"), ("2", "why")):
         page.keyboard.press(key)
-        expect(page).to_have_url(re.compile(f"#/{view}.*t=20"))
+        expect(page).to_have_url(re.compile(f"#/{view}.*position=20"))
         settled(page)
         expect(token(page, 20)).to_have_class(re.compile("locked"))
 
 
 def test_a_prediction_leads_to_why_with_that_token(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=0&t=40")
+    page.goto(f"{live}#/text?example=0&position=40")
     settled(page)
     page.locator("section[aria-label=Details] table.guesses a").nth(4).click()
-    expect(page).to_have_url(re.compile(r"#/why.*t=40.*tok=\d+|#/why.*tok=\d+.*t=40"))
+    expect(page).to_have_url(
+        re.compile(r"#/why.*position=40.*token=\d+|#/why.*token=\d+.*position=40")
+    )
     # Another token of the text is explained by its own next token again.
     page.keyboard.press("1")
     settled(page)
     token(page, 41).click()
-    expect(page).not_to_have_url(re.compile("tok="))
+    expect(page).not_to_have_url(re.compile("token="))
 
 
 def test_a_text_of_another_length_can_be_corrected(page: Page, live: str, watched: Watched) -> None:
     watched.may_be_refused = True
-    page.goto(f"{live}#/compare?what=texts&e=0")
+    page.goto(f"{live}#/compare?what=texts&example=0")
     settled(page)
     field = page.get_by_label("edit it, keeping the number of tokens")
     field.fill("one word")
@@ -59,7 +61,7 @@ def test_a_text_of_another_length_can_be_corrected(page: Page, live: str, watche
     # Another clean text has a corrupted one of its own.
     page.locator("main select").first.select_option(index=1)
     expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page).not_to_have_url(re.compile("x2="))
+    expect(page).not_to_have_url(re.compile("other_text="))
 
 
 def test_the_choice_of_compare_does_not_hide_edges_of_composition(page: Page, live: str) -> None:
@@ -74,7 +76,7 @@ def test_the_choice_of_compare_does_not_hide_edges_of_composition(page: Page, li
 
 
 def test_cells_lead_to_the_same_cell_in_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/head?h={INDUCTION}&e=0&t=3&d=3.1")
+    page.goto(f"{live}#/head?head={INDUCTION}&example=0&position=3&cell=3.1")
     settled(page)
     matrix = page.get_by_role("region", name="Where it attends on a text").locator(".matrix")
     matrix.scroll_into_view_if_needed()
@@ -83,16 +85,20 @@ def test_cells_lead_to_the_same_cell_in_text(page: Page, live: str) -> None:
     matrix.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     expect(page).to_have_url(re.compile("#/text"))
     found = dict(part.split("=") for part in page.url.split("?")[1].split("&"))
-    assert found["d"].split(".")[0] == found["t"] != "3"
+    assert found["cell"].split(".")[0] == found["position"] != "3"
 
 
 def test_another_text_takes_no_cuts_at_positions_along(page: Page, live: str) -> None:
     head = OTHERS[0]
-    page.goto(f"{live}#/why?e=0&t=40&off={head},{head}@3&sel={INDUCTION}@40&ex={INDUCTION}@40")
+    page.goto(
+        f"{live}#/why?example=0&position=40&off={head},{head}@3&selected={INDUCTION}@40&expanded={INDUCTION}@40"
+    )
     settled(page)
     page.get_by_label("Example").select_option(index=1)
     expect(page).to_have_url(re.compile(f"off={head}(&|$)"))
-    assert "sel=" not in page.url and "ex=" not in page.url and "t=" not in page.url
+    assert (
+        "selected=" not in page.url and "expanded=" not in page.url and "position=" not in page.url
+    )
     page.get_by_label("Model", exact=True).select_option("one-layer")
     expect(page.get_by_role("contentinfo")).to_contain_text("one-layer:")
     assert "off=" not in page.url
@@ -102,7 +108,7 @@ def test_another_text_takes_no_cuts_at_positions_along(page: Page, live: str) ->
 
 def test_a_refused_text_does_not_hold_the_model(page: Page, live: str, watched: Watched) -> None:
     watched.may_be_refused = True
-    page.goto(f"{live}#/text?i=3,999999")
+    page.goto(f"{live}#/text?tokens=3,999999")
     expect(page.get_by_role("alert").first).to_contain_text("out of range")
     page.get_by_label("Model", exact=True).select_option("one-layer")
     expect(page.get_by_role("contentinfo")).to_contain_text("one-layer:")
@@ -110,7 +116,7 @@ def test_a_refused_text_does_not_hold_the_model(page: Page, live: str, watched: 
 
 
 def test_tab_accepts_what_the_model_predicts(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?x=def add(self, word):%0A    self.")
+    page.goto(f"{live}#/text?text=def add(self, word):%0A    self.")
     expect(page.get_by_role("button", name=re.compile("Tab adds .*%"))).to_be_enabled()
     before = page.locator("[role=option]").count()
     box = page.get_by_role("textbox", name="Text")
@@ -135,7 +141,7 @@ def test_texts_that_were_tried_are_offered_again(page: Page, live: str) -> None:
     page.get_by_role("textbox", name="Text").fill("for name in names: name")
     expect(page.get_by_label("Example").locator("optgroup option")).to_have_count(2)
     page.reload()
-    page.goto(f"{live}#/text?e=1")
+    page.goto(f"{live}#/text?example=1")
     page.get_by_label("Example").select_option(label="for name in names: name")
     expect(page.get_by_role("listbox")).to_contain_text("names")
     page.get_by_label("Example").select_option(label="forget these")
@@ -160,11 +166,11 @@ def test_a_text_that_the_model_wrote_is_offered_again(page: Page, live: str) -> 
 
 
 def test_several_heads_are_drawn_on_one_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=0&t=60")
+    page.goto(f"{live}#/text?example=0&position=60")
     settled(page)
     for head in OTHERS[:2]:
         page.locator(f'[data-head="{head}"]').click(modifiers=["Control"])
-    expect(page).to_have_url(re.compile(f"many={OTHERS[0]},{OTHERS[1]}"))
+    expect(page).to_have_url(re.compile(f"heads={OTHERS[0]},{OTHERS[1]}"))
     legend = page.get_by_role("list", name="Heads on this text").get_by_role("listitem")
     expect(legend).to_have_count(2)
     styles = [one.locator("svg line").get_attribute("stroke-dasharray") for one in legend.all()]
@@ -177,7 +183,7 @@ def test_several_heads_are_drawn_on_one_text(page: Page, live: str) -> None:
 
 
 def test_places_lead_to_the_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/head?h={INDUCTION}")
+    page.goto(f"{live}#/head?head={INDUCTION}")
     part = page.get_by_role("region", name="Where it does most in a text")
     part.scroll_into_view_if_needed()
     expect(part.locator("tbody tr").first).to_be_visible(timeout=120_000)
@@ -185,7 +191,7 @@ def test_places_lead_to_the_text(page: Page, live: str) -> None:
     row = part.locator("tbody tr").first
     weight = row.locator("td").nth(1).inner_text()
     row.get_by_role("link", name="open").click()
-    expect(page).to_have_url(re.compile(f"#/text.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(f"#/text.*head={INDUCTION}"))
     # The cell is open, and its weight is the one that the list states.
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("weight")
@@ -199,13 +205,13 @@ def test_embedding_and_logits_are_nodes(page: Page, live: str) -> None:
     expect(graph.locator('[data-node="embed"]')).to_be_visible(timeout=60_000)
     expect(graph.locator('[data-node="logits"]')).to_be_visible()
     expect(graph.locator("image")).not_to_have_count(0)
-    graph.locator('[data-node="embed"] rect').click()
-    expect(page).to_have_url(re.compile("n=embed"))
+    graph.locator('[data-node="embed"] rect.box').click()
+    expect(page).to_have_url(re.compile("node=embed"))
     aside = page.get_by_role("complementary", name="Details")
     expect(aside.get_by_role("heading", name="The embedding")).to_be_visible()
     expect(page.get_by_text("which the link names")).to_have_count(0)
     aside.get_by_role("button", name=re.compile("embed→")).first.click()
-    expect(page).to_have_url(re.compile("n=L"))
+    expect(page).to_have_url(re.compile("node=L"))
 
 
 def test_a_csv_of_training_has_headers_with_their_units(page: Page, live: str) -> None:

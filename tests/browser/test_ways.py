@@ -29,7 +29,7 @@ VIEWS = ("text", "atlas", "composition", "paths", "training", "paper", "compare"
 
 @pytest.mark.parametrize("model", ["two-layer", "one-layer", "two-layer-seed-1"])
 def test_compare_opens_on_a_pair_that_can_be_compared(page: Page, live: str, model: str) -> None:
-    page.goto(f"{live}#/compare?m={model}")
+    page.goto(f"{live}#/compare?model={model}")
     expect(page.get_by_role("heading", name="Both on the same text")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
     offered = page.get_by_label("The other model").locator("option").all_inner_texts()
@@ -54,24 +54,24 @@ def test_two_texts_show_which_heads_make_the_difference(page: Page, live: str) -
     expect(rows).to_have_count(8)
     before = rows.first.inner_text()
     page.get_by_role("radio", name="restore the corrupted").click()
-    expect(page).to_have_url(re.compile("way=restored"))
+    expect(page).to_have_url(re.compile("patch=restored"))
     assert rows.first.inner_text() != before
     # A text of one's own, and a position chosen by a click.
     page.get_by_role("group", name="Clean text").get_by_role("button").nth(30).click()
-    expect(page).to_have_url(re.compile("t=30"))
+    expect(page).to_have_url(re.compile("position=30"))
     settled(page)
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_training_of_a_model_without_snapshots_offers_one_with(page: Page, live: str) -> None:
-    page.goto(f"{live}#/training?m=one-layer&h=L0H1&off=L0H1&sel=L0H1@3")
+    page.goto(f"{live}#/training?model=one-layer&head=L0H1&off=L0H1&selected=L0H1@3")
     expect(page.get_by_role("heading", name="one-layer has no snapshots")).to_be_visible()
     page.get_by_role("link", name="Show the training of two-layer", exact=True).click()
     expect(page.get_by_role("slider").first).to_be_visible(timeout=120_000)
 
 
 def test_another_model_shows_the_same_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?x=for word in words: word&h={INDUCTION}&t=3")
+    page.goto(f"{live}#/text?text=for word in words: word&head={INDUCTION}&position=3")
     listbox = page.get_by_role("listbox")
     expect(listbox).to_contain_text("word in words")
     for model in ("one-layer", "two-layer-seed-1", "two-layer"):
@@ -83,13 +83,12 @@ def test_another_model_shows_the_same_text(page: Page, live: str) -> None:
 
 def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
     for link, name in (
-        ("text?h=L9H9", "L9H9"),
-        ("head?h=L2H0", "L2H0"),
-        ("head?hd=L3H0", "L3H0"),
+        ("text?head=L9H9", "L9H9"),
+        ("head?head=L2H0", "L2H0"),
         ("composition?edge=L1H0→L0H0.k", "L1H0→L0H0.k"),
         ("composition?edge=garbage", "garbage"),
         ("why?off=L9H9@4", "L9H9@4"),
-        ("why?off=L0H0&ph=L8H8", "L8H8"),
+        ("why?off=L0H0&pattern=L8H8", "L8H8"),
         ("compare?pair=L7H7~L0H0", "L7H7"),
     ):
         page.goto(f"{live}#/{link}")
@@ -102,45 +101,45 @@ def test_an_unknown_head_or_edge_is_said(page: Page, live: str) -> None:
 def test_a_step_of_training_is_said_in_every_view_with_a_way_back(
     page: Page, live: str, view: str
 ) -> None:
-    page.goto(f"{live}#/{view}?s={STEP}")
+    page.goto(f"{live}#/{view}?step={STEP}")
     banner = page.get_by_role("banner")
     expect(banner).to_contain_text(f"at step {STEP}")
     banner.get_by_role("button", name="Back to the trained model").click()
     expect(banner).not_to_contain_text("at step")
-    assert f"s={STEP}" not in page.url
+    assert f"step={STEP}" not in page.url
 
 
 def test_the_head_is_the_same_in_all_views(page: Page, live: str) -> None:
     head = next(one for one in OTHERS if one.startswith("L1"))
-    page.goto(f"{live}#/head?h={head}")
+    page.goto(f"{live}#/head?head={head}")
     expect(page.get_by_role("combobox", name="Head").first).to_have_value(head)
     for key, view in enumerate(
         ("text", "why", "atlas", "composition", "paths", "training", "paper", "compare"), 1
     ):
         page.keyboard.press(str(key))
-        expect(page).to_have_url(re.compile(f"#/{view}\\?.*h={head}"))
+        expect(page).to_have_url(re.compile(f"#/{view}\\?.*head={head}"))
         if view == "text":
             expect(page.get_by_label(f"Pattern of {head}")).to_be_visible()
         if view == "training":
             expect(page.get_by_role("heading", name=f"{head} at step")).to_be_visible(
                 timeout=10 * PATIENCE_MS
             )
-    page.goto(f"{live}#/head?h={head}")
+    page.goto(f"{live}#/head?head={head}")
     expect(page.get_by_role("combobox", name="Head").first).to_have_value(head)
 
 
 def test_d_locks_the_strongest_source(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=0&h={INDUCTION}&t=60")
+    page.goto(f"{live}#/text?example=0&head={INDUCTION}&position=60")
     expect(page.get_by_role("listbox")).to_be_visible()
     settled(page)
     page.keyboard.press("d")
-    expect(page).to_have_url(re.compile(r"d=60\."))
+    expect(page).to_have_url(re.compile(r"cell=60\."))
     # The first position, where heads rest, is not a source worth locking.
-    assert f"d=60.{1 + int(own_pattern()[60, 1:61].argmax())}" in page.url
+    assert f"cell=60.{1 + int(own_pattern()[60, 1:61].argmax())}" in page.url
 
 
 def test_a_csv_of_a_pattern_has_the_models_own_precision(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=0&h={INDUCTION}")
+    page.goto(f"{live}#/text?example=0&head={INDUCTION}")
     expect(page.get_by_role("listbox")).to_be_visible()
     settled(page)
     with page.expect_download() as download:
@@ -176,7 +175,7 @@ def test_headings_are_in_order(page: Page, live: str, view: str) -> None:
 
 
 def test_bytes_are_shown_as_bytes(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?x=日")
+    page.goto(f"{live}#/text?text=日")
     listbox = page.get_by_role("listbox")
     expect(listbox).to_contain_text("⟨E6⟩")
     expect(listbox).to_contain_text("⟨A5⟩")

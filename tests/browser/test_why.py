@@ -15,7 +15,7 @@ from pathsum.explorer.server import ExplorerServer
 pytestmark = pytest.mark.browser
 
 SENTENCE = re.compile(
-    r"looks at.*because\s+(L\dH\d).*Without \1, its attention\s+there would be\s.*%", re.DOTALL
+    r"attends to.*because\s+(L\dH\d).*Without \1, its attention\s+there would be\s.*%", re.DOTALL
 )
 
 
@@ -27,7 +27,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
     page.goto(live)
     story = page.get_by_role("region", name="What to see first")
     expect(story).to_contain_text(SENTENCE)
-    expect(story).to_contain_text(re.compile(rf"This is\s+induction:\s+{INDUCTION}\s+looks at"))
+    expect(story).to_contain_text(re.compile(rf"This is\s+induction:\s+{INDUCTION}\s+attends to"))
     expect(story.get_by_role("listitem")).to_have_count(3)
     # The cell that the sentence is about is open, and the head is the one that does most there.
     expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell in")
@@ -56,7 +56,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
 ) -> None:
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url) if "/api/without" in one.url else None)
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     expect(page.get_by_label("Legend")).to_contain_text("put into a key")
     edges = graph(page).get_by_role("button", name=re.compile(r"L\dH\d at .*key: \+.*costs"))
     key = edges.first
@@ -80,7 +80,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
     asked.clear()
     page.evaluate(
         """() => ["L0H0", "L0H1", "L0H2"].forEach((head) =>
-          document.querySelector(`[data-switch="${head}"]`).click())"""
+          document.querySelector(`[data-head="${head}"]`).click())"""
     )
     expect(page.get_by_role("button", name="Put L0H2 back")).to_be_visible()
     expect(page).to_have_url(re.compile("L0H0,L0H1,L0H2"))
@@ -91,7 +91,7 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
 
 
 def test_pointing_at_edges_moves_nothing_and_the_list_can_cut(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     node = graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first
     before = node.bounding_box()
     edges = page.locator("svg .edge .reach")
@@ -116,7 +116,7 @@ def test_pointing_at_edges_moves_nothing_and_the_list_can_cut(page: Page, live: 
 
 
 def test_an_edge_that_is_off_everywhere_is_drawn_cut(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0&off={PREVIOUS}→{INDUCTION}.k")
+    page.goto(f"{live}#/why?example=0&off={PREVIOUS}→{INDUCTION}.k")
     cut = graph(page).locator(".edge[aria-pressed=true]")
     expect(cut.first).to_be_visible()
     names = cut.evaluate_all("edges => edges.map((each) => each.getAttribute('aria-label'))")
@@ -133,41 +133,41 @@ def test_a_click_on_a_token_shows_its_predictions(page: Page, live: str) -> None
 
 
 def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
-    page.goto(f"{live}#/why?e=0")
+    page.goto(f"{live}#/why?example=0")
     more = graph(page).get_by_role("button", name=re.compile("smaller input")).first
     expect(more).to_be_visible()
     count = page.locator("svg .edge").count()
     more.press("Enter")
-    expect(page).to_have_url(re.compile("ex="))
+    expect(page).to_have_url(re.compile("expanded="))
     page.wait_for_function(f"document.querySelectorAll('svg .edge').length > {count}")
     graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first.press("Enter")
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("left out")
     details.get_by_role("link", name=re.compile("@")).first.click()
-    expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}.*d=\d+\.\d+"))
+    expect(page).to_have_url(re.compile(rf"#/text\?.*head={INDUCTION}.*cell=\d+\.\d+"))
     expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell")
     page.get_by_role("link", name="the circuit it is part of").click()
     expect(page).to_have_url(re.compile("#/why"))
 
 
 def test_rows_of_paths_say_why_the_head_looked_there(page: Page, live: str) -> None:
-    page.goto(f"{live}#/paths?e=0")
+    page.goto(f"{live}#/paths?example=0")
     waterfall = page.get_by_role("region", name="Waterfall")
     expect(waterfall).to_contain_text(
         re.compile(rf"{INDUCTION} ← .*@\d+, looked there because of L0H\d \(K\)")
     )
     expect(waterfall).to_contain_text("near zero")
     expect(waterfall).to_contain_text("above the mean of all tokens")
-    page.goto(f"{live}#/paths?e=0&vs=5")
+    page.goto(f"{live}#/paths?example=0&versus=5")
     for where in ("Waterfall", "The chosen path"):
         expect(page.get_by_role("region", name=where)).to_contain_text("logit difference")
 
 
 def test_composition_leads_to_a_text(page: Page, live: str) -> None:
-    page.goto(f"{live}#/composition?n={INDUCTION}")
+    page.goto(f"{live}#/composition?node={INDUCTION}")
     expect(page.get_by_role("img", name=re.compile(f"Attention of {INDUCTION}"))).to_be_visible()
     page.get_by_role("link", name=f"{INDUCTION} on this text").click()
-    expect(page).to_have_url(re.compile(rf"#/text\?.*h={INDUCTION}"))
+    expect(page).to_have_url(re.compile(rf"#/text\?.*head={INDUCTION}"))
 
 
 def test_search_finds_kinds_of_heads(context: BrowserContext, watched: Watched) -> None:
@@ -185,14 +185,14 @@ def test_search_finds_kinds_of_heads(context: BrowserContext, watched: Watched) 
         found = page.get_by_role("option", name=re.compile("L1H0.*induction")).first
         expect(found).to_be_visible(timeout=4 * PATIENCE_MS)
         found.click()
-        expect(page).to_have_url(re.compile("#/head.*h=L1H0"))
+        expect(page).to_have_url(re.compile("#/head.*head=L1H0"))
         assert watched.errors == [] and watched.strangers() == []
     finally:
         server.close()
 
 
 def test_contrast_makes_diffuse_attention_visible(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?e=0&h={INDUCTION}")
+    page.goto(f"{live}#/text?example=0&head={INDUCTION}")
     matrix = page.locator("section.pattern canvas").first
     expect(matrix).to_be_visible()
     settled(page)
@@ -206,7 +206,7 @@ def test_contrast_makes_diffuse_attention_visible(page: Page, live: str) -> None
     linear = matrix.evaluate(ink)
     for choice, name in (("√", "sqrt"), ("per row", "row")):
         page.get_by_role("radio", name=choice, exact=True).click()
-        expect(page).to_have_url(re.compile(f"ct={name}"))
+        expect(page).to_have_url(re.compile(f"contrast={name}"))
         page.wait_for_function(
             f"(canvas) => ({ink})(canvas) > {linear}", arg=matrix.element_handle()
         )
@@ -220,7 +220,7 @@ def test_the_graph_fits(
     page = context.new_page()
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
-    page.goto(f"{live}#/why?e=0&off=L0H0")
+    page.goto(f"{live}#/why?example=0&off=L0H0")
     expect(graph(page)).to_be_visible()
     expect(page.get_by_role("region", name="Logit before and after")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width

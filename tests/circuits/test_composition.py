@@ -147,7 +147,7 @@ def test_one_edge_by_its_names() -> None:
         _ = found["L1H0", "L0H1", "k"]
     with pytest.raises(HeadError, match="head L2H0 does not exist"):
         _ = found["L0H0", "L2H0", "k"]
-    with pytest.raises(InputError, match="kind"):
+    with pytest.raises(InputError, match="'q', 'k' or 'v'"):
         _ = found["L0H0", "L1H0", "x"]  # pyright: ignore[reportArgumentType]
 
 

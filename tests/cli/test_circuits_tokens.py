@@ -104,7 +104,7 @@ def test_places_of_a_head(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert found["head"] == "L0H1" and found["sequences"] == 4
     assert len(found["by_attention"]) == 3 == len(found["by_effect"])
     code, out, _ = run(capsys, "head", str(tmp_path), "L0H1", "--places")
-    assert code == 0 and "L0H1: where it does most" in out
+    assert code == 0 and "L0H1: top contexts" in out
 
 
 def test_a_model_with_no_layers(capsys: pytest.CaptureFixture[str], tmp_path: Path):

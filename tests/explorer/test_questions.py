@@ -106,10 +106,7 @@ def mismatches(got: Any, node: dict[str, Any], where: str) -> Iterator[str]:
             return
         for name, inner in node["properties"].items():
             yield from mismatches(got[name], inner, f"{where}.{name}")
-    elif node["type"] == "object":
-        if not isinstance(got, dict):
-            yield f"{where} is {got!r}"
-            return
+    elif node["type"] == "object" and isinstance(got, dict):
         for name, value in got.items():
             yield from mismatches(value, node["additionalProperties"], f"{where}.{name}")
     elif "items" in node or "prefixItems" in node:
@@ -119,6 +116,7 @@ def mismatches(got: Any, node: dict[str, Any], where: str) -> Iterator[str]:
     else:
         kinds = {
             "array": np.ndarray,
+            "object": dict,
             "string": str,
             "integer": int,
             "boolean": bool,

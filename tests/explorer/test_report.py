@@ -228,7 +228,7 @@ def test_one_prediction(tmp_path: Path) -> None:
     ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=-1)
     answers = read_report(path)
     assert _positions(answers, "why") == {0: [3]} and _positions(answers, "paths") == {}
-    assert '"start":"#/why?e=0&t=3"' in path.read_text()
+    assert '"start":"#/why?example=0&position=3"' in path.read_text()
     with pytest.raises(InputError, match="there is no position 9: the text has positions 0 to 3"):
         ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=9)
 

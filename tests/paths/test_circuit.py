@@ -14,9 +14,9 @@ from pathsum.model import Config, Trace, construct, random_model
 from pathsum.model.edits import Message
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.graph import Graph, Prediction
+from pathsum.paths.graph import Graph
 from pathsum.paths.score import cut_effects, score
-from pathsum.paths.target import find_target
+from pathsum.paths.target import Prediction, find_target
 from pathsum.sources import load
 
 

@@ -16,16 +16,18 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run_logits
-from pathsum.paths.edge_cuts import (
+from pathsum.paths.edges import (
     Reference,
+    edge_between,
+    edges_into,
     logits_with_only,
     mean_writes,
+    random_order,
     reference_writes,
 )
-from pathsum.paths.edges import edge_between, edges_into, random_order
 from pathsum.paths.gradients import GradientScores, gradient_order
-from pathsum.paths.graph import Graph, Prediction
-from pathsum.paths.target import find_target
+from pathsum.paths.graph import Graph
+from pathsum.paths.target import Prediction, find_target
 from pathsum.sources import load
 
 

@@ -15,9 +15,9 @@ from pathsum.base.site import LOGITS
 from pathsum.heads import induction
 from pathsum.model import Model, Trace, construct
 from pathsum.model.edits import Writes
-from pathsum.paths import edge_cuts
+from pathsum.paths import edges
 from pathsum.paths.circuit import mean_circuit
-from pathsum.paths.edge_cuts import Edges, logits_without
+from pathsum.paths.edges import Edges, logits_without
 from pathsum.paths.graph import Graph
 from pathsum.paths.prompts import Prompt
 from pathsum.paths.target import Target
@@ -90,7 +90,7 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
         sizes.append(len(rows))
         return logits_without(start, rows, reference, target)
 
-    monkeypatch.setattr(edge_cuts, "logits_without", counted)
+    monkeypatch.setattr(edges, "logits_without", counted)
     monkeypatch.setattr(batching, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2

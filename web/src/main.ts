@@ -4,7 +4,7 @@ import { mount } from "svelte";
 import Root from "./Root.svelte";
 import { LiveSource } from "./lib/live";
 import { ReportSource } from "./lib/report";
-import { windowPlace } from "./lib/state.svelte";
+import { windowPlace } from "./lib/state";
 import { render } from "./widget";
 
 // The page of the server and of a report has a place for it; a notebook that loads this module has none.

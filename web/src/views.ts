@@ -1,6 +1,4 @@
-import type { Component } from "svelte";
-import type { ModelInfo } from "./generated/answers";
-import type { Source } from "./lib/source";
+import type { View } from "./lib/views";
 import Atlas from "./views/atlas/View.svelte";
 import Compare from "./views/compare/View.svelte";
 import Composition from "./views/composition/View.svelte";
@@ -10,19 +8,6 @@ import Paths from "./views/paths/View.svelte";
 import Text from "./views/text/View.svelte";
 import Training from "./views/training/View.svelte";
 import Why from "./views/why/View.svelte";
-
-export interface ViewProps {
-  source: Source;
-  info: ModelInfo;
-}
-
-export interface View {
-  name: string;
-  title: string;
-  /** The digit that opens it, if it has a tab. */
-  key: string | null;
-  component: Component<ViewProps>;
-}
 
 /** The first is what a link without a view shows. The head page belongs to the atlas and has no tab. */
 export const VIEWS: readonly View[] = [

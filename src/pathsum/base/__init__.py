@@ -14,7 +14,8 @@ sentence    sentences about numbers: templates, filled into spans that refer to 
 table       Table and its columns, described by the fields of records: terminal and HTML views
 json_schema the JSON schema of a record, from its fields
 batching    batches that fit into memory
-arguments   options parsed at entry, wrong types named in one sentence; progress callbacks
+options     options, positions, counts and draws: one parser each; progress callbacks
+arguments   arguments checked by their annotations when a public function is called
 files       reading and writing files
 terminal    consoles that escape control characters
 
@@ -40,7 +41,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathsum.base.arguments import Progress, parse_choice, parse_option, silent
     from pathsum.base.edge import (
         Edge,
         HeadRead,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pathsum.base.head_mapping import HeadMapping
     from pathsum.base.json_schema import schema
     from pathsum.base.node import Node, NodeEdge, Site, Value
+    from pathsum.base.options import Progress, parse_choice, parse_option, silent
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
     from pathsum.base.table import (
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "arguments": "Progress parse_choice parse_option silent",
+    "options": "Progress parse_choice parse_option silent",
     "edge": "Edge HeadRead LogitsRead MlpRead Reader Side Writer parse_read parse_writer",
     "estimate": "Estimate",
     "head_id": "HeadId HeadName find_head is_number",

@@ -1,36 +1,29 @@
-"""Arguments of public functions: options are parsed at entry, wrong types give a clear error.
+"""Arguments of public functions, checked by their annotations when a function is called.
 
-An option is an enum member or its string value. Every public function parses its options at entry,
-so that a misspelled string is an error there and never a silent default further down. Long-running
-ones also take a callback, `Progress`.
-
-Types are duck-typed: any argument that works is accepted. Only when a call fails with an error that
-pathsum did not raise are its arguments compared with the annotations; the error then names the
-first that does not fit. A call that succeeds is not checked and costs nothing.
+`checked` compares each argument with its annotation and raises an `ArgumentError` that names the
+function, the argument and what to give instead. Numbers and tensors of one element count as
+numbers; an annotation that only type checkers can resolve is not checked. Values are parsed by the
+functions of `pathsum.base.options`. A callback such as `progress` may be None.
 """
 
 import enum
 import inspect
 import math
-import sys
 import typing
-from collections.abc import Callable, Collection, Mapping
-from functools import wraps
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, wraps
+from itertools import chain
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from pathsum.base.errors import ArgumentError, InputError, PathsumError, near_misses
+from pathsum.base.errors import ArgumentError
+from pathsum.base.options import list_choices
 from pathsum.base.terminal import shorten
-
-Option = TypeVar("Option", bound=enum.Enum)
-Choice = TypeVar("Choice", bound=str)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
-# Errors that Python and torch raise for unusable arguments.
-_FROM_INSIDE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SPECIAL = ("__call__", "__getitem__", "__contains__", "__mul__", "__matmul__")
 _LONGEST = 60
 _INT64 = 2**63
@@ -44,98 +37,46 @@ _NOUNS = {
 }
 
 
-def parse_option(options: type[Option], value: Option | str, name: str) -> Option:
-    """The member of the enum `options` that `value` is, or whose string value it is.
-
-    `name` is the parameter's name, for the error.
-
-    >>> class Color(enum.StrEnum):
-    ...     RED = "red"
-    ...     GREEN = "green"
-    >>> parse_option(Color, "green", "color") is Color.GREEN
-    True
-    >>> parse_option(Color, "gren", "color")
-    Traceback (most recent call last):
-    pathsum.base.errors.InputError: color is 'gren'; choose 'red' or 'green'; did you mean 'green'?
-    """
-    # A member of another StrEnum is a string too, but equal strings of different enums are not the
-    # same option.
-    if isinstance(value, options):
-        return value
-    if isinstance(value, str) and not isinstance(value, enum.Enum):
-        for member in options:
-            if member.value == value:
-                return member
-    raise _unknown(value, tuple(str(member.value) for member in options), name)
-
-
-def parse_choice(choices: tuple[Choice, ...], value: str, name: str) -> Choice:
-    """`parse_option` for plain strings: `value` if it is one of `choices`.
-
-    >>> parse_choice(("q", "k", "v"), "k", "kind")
-    'k'
-    """
-    for choice in choices:
-        if isinstance(value, str) and choice == value:
-            return choice
-    raise _unknown(value, choices, name)
-
-
-def list_choices(choices: tuple[str, ...]) -> str:
-    """Choices as a phrase for messages.
-
-    >>> list_choices(("zero", "mean", "resample"))
-    "'zero', 'mean' or 'resample'"
-    """
-    quoted = [repr(str(choice)) for choice in choices]
-    if len(quoted) < 2:
-        return "".join(quoted)
-    return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
-
-
-def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
-    wrong = str(value) if isinstance(value, enum.Enum) else value
-    hint = near_misses(wrong, choices) if isinstance(wrong, str) else ""
-    return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
-
-
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with (steps done, total steps, description of the current step)."""
-
-
-def silent(done: int, total: int, what: str) -> None:
-    """The default callback: does nothing."""
-
-
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Make errors of a function name the argument that does not fit its annotation.
+    """Compare the arguments of a function with its annotations at each call.
 
     >>> @checked
     ... def first(words: list[str], k: int = 1) -> list[str]:
-    ...     return [word.upper() for word in words[:k]]
+    ...     return words[:k]
     >>> first(["a", "b"])
-    ['A']
+    ['a']
     >>> first(["a", "b"], "2")
     Traceback (most recent call last):
     pathsum.base.errors.ArgumentError: first: k is '2'; give an integer of at most 64 bits
     """
 
+    defaults = inspect.unwrap(function).__kwdefaults__ or {}
+    callbacks = [name for name, value in defaults.items() if inspect.isfunction(value)]
+
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except PathsumError as error:
-            if not isinstance(error, ArgumentError):
-                raise
-            # Raised by a function that this one called: name this one's argument instead.
-            raise ArgumentError(_wrong(function, args, kwargs) or str(error)) from error
-        except _FROM_INSIDE as error:
-            wrong = _wrong(function, args, kwargs)
-            if wrong is None:
-                raise
-            raise ArgumentError(wrong) from error
+        for name in callbacks:
+            if kwargs.get(name, name) is None:
+                del kwargs[name]
+        hints = _hints(function)
+        for name, value in chain(_positional(function, args), kwargs.items()):
+            if name in hints and not fits(value, hints[name]):
+                what = f"{function.__name__}: {name} is {_shown(value)}"
+                raise ArgumentError(f"{what}; give {_noun(hints[name])}")
+        return function(*args, **kwargs)
 
+    if callbacks:
+        vars(call)["__signature__"] = _with_optional(inspect.signature(function), callbacks)
     return call
+
+
+def _with_optional(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
+    """A signature as `help` shows it, with None as the default of these parameters."""
+    parameters = dict(signature.parameters)
+    for name in names:
+        optional = parameters[name].annotation | None
+        parameters[name] = parameters[name].replace(annotation=optional, default=None)
+    return signature.replace(parameters=list(parameters.values()))
 
 
 def checked_methods(cls: type[C]) -> type[C]:
@@ -150,33 +91,33 @@ def checked_methods(cls: type[C]) -> type[C]:
     return cls
 
 
-def _wrong(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
-    """A sentence about the first argument that does not fit its annotation."""
-    try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return None  # too many arguments or too few; Python's own message says so
-    hints = _hints(function)
-    for name, given in bound.arguments.items():
-        several = bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        for value in given if several else (given,):
-            if name in hints and not fits(value, hints[name]):
-                return f"{function.__name__}: {name} is {_shown(value)}; give {_noun(hints[name])}"
-    return None
+def _positional(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Positional arguments with their names; those of `*names` share one."""
+    names, rest = _names(function)
+    yield from zip(names, args, strict=False)
+    yield from ((rest, value) for value in args[len(names) :])
 
 
+@cache
+def _names(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
+    """The names of positional parameters, and that of `*names`, if there is one."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    rest = [each.name for each in parameters if each.kind is inspect.Parameter.VAR_POSITIONAL]
+    return tuple(each.name for each in parameters if each.kind in kinds), "".join(rest)
+
+
+@cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations; names that modules import only for type checkers are looked up."""
-    names: dict[str, Any] = {}
-    for title, module in list(sys.modules.items()):
-        if title.startswith("pathsum."):
-            names |= {
-                name: value for name, value in vars(module).items() if isinstance(value, type)
-            }
-    try:
-        return typing.get_type_hints(function, localns=names | dict(function.__globals__))
-    except NameError:
-        return {}
+    """The annotations that can be resolved at run time, by parameter."""
+    found: dict[str, Any] = {}
+    for name, annotation in function.__annotations__.items():
+        one = SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found |= typing.get_type_hints(one, inspect.unwrap(function).__globals__)
+        except NameError:  # imported for type checkers only
+            continue
+    return {name: hint for name, hint in found.items() if hint is not Any}
 
 
 def fits(value: object, hint: Any) -> bool:

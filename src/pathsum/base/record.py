@@ -5,6 +5,7 @@ Tensors become nested lists, complex numbers pairs, NaN and infinity null.
 
 import dataclasses
 import enum
+import html
 import io
 import json
 import math
@@ -14,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from torch import Tensor
 
 from pathsum.base.arguments import checked_methods
@@ -260,12 +261,29 @@ class Record:
         return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
 
     def _repr_html_(self) -> str:
-        return self.to_table().to_html()
+        """Everything that `print` shows, for a notebook."""
+        return as_html(self.__rich__())
 
 
 def records() -> dict[str, type[Record]]:
     """Every kind of record whose module has been imported, by kind."""
     return dict(sorted(_RECORDS.items()))
+
+
+def as_html(shown: RenderableType) -> str:
+    """The terminal view as HTML: tables as tables, everything else as it is printed.
+
+    >>> as_html("a < b")
+    '<pre>a &lt; b</pre>'
+    """
+    if isinstance(shown, Table):
+        return shown.to_html()
+    if isinstance(shown, Record):
+        return as_html(shown.__rich__())
+    if isinstance(shown, Group):
+        return "".join(map(as_html, shown.renderables))
+    text = as_text(shown)
+    return f"<pre>{html.escape(text)}</pre>" if text.strip() else ""
 
 
 def as_text(shown: RenderableType) -> str:

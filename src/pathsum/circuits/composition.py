@@ -25,9 +25,10 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
 from pathsum.base import Column, Edge, HeadRead, Progress, Record, Side, Table, silent, text_column
-from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError, InputError
 from pathsum.base.head_id import find_head
+from pathsum.base.options import parse_choice
 from pathsum.base.p_value import LEAST_FITTED, ProbabilityColumn
 from pathsum.circuits.reads_and_writes import (
     KINDS,

@@ -25,8 +25,8 @@ from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
 from pathsum.base import Column, HeadRead, Progress, Record, Table, silent, stacked, text_column
-from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.options import parse_choice
 from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.circuits.composition import (
     MEANING,

@@ -31,9 +31,10 @@ from pathsum.algebra.rotations import (
     spectra_between,
 )
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
-from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.options import parse_choice
 from pathsum.base.p_value import counted_p
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.circuits.token_basis import (

@@ -28,7 +28,7 @@ from torch import Tensor
 from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.algebra.nulls import UnitMoments
-from pathsum.base.arguments import parse_choice
+from pathsum.base.options import parse_choice
 from pathsum.model import Config, Head, Model
 from pathsum.model.folding import fold_read
 from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate

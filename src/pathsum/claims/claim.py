@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pathsum.base import Progress, Record
 from pathsum.base.errors import InputError, NotExactError
@@ -76,6 +76,7 @@ class Measurement:
     note: str = ""
 
 
+@runtime_checkable
 class Results(Protocol):
     """Computes a named result of a model once; claims about the same model share it."""
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
-from pathsum.base.arguments import list_choices
 from pathsum.base.errors import InputError, near_misses
+from pathsum.base.options import list_choices
 
 PlainParams: TypeAlias = dict[str, str | int | bool]
 """Parameters as they are sent: names and plain values."""

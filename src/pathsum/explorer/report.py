@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked, parse_option
+from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.files import check_output, write_output
+from pathsum.base.options import parse_option
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, answer_key
@@ -168,9 +169,9 @@ def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) 
     """Where the page opens: its first view, at the prediction that is explained."""
     if position is None:
         # With a text named, no cell of a pattern is open, whose scores a fragment does not hold.
-        return f"#/{view}?e=0" if fragment else f"#/{view}"
+        return f"#/{view}?example=0" if fragment else f"#/{view}"
     length = len(explorer.session.examples(ModelParams())[0].ids)
-    return f"#/{view}?e=0&t={position_from_end(length, position)}"
+    return f"#/{view}?example=0&position={position_from_end(length, position)}"
 
 
 def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:

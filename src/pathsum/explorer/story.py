@@ -1,10 +1,10 @@
 """`story`: one prediction of a text and its explanation, as numbers and as a sentence.
 
-`StoryBuilder` measures the numbers; `WORDS` holds the templates of the sentence, and `sentence_of`
-fills them.
+`StoryBuilder` measures the numbers; `WORDS` holds the clauses of the sentence, and `sentence_of`
+chooses and fills them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,33 +49,34 @@ MOST = 0.5
 MOST_NAMED, LONGEST_START = 8, 12
 
 WORDS = {
-    "opening": "After “{before}{token}” the model gives “{predicted}” {probability}{first}.",
-    "first": "; {probability} the first time",
-    "first_rise": ", up from {probability} the first time",
+    "opening": "After “{before}{token}” the model gives “{predicted}” {probability}",
+    "first": "; {probability_first} the first time",
+    "first_rises": ", up from {probability_first} the first time",
+    "stop": ".",
     "induction": " This is {induction}: ",
     "one_copies": "{head} attends to “{source}”, which followed “{token}” before",
-    "many_copy": (
-        "{count} heads attend mostly to “{source}”, which followed “{token}” before: {heads}{more}."
-        " Without any one of them “{predicted}” keeps at least {least} ({head} matters most);"
-        " without all {count} it would {change} {probability}."
-    ),
-    "attends": " {head} attends there",
-    "adds_most": " {head}, which adds most to its logit ({share} of {total}), attends to “{source}”"
-    "{itself}",
-    "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”"
-    "{itself}",
-    "because": " {partly}because {writer} {wrote}. Without {writer_name}, its attention there would"
-    " be {weight_without} instead of {weight}, and “{predicted}” would {change} {probability}.",
-    "wrote_previous": "wrote there that “{read}” comes just before it",
-    "wrote": "wrote “{read}” into its {side}",
-    "wrote_something": "wrote into its {side}",
-    "alone": ". Without {name}, “{predicted}” would {change} {probability}.",
-    "mlps_most": " MLPs write most of the logit: {total}, {strongest} alone {share}{after}.",
-    "mlps": " MLPs write {total} of the logit, {strongest} alone {share}{after}.",
-    "mlps_total": "{mlps} of {total}",
-    "mlps_after": "; without {heads} they would write {left}",
+    "comma": ",",
+    "many_copy": "{count} heads attend mostly to “{source}”, which followed “{token}” before: "
+    "{heads}. Without any one of them “{predicted}” keeps at least {least} ({head} matters most); "
+    "without all {count} it would {without_heads}.",
+    "attends_there": " {head} attends there",
+    "adds_most": " {head} adds most to its logit ({share} of {total}) and attends to “{source}”",
+    "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”",
+    "itself": " itself",
+    "because": " because {writer}",
+    "partly_because": " partly because {writer}",
+    "wrote_previous": " wrote there that “{read}” comes just before it",
+    "wrote": " wrote “{read}” into its {side}",
+    "wrote_something": " wrote into its {side}",
+    "without_writer": ". Without {writer_name}, its attention there would be {weight_without} "
+    "instead of {weight}, and “{predicted}” would {without_writer}.",
+    "without_head": ". Without {head_name}, “{predicted}” would {without_head}.",
+    "mlps_most": " MLPs write most of the logit: {mlps} of {total}, {mlp} alone {mlp_share}",
+    "mlps": " MLPs write {mlps} of {total} of the logit, {mlp} alone {mlp_share}",
+    "mlps_without_head": "; without {head_name} they would write {mlps_left}",
+    "mlps_without_heads": "; without these heads they would write {mlps_left}",
 }
-"""The templates of the sentence; every slot in braces is a number, a token or a head."""
+"""The clauses of the sentence; a slot in braces is a number, a token or a head (`slots_of`)."""
 
 
 @dataclass(frozen=True)
@@ -360,149 +361,123 @@ def _wrote(found: Graph, edge: GraphEdge) -> int | None:
 
 def sentence_of(story: Story, trace: Trace) -> Sentence:
     """The story in words."""
-    return _Sentence(story, trace).whole()
+    clauses = "".join(WORDS[name] for name in _clauses(story, trace.tokens[0].tolist()))
+    return fill(clauses, **slots_of(story, trace))
 
 
-class _Sentence:
-    """Fills the templates with the numbers of a story."""
+def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
+    """The names of the clauses that tell a story, in order."""
+    yield "opening"
+    if story.probability_first is not None:
+        yield "first_rises" if story.probability > 2 * story.probability_first else "first"
+    yield "stop"
+    mlps, source = list(_mlp_clauses(story)), story.source
+    if story.head is None or source is None:
+        yield from mlps
+        return
+    # The source is the predicted token, right after an earlier copy of the one at the position.
+    follows = source > 0 and ids[source - 1] == ids[story.position]
+    is_induction = follows and ids[source] == story.token
+    if not is_induction:
+        yield from (*mlps, "adds_most_of_heads" if mlps else "adds_most")
+        if source == story.position:
+            yield "itself"
+    elif len(story.heads) > 1:
+        yield from ("induction", "many_copy")
+        if story.writer is not None:
+            yield "attends_there"
+    else:
+        yield from ("induction", "one_copies")
+        if story.writer is not None:
+            yield "comma"
+    if story.writer is not None:
+        yield from _reason_clauses(story)
+    elif len(story.heads) <= 1 or not is_induction:
+        yield "without_head"
+    if is_induction:
+        yield from mlps
 
-    def __init__(self, story: Story, trace: Trace) -> None:
-        self.story, self.model = story, trace.model
-        self.ids = trace.tokens[0].tolist()
-        self.predicted = Span(token_label(self.model, story.token), "token")
 
-    def whole(self) -> Sentence:
-        story, mlps = self.story, self._mlps()
-        if story.head is None or story.source is None:
-            return concat(self._opening(), mlps)
-        if not self._is_induction(story.source):
-            adds = "adds_most_of_heads" if mlps else "adds_most"
-            return concat(self._opening(), mlps, self._attends(adds, story.head, story.source))
-        opening = fill(WORDS["induction"], induction=strong("induction"))
-        many = len(story.heads) > 1
-        copies = self._attends("many_copy" if many else "one_copies", story.head, story.source)
-        return concat(self._opening(), opening, copies, mlps)
+def _reason_clauses(story: Story) -> Iterator[str]:
+    # If most of the attention stays without the writer, it is not the whole reason.
+    is_part = (story.weight_without or 0.0) > story.weight / 3
+    yield "partly_because" if is_part else "because"
+    if story.wrote is None:
+        yield "wrote_something"
+    else:
+        is_previous = story.side is Side.K and story.wrote + 1 == story.source
+        yield "wrote_previous" if is_previous else "wrote"
+    yield "without_writer"
 
-    def _opening(self) -> Sentence:
-        story = self.story
-        first: Sentence = ()
-        if story.probability_first is not None:
-            rises = story.probability > 2 * story.probability_first
-            words = WORDS["first_rise" if rises else "first"]
-            first = fill(words, probability=percent(story.probability_first))
-        return fill(
-            WORDS["opening"],
-            before=self._word_start(),
-            token=self._token(story.position),
-            predicted=self.predicted,
-            probability=strong(percent(story.probability)),
-            first=first,
-        )
 
-    def _attends(self, words: str, head: str, source: int) -> Sentence:
-        """What the head attends to, and the reason, in the words of a template."""
-        story = self.story
-        named = story.heads[:MOST_NAMED]
-        left = len(story.heads) - len(named)
-        cell = Span(self._label(source), "cell", head, story.position, source)
-        attends = fill(
-            WORDS[words],
-            head=head_span(head),
-            source=cell,
-            token=self._token(story.position),
-            predicted=self.predicted,
-            share=signed(story.share, 1),
-            total=signed(story.total, 1),
-            itself=" itself" if source == story.position else "",
-            count=str(len(story.heads)),
-            heads=join_spans(map(head_span, named)),
-            more=f" and {left} more" if left else "",
-            least=percent(story.probability_without_head or 0.0),
-            **self._change(story.probability_without_heads),
-        )
-        if words != "many_copy":
-            comma = "," if words == "one_copies" and story.writer is not None else ""
-            return concat(attends, comma, self._because() or self._alone(head))
-        if story.writer is None:
-            return attends
-        return concat(attends, fill(WORDS["attends"], head=head_span(head)), self._because())
+def _mlp_clauses(story: Story) -> Iterator[str]:
+    """The MLPs' part, if they write most of the logit, or one of them more than the head."""
+    mlps = story.mlps
+    if mlps is None or not (mlps.total > story.total / 2 or mlps.strongest_share > story.share):
+        return
+    yield "mlps_most" if mlps.total > story.total / 2 else "mlps"
+    # Without the heads, the MLPs above them read less.
+    if mlps.without_heads is not None and mlps.total - mlps.without_heads > mlps.total / 10:
+        yield "mlps_without_heads" if len(story.heads) > 1 else "mlps_without_head"
+    yield "stop"
 
-    def _because(self) -> Sentence:
-        """The lower head that moved the attention there; nothing if there is none."""
-        story = self.story
-        if story.writer is None or story.weight_without is None:
-            return ()
-        return fill(
-            WORDS["because"],
-            # Most of the attention stays without it: it is not the whole reason.
-            partly="partly " if story.weight_without > story.weight / 3 else "",
-            writer=head_span(story.writer),
-            writer_name=story.writer,
-            wrote=self._wrote(),
-            weight=percent(story.weight),
-            weight_without=percent(story.weight_without),
-            predicted=self.predicted,
-            **self._change(story.probability_without),
-        )
 
-    def _wrote(self) -> Sentence:
-        story = self.story
-        side = "key" if story.side is Side.K else "query"
-        if story.wrote is None:
-            return fill(WORDS["wrote_something"], side=side)
-        read = self._token(story.wrote)
-        if story.side is Side.K and story.source is not None and story.wrote == story.source - 1:
-            return fill(WORDS["wrote_previous"], read=read)
-        return fill(WORDS["wrote"], read=read, side=side)
+def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
+    """The slots of `WORDS` for a story."""
+    model, ids = trace.model, trace.tokens[0].tolist()
 
-    def _alone(self, head: str) -> Sentence:
-        return fill(
-            WORDS["alone"],
-            name=head,
-            predicted=self.predicted,
-            **self._change(self.story.probability_without_head),
-        )
+    def token(position: int | None) -> Span:
+        label = "" if position is None else token_label(model, ids[position])
+        return Span(label, "token", position=position)
 
-    def _mlps(self) -> Sentence:
-        """The MLPs' part, if they write most of the logit or one of them more than the head."""
-        mlps, total = self.story.mlps, self.story.total
-        if mlps is None or not (mlps.total > total / 2 or mlps.strongest_share > self.story.share):
-            return ()
-        left, after = mlps.without_heads, ()
-        # Without the heads, the MLPs above them read less.
-        if left is not None and mlps.total - left > mlps.total / 10:
-            heads = "these heads" if len(self.story.heads) > 1 else str(self.story.head)
-            after = fill(WORDS["mlps_after"], heads=heads, left=signed(left, 1))
-        return fill(
-            WORDS["mlps_most" if mlps.total > total / 2 else "mlps"],
-            total=fill(WORDS["mlps_total"], mlps=signed(mlps.total, 1), total=signed(total, 1)),
-            strongest=mlps.strongest,
-            share=signed(mlps.strongest_share, 1),
-            after=after,
-        )
+    def share(value: float | None) -> str:
+        return "" if value is None else percent(value)
 
-    def _change(self, probability: float | None) -> dict[str, str | Span]:
-        after = 0.0 if probability is None else probability
-        change = "drop to" if after < self.story.probability else "rise to"
-        return {"change": change, "probability": strong(percent(after))}
+    def after(value: float | None) -> Sentence:
+        drops = value is None or value < story.probability
+        return concat("drop to " if drops else "rise to ", strong(share(value)))
 
-    def _is_induction(self, source: int) -> bool:
-        """Whether the source is the predicted token, right after an earlier copy of this one."""
-        story, ids = self.story, self.ids
-        return source > 0 and ids[source] == story.token and ids[source - 1] == ids[story.position]
+    head, writer, mlps = story.head or "", story.writer or "", story.mlps
+    left = len(story.heads) - MOST_NAMED
+    return {
+        "before": _word_start([shown_piece(model, one) for one in ids[: story.position + 1]]),
+        "token": token(story.position),
+        "predicted": Span(token_label(model, story.token), "token"),
+        "probability": strong(percent(story.probability)),
+        "probability_first": share(story.probability_first),
+        "induction": strong("induction"),
+        "head": head_span(head),
+        "head_name": head,
+        "source": Span(token(story.source).text, "cell", head, story.position, story.source),
+        "count": str(len(story.heads)),
+        "heads": concat(
+            join_spans(map(head_span, story.heads[:MOST_NAMED])),
+            f" and {left} more" if left > 0 else "",
+        ),
+        "least": share(story.probability_without_head),
+        "without_head": after(story.probability_without_head),
+        "without_heads": after(story.probability_without_heads),
+        "without_writer": after(story.probability_without),
+        "share": signed(story.share, 1),
+        "total": signed(story.total, 1),
+        "writer": head_span(writer),
+        "writer_name": writer,
+        "read": token(story.wrote),
+        "side": "key" if story.side is Side.K else "query",
+        "weight": percent(story.weight),
+        "weight_without": share(story.weight_without),
+        "mlps": "" if mlps is None else signed(mlps.total, 1),
+        "mlp": "" if mlps is None else mlps.strongest,
+        "mlp_share": "" if mlps is None else signed(mlps.strongest_share, 1),
+        "mlps_left": "" if mlps is None else signed(mlps.without_heads or 0.0, 1),
+    }
 
-    def _word_start(self) -> str:
-        """The beginning of the word that the token at the position continues."""
-        pieces = [shown_piece(self.model, token) for token in self.ids]
-        start = self.story.position
-        while start > 0 and pieces[start][:1].isalpha() and pieces[start - 1][-1:].isalpha():
-            start -= 1
-        text = "".join(pieces[start : self.story.position]).lstrip()
-        # Random tokens in a row are no word.
-        return "" if len(text) > LONGEST_START else text
 
-    def _token(self, position: int) -> Span:
-        return Span(self._label(position), "token", position=position)
-
-    def _label(self, position: int) -> str:
-        return token_label(self.model, self.ids[position])
+def _word_start(pieces: list[str]) -> str:
+    """The beginning of the word that the last piece continues."""
+    start = len(pieces) - 1
+    while start > 0 and pieces[start][:1].isalpha() and pieces[start - 1][-1:].isalpha():
+        start -= 1
+    text = "".join(pieces[start:-1]).lstrip()
+    # Random tokens in a row are no word.
+    return "" if len(text) > LONGEST_START else text

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import HeadId, LogitsRead, MlpRead, Progress, Source, Value, silent
-from pathsum.base.arguments import parse_option
+from pathsum.base.options import parse_option
 from pathsum.base.shapes import (
     AtSources,
     HeadPattern,

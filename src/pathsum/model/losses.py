@@ -7,15 +7,15 @@ custom function (`find_metric`, `predicted_batches`).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, ratio
+from pathsum.base.options import parse_choice
 from pathsum.base.shapes import Logits, Stream, Tokens
 from pathsum.model.forward import run_logits
 from pathsum.model.sequences import (
@@ -186,8 +186,8 @@ def counted_sums(
 if TYPE_CHECKING:
     MetricName: TypeAlias = Literal["loss", "error"] | PredictionMetric
 else:
-    # Anything may be passed at run time; `find_metric` raises a clear error if it is not a metric.
-    MetricName = Any
+    # `find_metric` names the choices.
+    MetricName = str | Callable[..., Tensor]
 """The loss in nats, the share of predictions that are not the target ("error"), or a function of
 logits [n, vocab] and targets [n] that gives one number each, the lower the better."""
 

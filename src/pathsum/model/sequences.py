@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     OneSequence: TypeAlias = str | Sequence[int] | Tensor
     TextOrTokens: TypeAlias = OneSequence | Iterable[OneSequence] | Corpus
 else:
-    # Anything may be passed at run time; `_parts` raises a clear error for what cannot be read.
-    OneSequence = TextOrTokens = Any
+    # Items are checked when they are read, with better errors than their types could give.
+    OneSequence = TextOrTokens = str | Tensor | Iterable[object] | Corpus
 """A text, token ids ([pos] or [n, pos]), an iterable of texts or of ids, or a corpus."""
 
 TokenBatches: TypeAlias = list[Int[Tensor, "_ _"]]

@@ -10,8 +10,7 @@ from pathsum.base.errors import InputError, PathsumError
 from pathsum.base.site import Side, Site
 from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence
-from pathsum.paths.edge_cuts import Reference
-from pathsum.paths.edges import node_position, side_of
+from pathsum.paths.edges import Reference, node_position, side_of
 from pathsum.paths.graph import (
     Graph,
     GraphEdge,

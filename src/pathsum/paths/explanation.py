@@ -17,10 +17,10 @@ from torch import Tensor
 
 from pathsum.base import Progress, Record, Table, silent, stacked
 from pathsum.base.errors import InputError
-from pathsum.model import HeadId, Path, Source, Trace
+from pathsum.model import HeadId, Path, Trace
 from pathsum.paths.attribution import SHOWN, LogitAttribution
 from pathsum.paths.flows import gradient_at_top
-from pathsum.paths.frozen import Frozen, FrozenLayer
+from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.search import TopPaths
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
@@ -79,46 +79,17 @@ def routes(
 def source_values(
     frozen: Frozen, target: Target, listed: Sequence[Path]
 ) -> Float[Tensor, "path pos"]:
-    """The contribution of each source position along each path; they sum to the path's value.
-
-    Paths that enter one layer below the same heads need one gradient, at the values of all heads
-    of that layer; only the gradients below the last such heads are kept.
-    """
-    above: list[tuple[HeadId, Float[Tensor, "1 pos d"]]] = []
+    """The contribution of each source position along each path; they sum to the path's value."""
     top = gradient_at_top(frozen, target.rows(slice(1)))
-
-    def below(heads: tuple[HeadId, ...]) -> Float[Tensor, "1 pos d"]:
-        shared = 0
-        for (known, _), head in zip(above, reversed(heads), strict=False):
-            if known != head:
-                break
-            shared += 1
-        del above[shared:]
-        for head in reversed(heads[: len(heads) - shared]):
-            under = above[-1][1] if above else top
-            above.append((head, frozen.through_adjoint([head], under)))
-        return above[-1][1] if above else top
-
-    found: dict[Path, Tensor] = {}
-    groups: dict[tuple[tuple[HeadId, ...], int], list[Path]] = {}
-    for path in sorted(listed, key=lambda path: path.heads[::-1]):
-        if path.heads:
-            groups.setdefault((path.heads[1:], path.heads[0].layer), []).append(path)
-        else:
-            found[path] = (frozen.source(path.source) * top)[0].sum(-1)
-    layers: dict[int, FrozenLayer] = {}
-    values: dict[tuple[Source, int], Tensor] = {}
-    for (heads, entered), members in groups.items():
-        layer = layers.setdefault(entered, frozen.layer(entered))
-        at_values = layer.mix_adjoint(layer.write_adjoint(below(heads)[None]))[0, 0]
-        for path in members:
-            place = (path.source, entered)
-            if place not in values:
-                read = layer.read(frozen.source(path.source)[None])[0, 0]
-                values[place] = layer.per_head(read)
-            at = path.heads[0].head
-            found[path] = (values[place][at] * at_values[at]).sum(-1)
-    return torch.stack([found[path] for path in listed])
+    below: dict[tuple[HeadId, ...], Float[Tensor, "1 pos d"]] = {(): top}
+    found: list[Tensor] = []
+    for path in listed:
+        for number in reversed(range(len(path.heads))):
+            upper = path.heads[number:]
+            if upper not in below:
+                below[upper] = frozen.through_adjoint(upper[:1], below[upper[1:]])
+        found.append((frozen.source(path.source) * below[path.heads])[0].sum(-1))
+    return torch.stack(found)
 
 
 def _strongest_ways(

@@ -17,13 +17,14 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.seeds import seeded
-from pathsum.base import Column, Estimate, Progress, Record, Table, parse_option, silent
+from pathsum.base import Column, Estimate, Progress, Record, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.base.site import Site
@@ -31,16 +32,17 @@ from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
-from pathsum.paths.edge_cuts import (
+from pathsum.paths.edges import (
     Reference,
     is_written,
+    random_order,
     reference_writes,
     values_with_only,
     values_without,
 )
-from pathsum.paths.edges import random_order
 from pathsum.paths.gradients import gradient_order
-from pathsum.paths.graph import Graph, Prediction
+from pathsum.paths.graph import Graph
+from pathsum.paths.target import Prediction
 
 # Sizes that a curve has by default.
 _POINTS = 8
@@ -64,13 +66,13 @@ class FaithfulnessPoint:
     its `null` is their mean, its `p` how many of them keep as much.
     """
 
-    edges: int
-    value: Estimate
-    kept: Estimate
-    damage: Estimate
-    random: Estimate | None
-    eap: Estimate | None
-    eap_ig: Estimate | None
+    edges: Annotated[int, Column("edges")]
+    value: Annotated[Estimate, Column("value", "+.2f")]
+    kept: Annotated[Estimate, Column("kept", ".1%"), Column("p", ".2g", part="p")]
+    damage: Annotated[Estimate, Column("damage", ".1%")]
+    random: Annotated[Estimate | None, Column("random", ".1%")]
+    eap: Annotated[Estimate | None, Column("EAP", ".1%")]
+    eap_ig: Annotated[Estimate | None, Column("EAP-IG", ".1%")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,22 +107,14 @@ class Faithfulness(Record, kind="faithfulness"):
         """One dictionary per size."""
         return self.to_table().to_dicts()
 
-    def to_table(self) -> Table:
-        """One size per row."""
-        columns = (
-            Column("edges"),
-            *(Column("value", "+.2f"), Column("kept", ".1%"), Column("damage", ".1%")),
-            *(Column("random", ".1%"), Column("p", ".2g")),
-            *(Column("EAP", ".1%"), Column("EAP-IG", ".1%")),
-        )
-        rows = tuple(
-            (
-                *(point.edges, point.value.value, point.kept.value, point.damage.value),
-                *(_value(point.random), point.kept.p),
-                *(_value(point.eap), _value(point.eap_ig)),
-            )
-            for point in self.points
-        )
+    @property
+    def table_title(self) -> str:
+        """The model and the prediction."""
+        return f"{self.model}: {self.target}"
+
+    @property
+    def table_note(self) -> str:
+        """Definitions of the columns."""
         over = f", over {self.prompts} prompts" if self.prompts > 1 else ""
         note = (
             f"kept: (value − {self.empty.value:+.2f}) / ({self.full.value:+.2f} − "
@@ -130,7 +124,7 @@ class Faithfulness(Record, kind="faithfulness"):
         )
         if self.draws:
             note += f"; random: mean of {self.draws} circuits of the same size"
-        return Table(columns, rows, title=f"{self.model}: {self.target}", note=note)
+        return note
 
 
 @dataclass(frozen=True)
@@ -353,7 +347,3 @@ def _check_range(curve: Curve, start: Trace, position: int) -> None:
             "is nothing for a circuit to keep; choose another reference, such as 'zero' or a "
             "prompt with another answer"
         )
-
-
-def _value(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.value

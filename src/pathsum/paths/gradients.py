@@ -20,7 +20,7 @@ from pathsum.model.edits import SourceOutput, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
-from pathsum.model.weights import LayerWeights, layer_of_one_head, one_head
+from pathsum.model.weights import LayerWeights
 from pathsum.paths.edges import (
     best_first,
     edge_between,
@@ -109,11 +109,8 @@ class _Gradients:
         """At the stream, position by position, as the three reads of a head node see it."""
         head, here = node.head, node_position(node)
         assert head is not None
-        whole, at, kv = self.run.weights.layers[head.layer], 0, 0
-        config, layer = one_head(self.config), layer_of_one_head(self.config, whole, head.head)
-        if self.config.qk_norm == "rms_all":
-            config, layer = self.config, whole
-            at, kv = head.head, kv_head(config, head.head)
+        config, layer = self.config, self.run.weights.layers[head.layer]
+        at, kv = head.head, kv_head(config, head.head)
         stream = self.run.streams[head.layer].detach().requires_grad_()
         read = transformer.attention_read(config, layer, stream)[0]
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)

@@ -35,14 +35,14 @@ from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
 from pathsum.base.sentence import Sentence, plain_text
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import Trace
 from pathsum.paths.edges import best_first, side_of
 from pathsum.paths.sentence import write_sentence
-from pathsum.paths.target import Target
+from pathsum.paths.target import Prediction
 
 if TYPE_CHECKING:
+    from pathsum.model import Trace
     from pathsum.model.sequences import TextOrTokens
-    from pathsum.paths.edge_cuts import Reference
+    from pathsum.paths.edges import Reference
     from pathsum.paths.faithfulness import Baseline, Faithfulness
     from pathsum.paths.graph_views import GraphDiff
 
@@ -57,29 +57,6 @@ class Method(enum.StrEnum):
     IG = "ig"
     CUT = "cut"
     KEEP = "keep"
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """The run that a graph explains, and which number of it."""
-
-    trace: Trace
-    target: Target
-    sequence: int = 0
-    other: Trace | None = None
-    """The run from which edges are taken when they are cut, if one was given."""
-
-    def alone(self) -> tuple[Trace, Target]:
-        """The run of the one sequence up to the prediction, and the target there."""
-        target = self.target.rows(slice(self.sequence, self.sequence + 1))
-        return one_sequence(self.trace, self.sequence, int(target.positions[0]) + 1), target
-
-
-def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
-    """The unedited run of one sequence, up to a length; a batch of one is that of all."""
-    row = sequence if len(trace.tokens) > 1 else 0
-    whole = trace.tokens[row : row + 1, :length].shape == trace.tokens.shape
-    return trace if whole else trace.prefix(row, length)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from pathsum.model.grouped_query import kv_head
 from pathsum.paths.attention import Attention, Inputs
 from pathsum.paths.edges import edge_between, node_position, side_of
 from pathsum.paths.flows import FrozenRow, direct_shares
-from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut, Prediction
+from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
+from pathsum.paths.target import Prediction
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
 CANCELED = 0.5

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pathsum.base.arguments import checked_methods, list_choices
+from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, near_misses
+from pathsum.base.options import list_choices
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
 

@@ -17,18 +17,19 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import Site
 from pathsum.model import Trace
-from pathsum.paths.edge_cuts import (
+from pathsum.paths.edges import (
     Reference,
     is_written,
+    node_position,
     reference_writes,
+    side_of,
     values_with_only,
     values_without,
 )
-from pathsum.paths.edges import node_position, side_of
 from pathsum.paths.gradients import GradientScores
-from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, Prediction, layer_of
+from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, layer_of
 from pathsum.paths.growth import Growth, grow_circuit
-from pathsum.paths.target import Target
+from pathsum.paths.target import Prediction, Target
 
 
 @checked

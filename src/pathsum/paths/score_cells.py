@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pathsum.base import Column, Part, Record, Table, text_column
 from pathsum.base.errors import InputError
+from pathsum.base.table import rows_table
 from pathsum.model import HeadId
 from pathsum.model.sequences import require_position
 from pathsum.model.transformer import pattern_at
@@ -25,11 +26,11 @@ class CellTerm(Record, kind="cell-term"):
     `attention_without` is the softmax of the whole row with the term removed from all of it.
     """
 
-    query: Part
-    key: Part
-    group: Group
-    score: float
-    attention_without: float
+    query: Annotated[Part, text_column("query part")]
+    key: Annotated[Part, text_column("key part")]
+    group: Annotated[Group, text_column("group")]
+    score: Annotated[float, Column("score", "+.3f")]
+    attention_without: Annotated[float, Column("attention without")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,27 +58,22 @@ class ScoreCell(Record, kind="score-cell"):
     parts: PartKind
     remainder: float
 
-    def to_table(self) -> Table:
-        """One row per term."""
-        rows = tuple(
-            (str(term.query), str(term.key), term.group, term.score, term.attention_without)
-            for term in self.terms
-        )
-        return Table(
-            (
-                text_column("query part"),
-                text_column("key part"),
-                text_column("group"),
-                Column("score", "+.3f"),
-                Column("attention without"),
-            ),
-            rows,
-            title=f"{self.head}: {self.destination_text} at {self.destination} → "
+    @property
+    def table_title(self) -> str:
+        """The cell, its score and its attention."""
+        return (
+            f"{self.head}: {self.destination_text} at {self.destination} → "
             f"{self.source_text} at {self.source}, score {self.score:+.3f}, "
-            f"attention {self.attention:.3f}",
-            note=f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
-            f"{len(rows)} of {self.count:,} terms, the others {self.rest:+.3f}; "
-            f"remainder {self.remainder:.1e}",
+            f"attention {self.attention:.3f}"
+        )
+
+    @property
+    def table_note(self) -> str:
+        """The four groups, and the sum of the terms that are not listed."""
+        return (
+            f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
+            f"{len(self.terms)} of {self.count:,} terms, the others {self.rest:+.3f}; "
+            f"remainder {self.remainder:.1e}"
         )
 
 
@@ -89,13 +85,13 @@ class SummaryTerm(Record, kind="summary-term"):
     is the term's value where it is farthest from its row's mean.
     """
 
-    query: str
-    key: str
-    group: str
-    spread: float
-    largest: float
-    destination: int
-    source: int
+    query: Annotated[str, text_column("query part")]
+    key: Annotated[str, text_column("key part")]
+    group: Annotated[str, text_column("group")]
+    spread: Annotated[float, Column("spread")]
+    largest: Annotated[float, Column("farthest", "+.3f")]
+    destination: Annotated[int, Column("destination")]
+    source: Annotated[int, Column("source")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,28 +111,12 @@ class ScoreSummary(Record, kind="score-summary"):
 
     def to_table(self) -> Table:
         """Groups first, then terms."""
-        rows = tuple(
-            (
-                *(term.query, term.key, term.group, term.spread, term.largest),
-                f"{term.destination} → {term.source}",
-            )
-            for term in (*self.groups, *self.terms)
-        )
         shown = min(len(self.terms), self.count)
-        return Table(
-            (
-                text_column("query part"),
-                text_column("key part"),
-                text_column("group"),
-                Column("spread"),
-                Column("farthest", "+.3f"),
-                text_column("at dest → src"),
-            ),
-            rows,
-            title=f"{self.head}: what its scores are made of",
-            note=f"spread: rms within rows, which is what the softmax sees; {shown} of "
-            f"{self.count:,} terms; remainder {self.remainder:.1e}",
+        note = (
+            f"spread: rms within rows, which is what the softmax sees; {shown} of "
+            f"{self.count:,} terms; remainder {self.remainder:.1e}"
         )
+        return rows_table((*self.groups, *self.terms), f"{self.head}: terms of its scores", note)
 
 
 def rank_cell(

@@ -1,11 +1,12 @@
 """Target: the number that is explained, a logit at one position of each sequence.
 
+`Prediction` is the target in one sequence of a run.
 `Measure` is what interventions are measured by: a target, or any function of the logits.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -25,8 +26,8 @@ Versus: TypeAlias = TokenName | Literal["mean"] | None
 if TYPE_CHECKING:
     Metric: TypeAlias = Callable[[Logits], Float[Tensor, " batch"]]
 else:
-    # Anything may be passed at run time; `find_measure` says what is not a function.
-    Metric = Any
+    # `find_measure` checks what a function returns.
+    Metric = Callable[..., Tensor]
 """A function of the logits, [batch, pos, vocab], that gives one number per sequence."""
 
 
@@ -111,6 +112,29 @@ class Target:
         if isinstance(self.versus, Tensor):
             return columns - table[:, self.versus]
         return columns if self.versus is None else columns - mean()
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The run of a prediction, and which number of it is explained."""
+
+    trace: Trace
+    target: Target
+    sequence: int = 0
+    other: Trace | None = None
+    """The run from which edges are taken when they are cut, if one was given."""
+
+    def alone(self) -> tuple[Trace, Target]:
+        """The run of the one sequence up to the prediction, and the target there."""
+        target = self.target.rows(slice(self.sequence, self.sequence + 1))
+        return one_sequence(self.trace, self.sequence, int(target.positions[0]) + 1), target
+
+
+def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
+    """The unedited run of one sequence, up to a length; a batch of one is that of all."""
+    row = sequence if len(trace.tokens) > 1 else 0
+    whole = trace.tokens[row : row + 1, :length].shape == trace.tokens.shape
+    return trace if whole else trace.prefix(row, length)
 
 
 def find_target(

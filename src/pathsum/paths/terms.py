@@ -4,9 +4,9 @@ Gain of order n = loss with paths of order < n − loss with paths of order ≤ 
 patterns. Order 0 is compared with a uniform guess.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
@@ -27,10 +27,11 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.arguments import checked
+from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
 from pathsum.base.shapes import Stream, Tokens
-from pathsum.base.table import Cell
+from pathsum.base.table import Cell, rows_table
 from pathsum.model import HeadId, HeadName, Model, Path, Recording
 from pathsum.model.forward import run
 from pathsum.model.losses import (
@@ -117,11 +118,11 @@ class TermSetGain(Record, kind="term-set-gain"):
     overlap.
     """
 
-    name: str
-    order: int
+    name: Annotated[str, text_column("terms")]
+    order: Annotated[int, Column("order")]
     terms: int
-    alone: Estimate
-    given_others: Estimate
+    alone: Annotated[Estimate, Column("alone", ".4f")]
+    given_others: Annotated[Estimate, *interval_columns("given others", ".4f")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,19 +164,11 @@ class TermImportance(Record, kind="term-importance"):
     def sets_table(self) -> Table:
         """One row per set of terms, the most useful first."""
         ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
-        rows = tuple(
-            (found.name, found.order, found.alone.value, *found.given_others.with_interval)
-            for found in ranked
-        )
-        columns = (
-            *(text_column("terms"), Column("order"), Column("alone", ".4f")),
-            *interval_columns("given others", ".4f"),
-        )
         note = (
             "alone: gain when added to the paths of lower order; given others: cost of removing it "
             "from all paths of its order and lower (with 95 % interval)"
         )
-        return Table(columns, rows, title=f"by set of terms, gain in {self.unit}", note=note)
+        return rows_table(ranked, f"by set of terms, gain in {self.unit}", note)
 
 
 @torch.no_grad()
@@ -252,26 +245,6 @@ def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpO
         )
 
 
-def _rests(model: Model, sets: Sequence[TermSet]) -> list[int | None]:
-    """For each set, the number of the one that has all other chains of its order, if any."""
-    config = model.config
-    chains = [frozenset(terms.chains) for terms in sets]
-    by_size: dict[tuple[int, int], list[int]] = {}
-    for number, terms in enumerate(sets):
-        by_size.setdefault((terms.order, len(chains[number])), []).append(number)
-    found: list[int | None] = []
-    for number, terms in enumerate(sets):
-        every = math.comb(config.n_layers, terms.order) * config.n_heads**terms.order
-        as_large = by_size.get((terms.order, every - len(chains[number])), ())
-        others = (other for other in as_large if chains[number].isdisjoint(chains[other]))
-        found.append(next(others, None))
-    return found
-
-
-# Logits of a uniform guess held at a time.
-_GUESSES = 1 << 22
-
-
 class _Losses:
     """Losses of truncated sums, sequence by sequence."""
 
@@ -286,7 +259,6 @@ class _Losses:
     ) -> None:
         self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
         self.first, self.metric, self.unit = first, scored.metric, scored.unit
-        self.rests = _rests(model, sets)
 
     @property
     def streams(self) -> int:
@@ -295,7 +267,7 @@ class _Losses:
         return 1 + 3 * config.n_layers * config.d_model // config.d_vocab_out
 
     def measure(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
-        """Of a uniform guess, of every order, of every set alone, and without every set."""
+        """Losses: uniform, each order, each set added, each set removed."""
         tokens, targets = piece
         truncated = truncate(
             run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
@@ -304,21 +276,14 @@ class _Losses:
         def losses(stream: Stream) -> SequenceLosses:
             return truncated.losses(stream, self.first, targets, self.metric)
 
-        alone: list[SequenceLosses] = []
-        removed: dict[int, SequenceLosses] = {}
-        for number, terms in enumerate(self.sets):
+        added: list[SequenceLosses] = []
+        removed: list[SequenceLosses] = []
+        for terms in self.sets:
             parts = [truncated.term(chain) for chain in terms.chains]
             written = sum(parts[1:], start=parts[0])
-            below, whole = truncated.last[terms.order - 1], truncated.last[terms.order]
-            alone.append(losses(below + written))
-            if self.rests[number] is None:
-                removed[number] = losses(whole - written)
-        # All paths without a set are those of lower order with the rest.
-        without = [
-            removed[number] if rest is None else alone[rest]
-            for number, rest in enumerate(self.rests)
-        ]
-        return [self._uniform(targets), *map(losses, truncated.last), *alone, *without]
+            added.append(losses(truncated.last[terms.order - 1] + written))
+            removed.append(losses(truncated.last[terms.order] - written))
+        return [self._uniform(targets), *map(losses, truncated.last), *added, *removed]
 
     def _uniform(self, targets: Tokens) -> SequenceLosses:
         """The score of a uniform guess."""
@@ -328,7 +293,7 @@ class _Losses:
         known, place = wanted.unique(return_inverse=True)
         guesses = [
             self.metric(torch.zeros(len(block), outputs).to(block.device, torch.float64), block)
-            for block in known.split(max(1, _GUESSES // outputs))
+            for block in known.split(batch_size(8 * outputs))
         ]
         return counted_sums(counted, torch.cat(guesses)[place])
 

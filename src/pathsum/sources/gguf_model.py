@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import ConfigError, FileError, near_misses
+from pathsum.base.options import parse_choice
 from pathsum.model import Model, Weights
 from pathsum.model.config import Config
 from pathsum.sources.families.rotary import (

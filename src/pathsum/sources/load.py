@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 from pathsum.base import Progress, silent
-from pathsum.base.arguments import checked, parse_choice
+from pathsum.base.arguments import checked
 from pathsum.base.errors import FileError, InputError, near_misses
 from pathsum.base.files import exists, first_bytes, read_object
+from pathsum.base.options import parse_choice
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.sources.checkpoint_folder import SAFETENSORS

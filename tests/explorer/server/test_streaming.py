@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from tests.explorer.variants import ALL
+from tests.waiting import until
 
 from pathsum.base import Progress
 from pathsum.base.errors import InputError
@@ -132,3 +134,53 @@ def test_who_waits_in_the_queue_is_told(asked: Asking, slow: Slow) -> None:
     for other in others:
         other.close()
     assert json.loads(found.readline())["what"] in ("", "step by step")
+
+
+def test_too_many_questions_are_told_when_to_come_back(
+    asked: Asking, explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All slow threads compute, one question waits, the next is refused; who leaves makes room."""
+    go_on, computed = threading.Event(), list[str]()
+
+    def slow(_: str, params: dict[str, str], *__: object) -> bytes:
+        computed.append(params["model"])
+        assert go_on.wait(20)
+        return b"done"
+
+    monkeypatch.setattr(explorer, "ask", slow)
+    monkeypatch.setattr("pathsum.explorer.explorer.MAX_WAITING", 1)
+    names = [f"a{number}" for number in range(SLOW_THREADS)]
+    first = [asked("atlas", {"model": name}) for name in names]
+    until(lambda: len(computed) == len(names))
+    waiting = asked("atlas", {"model": "leaves"})
+    until(lambda: len(explorer._slow._submitted) == len(names) + 1)
+    refused = asked("atlas", {"model": "refused"}).getresponse()
+    assert refused.status == 503 and refused.headers["Retry-After"] == "2"
+    waiting.close()
+    until(lambda: any(one.cancelled() for one in explorer._slow._submitted))
+    last = asked("atlas", {"model": "last"})
+    go_on.set()
+    for one in (*first, last):
+        assert one.getresponse().status == 200
+    assert sorted(computed) == [*names, "last"]
+
+
+def test_connections_above_the_limit_are_refused(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pathsum.explorer.server.running.MAX_CONNECTIONS", 3)
+    server = ExplorerServer(explorer, port=0, token="").start()
+    address = ("127.0.0.1", server.names.port)
+    try:
+        idle = [socket.create_connection(address, timeout=60) for _ in range(3)]
+        time.sleep(0.1)
+        for status in (503, 200):
+            connection = http.client.HTTPConnection(*address, timeout=60)
+            connection.request("GET", "/")
+            assert connection.getresponse().status == status
+            connection.close()
+            for one in idle:
+                one.close()
+            time.sleep(0.1)
+    finally:
+        server.close()

@@ -101,12 +101,6 @@ export class CircuitGraph {
     return FIRST_SHARES.find((share) => this.shown(share, none).length >= FEWEST_EDGES) ?? FIRST_SHARES[FIRST_SHARES.length - 1]!;
   }
 
-  /** What writes most to the logit, if that is an MLP. */
-  get topMlp(): Edge | null {
-    const first = this.inputs(this.target.id).find((edge) => edge.share > 0);
-    return first?.from.startsWith("mlp") ? first : null;
-  }
-
   /** Edges reachable from the prediction through edges of at least this share, or into nodes that are open. */
   shown(share: number, open: ReadonlySet<string>): readonly Edge[] {
     const least = share * Math.abs(this.answer.total);
@@ -126,44 +120,10 @@ export class CircuitGraph {
     return [...found.values()];
   }
 
-  /** Why a head at a position looked where it looked: the lower head that did most, in its keys there or its query. */
-  reason(node: string): Reason | null {
-    const attended = this.nodes.get(node)?.attended;
-    if (!attended) return null;
-    const at = this.nodes.get(node)?.position;
-    for (const kind of ["k", "q"] as const) {
-      const place = kind === "k" ? attended.source : at;
-      for (const edge of this.inputs(node, kind)) {
-        const writer = this.nodes.get(edge.from);
-        if (!writer?.isHead || writer.position !== place || edge.share <= 0) continue;
-        const wrote = this.inputs(edge.from, "v")[0];
-        const position = wrote === undefined ? undefined : this.nodes.get(wrote.from)?.position;
-        return { edge, kind, writer, wrote: position ?? null };
-      }
-    }
-    return null;
-  }
-
-  /** Other heads that wrote at least half as much as the reason into the same key or query. */
-  alsoWrote({ edge, kind, writer }: Reason): readonly Edge[] {
-    return this.inputs(edge.to, kind).filter((each) => {
-      const other = this.nodes.get(each.from);
-      return each.id !== edge.id && other?.isHead && other.position === writer.position && each.share >= edge.share / 2;
-    });
-  }
-
   /** The head that raises the prediction most. */
   get top(): Edge | null {
     return this.inputs(this.target.id).find((edge) => this.nodes.get(edge.from)?.isHead && edge.share > 0) ?? null;
   }
-}
-
-export interface Reason {
-  readonly edge: Edge;
-  readonly kind: "q" | "k";
-  readonly writer: Node;
-  /** The position of what the writer had read. */
-  readonly wrote: number | null;
 }
 
 function layerOfComponent(component: string): number {

@@ -14,58 +14,25 @@ interface Palette {
   negative: readonly Rgb[];
 }
 
+const rgb = (hex: string): Rgb => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16)) as unknown as Rgb;
+const ramps = (...hex: string[]): readonly Rgb[] => hex.map(rgb);
+
 const PALETTES: Record<Mode, Palette> = {
   light: {
-    paper: [255, 255, 255],
-    ink: [28, 28, 30],
-    faint: [140, 140, 146],
-    sequential: [
-      [255, 255, 255],
-      [224, 214, 240],
-      [173, 148, 214],
-      [116, 80, 175],
-      [63, 24, 125],
-    ],
-    positive: [
-      [255, 255, 255],
-      [201, 223, 243],
-      [116, 173, 222],
-      [35, 111, 182],
-      [8, 60, 120],
-    ],
-    negative: [
-      [255, 255, 255],
-      [253, 221, 190],
-      [245, 166, 92],
-      [212, 96, 14],
-      [138, 52, 0],
-    ],
+    paper: rgb("#ffffff"),
+    ink: rgb("#1c1c1e"),
+    faint: rgb("#8c8c92"),
+    sequential: ramps("#ffffff", "#e0d6f0", "#ad94d6", "#7450af", "#3f187d"),
+    positive: ramps("#ffffff", "#c9dff3", "#74adde", "#236fb6", "#083c78"),
+    negative: ramps("#ffffff", "#fdddbe", "#f5a65c", "#d4600e", "#8a3400"),
   },
   dark: {
-    paper: [24, 25, 28],
-    ink: [234, 234, 238],
-    faint: [140, 141, 150],
-    sequential: [
-      [24, 25, 28],
-      [68, 54, 104],
-      [112, 86, 172],
-      [165, 140, 224],
-      [224, 211, 255],
-    ],
-    positive: [
-      [24, 25, 28],
-      [23, 50, 78],
-      [33, 92, 147],
-      [84, 156, 219],
-      [186, 221, 255],
-    ],
-    negative: [
-      [24, 25, 28],
-      [74, 42, 14],
-      [140, 75, 16],
-      [224, 134, 50],
-      [255, 211, 166],
-    ],
+    paper: rgb("#18191c"),
+    ink: rgb("#eaeaee"),
+    faint: rgb("#8c8d96"),
+    sequential: ramps("#18191c", "#443668", "#7056ac", "#a58ce0", "#e0d3ff"),
+    positive: ramps("#18191c", "#17324e", "#215c93", "#549cdb", "#baddff"),
+    negative: ramps("#18191c", "#4a2a0e", "#8c4b10", "#e08632", "#ffd3a6"),
   },
 };
 

@@ -1,4 +1,4 @@
-import { getContext, setContext } from "svelte";
+import { getContext, setContext, tick } from "svelte";
 import type { ModelInfo, TextParams, Vocabulary } from "../generated/answers";
 import { Keyboard } from "./keyboard.svelte";
 import type { Source } from "./source";
@@ -6,6 +6,9 @@ import type { UrlState } from "./state.svelte";
 import type { Theme } from "./theme.svelte";
 import { label } from "./tokens";
 import { TriedTexts } from "./tried.svelte";
+
+/** How long printing waits for answers. */
+const PATIENCE_MS = 60_000;
 
 /** What the status line says; a view fills in its own parts. */
 export interface Status {
@@ -23,7 +26,7 @@ export class Explorer {
   vocabulary = $state.raw<Vocabulary | null>(null);
   status = $state.raw<Status>({});
   reachable = $state(true);
-  /** A picture is being made: parts that load when they are seen are loaded, and everything is drawn. */
+  /** The page is being printed: parts that load when they are seen are loaded. */
   whole = $state(false);
   info = $state.raw<ModelInfo>() as ModelInfo;
   /** The text whose story was told last, and the position that it is about: other views open there. */
@@ -46,7 +49,20 @@ export class Explorer {
 
   /** Whether spaces are marked in running text (`·`); tables mark them always. */
   get visibleSpaces(): boolean {
-    return this.url.get("ws") === "1";
+    return this.url.get("spaces");
+  }
+
+  /** Prints the view, including what is scrolled out of sight or not loaded yet. */
+  async print(): Promise<void> {
+    this.whole = true;
+    try {
+      await tick();
+      for (let ms = 0; this.source.pending > 0 && ms < PATIENCE_MS; ms += 50) await new Promise((done) => setTimeout(done, 50));
+      await tick();
+      window.print();
+    } finally {
+      this.whole = false;
+    }
   }
 
   /** A token as tables and labels show it, by id. */

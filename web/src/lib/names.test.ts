@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import file from "../../../tests/names_examples.json";
 import { parseEdge, parseHead, parseHeadEdge, parsePath, pathFormula, printEdge, printPath, unknownNames } from "./names";
+import { memoryPlace } from "./state";
+import { UrlState } from "./state.svelte";
 
 interface Examples {
   heads: { text: string; layer: number; head: number }[];
@@ -36,11 +38,11 @@ describe("names", () => {
 
   it("finds what a link names in vain", () => {
     const heads = ["L0H0", "L0H1", "L1H0"];
-    const unknown = (state: Record<string, string>) => unknownNames((key) => state[key], heads);
+    const unknown = (state: Record<string, string>) => unknownNames(new UrlState(memoryPlace(`#/text?${new URLSearchParams(state)}`), ["text"]), heads);
     expect(unknown({})).toEqual([]);
-    expect(unknown({ h: "L0H1", pin: "L0H0,L1H0", edge: "L0H1→L1H0.k" })).toEqual([]);
-    expect(unknown({ h: "L9H9", pin: "L0H0,x", n: "L9H9" })).toEqual(["L9H9", "x"]);
-    expect(unknown({ ph: "L9H9", pair: "L0H0~L5H0", many: "L0H0,L2H0" })).toEqual(["L9H9", "L2H0"]);
+    expect(unknown({ head: "L0H1", pinned: "L0H0,L1H0", edge: "L0H1→L1H0.k" })).toEqual([]);
+    expect(unknown({ head: "L9H9", pinned: "L0H0,x", node: "L9H9" })).toEqual(["L9H9", "x"]);
+    expect(unknown({ pattern: "L9H9", pair: "L0H0~L5H0", heads: "L0H0,L2H0" })).toEqual(["L9H9", "L2H0"]);
     expect(unknown({ pair: "L9H0~L0H0" })).toEqual(["L9H0"]);
     expect(unknown({ pair: "garbage" })).toEqual(["garbage"]);
     expect(unknown({ off: "L0H1,L0H1@3,L0H0→L1H0.k,L0H0@2→L1H0@5.k,embed→logits,L1H0@5→logits,embed" })).toEqual([]);

@@ -5,6 +5,8 @@
  *
  * Where "→" is hard to type, ">" and "->" are accepted. What is not a name parses to null.
  */
+import type { UrlState } from "./state.svelte";
+
 export type Side = "q" | "k" | "v";
 
 export interface Path {
@@ -103,35 +105,26 @@ export function isSwitch(name: string, heads: readonly string[]): boolean {
 /** What stands below and above all heads in the graph of a model. */
 export const ENDS: readonly string[] = ["embed", "logits"];
 
-/** Keys of the state that name heads and edges. */
-export const NAME_KEYS = ["h", "n", "pin", "ph", "many", "edge", "off", "pair"] as const;
+/** Keys of the URL that name heads and edges, and those that name training steps. */
+export const NAME_KEYS = ["head", "node", "pinned", "pattern", "heads", "edge", "off", "pair"] as const;
+export const STEP_KEYS = ["step", "other_step"] as const;
 
-/** Heads and edges that the state of a page names and that a model with these heads does not have. */
-export function unknownNames(get: (key: string) => string | undefined, heads: readonly string[]): string[] {
-  const found = new Set<string>();
-  const parts = (key: string): string[] => get(key)?.split(",").filter((name) => name !== "") ?? [];
-  for (const key of ["h", "n", "pin", "ph", "many"]) {
-    const others = key === "n" ? ENDS : [];
-    for (const name of parts(key)) if (!heads.includes(name) && !others.includes(name)) found.add(name);
-  }
-  for (const name of parts("off")) if (!isSwitch(name, heads)) found.add(name);
+/** Heads and edges that a link names and that a model with these heads does not have. */
+export function unknownNames(url: Pick<UrlState, "get">, heads: readonly string[]): string[] {
+  const has = (name: string): boolean => heads.includes(name);
+  const named = [url.get("head"), url.get("pattern"), ...url.get("pinned"), ...url.get("heads"), url.get("node")];
+  const found = named.filter((name) => name !== undefined && !has(name) && !(name === url.get("node") && ENDS.includes(name)));
+  found.push(...url.get("off").filter((name) => !isSwitch(name, heads)));
   // The second of a pair may be a head of another model.
-  const pair = get("pair")?.split("~");
-  if (pair && !(pair.length === 2 && heads.includes(pair[0] as string))) found.add(pair[0] as string);
-  else if (pair && !HEAD.test(pair[1] as string)) found.add(pair[1] as string);
-  const edge = get("edge");
-  if (edge !== undefined) {
-    const parsed = parseHeadEdge(edge);
-    const known = parsed && heads.includes(parsed.writer) && heads.includes(parsed.reader);
-    if (!known || layerOf(parsed.writer) >= layerOf(parsed.reader)) found.add(edge);
-  }
-  return [...found];
+  const [left = "", right] = url.get("pair")?.split("~") ?? [];
+  if (url.get("pair") !== undefined && (right === undefined || !has(left))) found.push(left);
+  else if (right !== undefined && !HEAD.test(right)) found.push(right);
+  const edge = parseHeadEdge(url.get("edge") ?? "");
+  const isKnown = edge && has(edge.writer) && has(edge.reader) && layerOf(edge.writer) < layerOf(edge.reader);
+  if (!isKnown) found.push(url.get("edge"));
+  return [...new Set(found.filter((name) => name !== undefined))];
 }
 
-/** Keys of the state that name training steps: of the model, and of the one it is compared with. */
-export const STEP_KEYS = ["s", "os"] as const;
-
-/** Whether a link names a training step of which the model has no snapshot. */
-export function isUnknownStep(step: string | undefined, steps: readonly number[]): boolean {
-  return step !== undefined && !steps.map(String).includes(step);
-}
+/** A training step that a link names and of which the model has no snapshot. */
+export const unknownStep = (url: Pick<UrlState, "get">, steps: readonly number[]): number | undefined =>
+  STEP_KEYS.map((key) => url.get(key)).find((step) => step !== undefined && !steps.includes(step));

@@ -9,7 +9,7 @@ import { label } from "./tokens";
 export type Versus = "mean" | "none" | "token";
 
 /**
- * One prediction of the text, from the URL: after which token (`t`), of which token (`tok`), versus what (`vs`).
+ * One prediction of the text, from the URL: after which token (`position`), of which token (`token`), versus what (`versus`).
  * Views that explain it share this. Made once a view, while it is set up.
  */
 export class Prediction {
@@ -25,8 +25,8 @@ export class Prediction {
     // A link must lead here without the story too.
     $effect(() => {
       const { run, position, explorer } = this;
-      if (run && position !== null && explorer.url.number("t") === undefined && position !== mostTelling(run).token && explorer.story) {
-        explorer.url.set({ t: position });
+      if (run && position !== null && explorer.url.get("position") === undefined && position !== mostTelling(run).token && explorer.story) {
+        explorer.url.set({ position: position });
       }
     });
   }
@@ -54,17 +54,17 @@ export class Prediction {
 
   /** The token that was chosen; null for the next one. */
   get token(): number | null {
-    return this.known("tok");
+    return this.known(this.explorer.url.get("token"));
   }
 
   /** The token to compare with, if it is one. */
   get other(): number | null {
-    return this.known("vs");
+    return this.known(this.explorer.url.get("versus"));
   }
 
   get versus(): Versus {
     if (this.other !== null || this.comparing) return "token";
-    return this.explorer.url.get("vs") === "none" ? "none" : "mean";
+    return this.explorer.url.get("versus") === "none" ? "none" : "mean";
   }
 
   /** The parameters of a question about this prediction; null while the text is still loading. */
@@ -98,9 +98,8 @@ export class Prediction {
     if (run) this.explorer.url.set(predictionAt(Math.min(Math.max(to, 0), run.ids.length - 1)), { push });
   }
 
-  private known(key: string): number | null {
-    const id = this.explorer.url.number(key);
-    return id !== undefined && id < this.info.d_vocab ? id : null;
+  private known(id: number | "none" | undefined): number | null {
+    return typeof id === "number" && id < this.info.d_vocab ? id : null;
   }
 }
 
@@ -111,7 +110,7 @@ export function openingPosition({ story }: Pick<Explorer, "story">, about: TextP
 
 /** The position that is explained: the one of the URL, else the most telling one that can be. */
 export function positionShown({ source, url, story }: Explorer, info: ModelInfo, run: TextRun): number {
-  const asked = url.number("t");
+  const asked = url.get("position");
   if (asked !== undefined && asked < run.ids.length) return asked;
   const token = openingPosition({ story }, textParams(url, info), run);
   const explained = source.explained("why", textParams(url, info));

@@ -1,6 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { pythonOf, type ShownState } from "./python";
+import { memoryPlace } from "./state";
+import { UrlState } from "./state.svelte";
 
+const VIEWS = ["nothing", "text", "why", "paths", "atlas", "head", "composition", "compare"];
 const info = {
   name: "hand-built-induction",
   path: "hand-built-induction",
@@ -11,28 +14,28 @@ const info = {
     { title: "b", text: null, ids: [1, 2, 3, 1], about: "", kind: "probe" as const },
   ],
 };
-function lines(view: string, values: Record<string, string>, more: Partial<ShownState> = {}): string[] | null {
-  return pythonOf({ view, get: (key) => values[key], info, text: { example: 0 }, position: 5, token: 2, ...more });
+function lines(hash: string, more: Partial<ShownState> = {}): string[] | null {
+  return pythonOf({ url: new UrlState(memoryPlace(`#/${hash}`), VIEWS), info, text: { example: 0 }, position: 5, token: 2, ...more });
 }
 
 /** The lines of each view, which Python's tests run. */
 const SHOWN = {
-  text: lines("text", {}),
-  "text, a head that is pointed at": lines("text", {}, { head: "L1H0" }),
-  "text, a head": lines("text", { h: "L1H0" }, { text: { text: "c a\tb d\n" } }),
-  "text, a cell": lines("text", { h: "L1H0", d: "5.3" }),
-  "text, effects": lines("text", { h: "L1H0", w: "effect" }),
-  why: lines("why", {}),
-  "why, the last token": lines("why", {}, { position: 6, token: 4 }),
-  "why, a token against another": lines("why", { tok: "3", vs: "4" }),
-  "why, with a head and an edge off": lines("why", { off: "L0H0,L0H1@2→L1H0@5.k" }),
-  paths: lines("paths", { vs: "none" }),
-  "paths of ids": lines("paths", {}, { text: { example: 1 }, position: 2 }),
-  head: lines("head", { h: "L1H0" }),
-  composition: lines("composition", {}),
-  "composition, an edge": lines("composition", { edge: "L0H0→L1H0.k" }),
-  compare: lines("compare", { other: "hand-built-induction" }),
-  "compare, two texts": lines("compare", { what: "texts" }),
+  text: lines("text"),
+  "text, a head that is pointed at": lines("text", { head: "L1H0" }),
+  "text, a head": lines("text?head=L1H0", { text: { text: "c a\tb d\n" } }),
+  "text, a cell": lines("text?head=L1H0&cell=5.3"),
+  "text, effects": lines("text?head=L1H0&weighting=effect"),
+  why: lines("why"),
+  "why, the last token": lines("why", { position: 6, token: 4 }),
+  "why, a token against another": lines("why?token=3&versus=4"),
+  "why, with a head and an edge off": lines("why?off=L0H0,L0H1@2→L1H0@5.k"),
+  paths: lines("paths?versus=none"),
+  "paths of ids": lines("paths", { text: { example: 1 }, position: 2 }),
+  head: lines("head?head=L1H0"),
+  composition: lines("composition"),
+  "composition, an edge": lines("composition?edge=L0H0→L1H0.k"),
+  compare: lines("compare?other=hand-built-induction"),
+  "compare, two texts": lines("compare?what=texts"),
 };
 
 describe("lines of Python", () => {
@@ -40,8 +43,8 @@ describe("lines of Python", () => {
     await expect(`${JSON.stringify(SHOWN, null, 2)}\n`).toMatchFileSnapshot("../../../tests/explorer/copied_python.json");
   });
   it("load a snapshot, and say when the model has no file", () => {
-    expect(lines("atlas", {}, { text: { example: 0, step: 40 } })).toContain('model = open_model("hand-built-induction").at(40)');
-    expect(lines("atlas", {}, { info: { ...info, path: "" } })?.join("\n")).toContain("the model that this page was opened with");
+    expect(lines("atlas", { text: { example: 0, step: 40 } })).toContain('model = open_model("hand-built-induction").at(40)');
+    expect(lines("atlas", { info: { ...info, path: "" } })?.join("\n")).toContain("the model that this page was opened with");
   });
-  it("are of views only", () => expect(lines("nothing", {})).toBeNull());
+  it("are of views only", () => expect(lines("nothing")).toBeNull());
 });

@@ -6,23 +6,23 @@ describe("scrolling", () => {
     const memory = new ScrollMemory();
     expect(memory.moved("atlas", "#/atlas")).toBeNull();
     memory.scrolledTo(900);
-    expect(memory.moved("head", "#/head?h=L1H0")).toBe(0);
+    expect(memory.moved("head", "#/head?head=L1H0")).toBe(0);
   });
 
   it("returns to where the reader was, by the back button only", () => {
     const memory = new ScrollMemory();
-    expect(memory.moved("head", "#/head?h=L1H0")).toBeNull();
+    expect(memory.moved("head", "#/head?head=L1H0")).toBeNull();
     memory.scrolledTo(1400);
     memory.moved("composition", "#/composition");
     memory.returning(true);
     memory.scrolledTo(30);
-    expect(memory.moved("head", "#/head?h=L1H0")).toBe(1400);
+    expect(memory.moved("head", "#/head?head=L1H0")).toBe(1400);
     memory.returning(true);
     memory.scrolledTo(1400);
     expect(memory.moved("composition", "#/composition")).toBe(30);
     memory.returning(false);
     memory.scrolledTo(0);
-    expect(memory.moved("head", "#/head?h=L1H0")).toBe(0);
+    expect(memory.moved("head", "#/head?head=L1H0")).toBe(0);
   });
 
   it("leaves a view alone whose state changes, and remembers the last of it", () => {

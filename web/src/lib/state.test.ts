@@ -1,69 +1,66 @@
 import { describe, expect, it } from "vitest";
-import { formatHash, memoryPlace, parseHash, UrlState } from "./state.svelte";
+import { allKeys, formatHash, KEYS, memoryPlace, parseHash } from "./state";
+import { UrlState } from "./state.svelte";
 
 const VIEWS = ["text", "atlas"];
 
 describe("the URL's state", () => {
-  it("has one key for the head, and knows that of older links", () => {
-    expect([...parseHash("#/head?hd=L1H0&t=4").values]).toEqual([["h", "L1H0"], ["t", "4"]]);
-  });
-  it("has one key for the token: a link of the time when there were two obeys the one that was obeyed", () => {
-    expect([...parseHash("#/paths?pos=9&t=4").values]).toEqual([["t", "9"]]);
-    expect([...parseHash("#/paths?t=4&pos=9").values]).toEqual([["t", "9"]]);
-  });
-
-  it("gives every key one meaning: those that several views read are known to be shared", () => {
+  it("is read by the views that its table lists", () => {
     const sources = import.meta.glob<string>("../views/*/*.{svelte,ts}", { query: "?raw", import: "default", eager: true });
-    const readers = new Map<string, Set<string>>();
+    const read = new Set<string>();
     for (const [path, source] of Object.entries(sources)) {
       const view = path.split("/")[2] as string;
-      for (const [, key] of source.matchAll(/url\.(?:get|number)\("(\w+)"\)/g)) {
-        readers.set(key as string, (readers.get(key as string) ?? new Set()).add(view));
-      }
+      for (const [, key] of source.matchAll(/url\.get\("(\w+)"\)/g)) read.add(`${view} ${key}`);
     }
-    expect(readers.size).toBeGreaterThan(20);
-    const shared = [...readers].filter(([, views]) => views.size > 1).map(([key]) => key);
-    // The head, the token, the text (example, typed, ids), whether its lines break, and heads side by side.
-    expect(shared.filter((key) => !["h", "t", "e", "x", "i", "br", "many"].includes(key))).toEqual([]);
+    expect(read.size).toBeGreaterThan(20);
+    const listed = new Set(allKeys.flatMap((key) => KEYS[key].views.split(" ").map((view) => `${view} ${key}`)));
+    expect([...read].filter((each) => !listed.has(each) && !listed.has(`all ${each.split(" ")[1]}`))).toEqual([]);
   });
 
   it("survives the way to the address and back, whatever the text", () => {
     for (const text of ["a&b=c#d?e", "100 %", "+", "⏎\n", "<script>", "é😀", "1,2:3"]) {
-      const { view, values } = parseHash(formatHash("text", new Map([["x", text]])));
+      const { view, values } = parseHash(formatHash("text", new Map([["text", text]])));
       expect(view).toBe("text");
-      expect(values.get("x")).toBe(text);
+      expect(values.get("text")).toBe(text);
     }
   });
 
-  it("shows the first view for a link that is stale", () => {
-    expect(new UrlState(memoryPlace("#/nothing?h=1"), VIEWS).view).toBe("text");
+  it("shows the first view for a link that is stale, and drops keys that it does not know", () => {
+    expect(new UrlState(memoryPlace("#/nothing?head=1"), VIEWS).view).toBe("text");
     expect(new UrlState(memoryPlace(""), VIEWS).view).toBe("text");
+    expect(new UrlState(memoryPlace("#/text?hd=L1H0&ranks=1"), VIEWS).link("text")).toBe("#/text?ranks=1");
   });
 
   it("undoes what was pushed and not what was only replaced", () => {
-    const place = memoryPlace("#/text?e=0");
+    const place = memoryPlace("#/text?example=0");
     const url = new UrlState(place, VIEWS);
-    url.set({ h: "L1H4" }, { push: true });
-    url.set({ w: "effect" });
-    url.go("atlas", { e: null });
-    expect(place.read()).toBe("#/atlas?h=L1H4&w=effect");
+    url.set({ head: "L1H4" }, { push: true });
+    url.set({ weighting: "effect" });
+    url.go("atlas", { example: null });
+    expect(place.read()).toBe("#/atlas?head=L1H4&weighting=effect");
     place.back();
-    expect([url.view, url.get("h"), url.get("w"), url.get("e")]).toEqual(["text", "L1H4", "effect", "0"]);
+    expect([url.view, url.get("head"), url.get("weighting"), url.get("example")]).toEqual(["text", "L1H4", "effect", 0]);
     place.back();
-    expect([url.get("h"), url.get("w")]).toEqual([undefined, undefined]);
+    expect([url.get("head"), url.get("weighting")]).toEqual([undefined, "attention"]);
   });
 
   it("makes no entry when nothing changes", () => {
-    const place = memoryPlace("#/text?e=0");
+    const place = memoryPlace("#/text?example=0");
     const url = new UrlState(place, VIEWS);
-    url.set({ h: "a" }, { push: true });
-    url.set({ h: "a" }, { push: true });
+    url.set({ head: "a" }, { push: true });
+    url.set({ head: "a" }, { push: true });
     place.back();
-    expect(url.get("h")).toBe(undefined);
+    expect(url.get("head")).toBe(undefined);
+  });
+
+  it("leaves out what has its default, and reads what is no value as the default", () => {
+    const url = new UrlState(memoryPlace("#/text?weighting=x&lines=yes&open=&threshold=x"), VIEWS);
+    expect([url.get("weighting"), url.get("lines"), url.get("open"), url.get("threshold")]).toEqual(["attention", false, [], undefined]);
+    expect(url.link("text", { weighting: "attention", lines: true, open: ["1"], threshold: 2.5, off: [] })).toBe("#/text?lines=1&threshold=2.5");
   });
 
   it("takes only whole numbers as numbers", () => {
-    const url = new UrlState(memoryPlace("#/text?a=12&b=-1&c=1e9&d=99999999999&e=x"), VIEWS);
-    expect(["a", "b", "c", "d", "e", "f"].map((key) => url.number(key))).toEqual([12, undefined, undefined, undefined, undefined, undefined]);
+    const read = (value: string) => new UrlState(memoryPlace(`#/text?position=${value}`), VIEWS).get("position");
+    expect(["12", "-1", "1e9", "99999999999", "x", ""].map(read)).toEqual([12, undefined, undefined, undefined, undefined, undefined]);
   });
 });

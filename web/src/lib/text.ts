@@ -1,27 +1,27 @@
-import type { ModelParams, TextParams, ModelInfo, TextRun } from "../generated/answers";
-import type { StateValues, UrlState } from "./state.svelte";
+/** The text of the page: which one it is, and what changes with it. */
+import type { ModelInfo, ModelParams, TextParams, TextRun } from "../generated/answers";
+import { cleared, type StateValues } from "./state";
+import type { UrlState } from "./state.svelte";
 import { isText } from "./tokens";
+import { row } from "./wire";
 
 /** Which model and training step every question of a view is about; nothing where it is the default. */
 export function modelParams(url: UrlState, info: ModelInfo): ModelParams {
   const params: ModelParams = {};
   if (info.name !== info.models[0]) params.model = info.name;
-  const step = url.number("s");
+  const step = url.get("step");
   if (step !== undefined && info.steps.includes(step)) params.step = step;
   return params;
 }
 
-/**
- * The text of the page, given in one of three ways: `e` an example, `x` typed, `i` ids. A stale link (an
- * example that is not there) shows the first example rather than an error.
- */
+/** The text of the page. A stale link (an example that is not there) shows the first example rather than an error. */
 export function textParams(url: UrlState, info: ModelInfo): TextParams {
   const base = modelParams(url, info);
-  const typed = url.get("x");
+  const typed = url.get("text");
   if (typed !== undefined) return { ...base, text: typed };
-  const ids = url.get("i");
+  const ids = url.get("tokens");
   if (ids !== undefined && /^\d+(,\d+)*$/.test(ids)) return { ...base, ids };
-  const example = url.number("e") ?? 0;
+  const example = url.get("example") ?? 0;
   return { ...base, example: example < info.examples.length ? example : 0 };
 }
 
@@ -32,30 +32,37 @@ export function isSameText(a: TextParams | null, b: TextParams | null): boolean 
 }
 
 /** Changes of the URL: to another token, whose prediction is explained until another one is chosen. */
-export const tokenAt = (position: number | null): StateValues => ({ t: position, tok: null });
+export const tokenAt = (position: number | null): StateValues => ({ position, token: null });
 
 /** The same, and the cell of the matrix that was open is closed. */
-export const predictionAt = (position: number): StateValues => ({ ...tokenAt(position), d: null });
+export const predictionAt = (position: number): StateValues => ({ ...tokenAt(position), cell: null });
 
 /** Changes of the URL: to the cell of a head's pattern from which `dest` attends to `src`. */
 export const cellAt = (head: string, dest: number, src: number): StateValues => ({
   ...tokenAt(dest),
-  h: head,
-  d: `${dest}.${src}`,
+  head,
+  cell: `${dest}.${src}`,
 });
 
-/** What is switched off everywhere; what is off at a position belongs to one text. */
-function offEverywhere(off: string | undefined): string | null {
-  const kept = (off ?? "").split(",").filter((name) => name !== "" && !name.includes("@"));
-  return kept.length > 0 ? kept.join(",") : null;
+/** The changes of the URL that show another text; what was locked, cut or open belongs to the old one and goes. */
+export function showText(url: UrlState, text: Pick<StateValues, "example" | "text" | "tokens">): StateValues {
+  // What is switched off at a position belongs to one text; what is off everywhere stays.
+  return { ...cleared("text"), off: url.get("off").filter((name) => !name.includes("@")), ...text };
 }
 
-/** What the state says about positions of the text. */
-const POSITIONS: StateValues = { t: null, d: null, tok: null, sel: null, ex: null, x2: null };
-
-/** The changes of the URL that show another text; what was locked, cut or open belongs to the old one and goes. */
-export function showText(url: UrlState, text: { e?: number; x?: string; i?: string }): StateValues {
-  return { ...POSITIONS, off: offEverywhere(url.get("off")), e: text.e ?? null, x: text.x ?? null, i: text.i ?? null };
+/**
+ * The changes of the URL that show another model. Heads, edges and cuts belong to the model that is left; positions
+ * stay if both models read the same tokens, and so do tokens that were chosen by id.
+ *
+ * @param run the text on the model that is left; null if it was refused, or cannot be run on the other one
+ * @param to the other model; null if it did not answer
+ */
+export function showModel(url: UrlState, from: ModelInfo, name: string, run: TextRun | null, to: ModelInfo | null): StateValues {
+  const head = to?.heads.find((each) => each === url.get("head")) ?? null;
+  const changes: StateValues = { model: name === from.models[0] ? null : name, ...cleared("model"), head };
+  if (run && from.comparable.includes(name)) return { ...changes, tokens: run.ids.join(",") };
+  const text = run && to?.has_tokenizer ? spelled(run, from) : "";
+  return { ...changes, ...cleared("tokens"), text: text === "" ? null : text };
 }
 
 /** What the tokens of a text spell, its start token apart. */
@@ -64,22 +71,61 @@ export function spelled(run: Pick<TextRun, "ids" | "pieces">, info: Pick<ModelIn
   return run.pieces.slice(start).filter(isText).join("");
 }
 
-/** The prediction that tells most, which the server chose, and the position that followed the time before. */
+/** The most informative prediction, which the server chose, and the position that followed the time before. */
 export function mostTelling(run: TextRun): { token: number; source: number | null } {
   const { telling, telling_source: before } = run;
   return { token: telling, source: before === null ? null : before + 1 };
 }
 
+/**
+ * The position at which two texts are compared: a token that occurred before with the same token after it,
+ * predicted most surely; else the surest prediction.
+ */
+export function comparedPosition(run: Pick<TextRun, "ids" | "next_prob" | "next_rank">): number {
+  const { ids } = run;
+  const last = ids.length - 1;
+  let best = { position: last, isRepeat: false, prob: -1 };
+  for (let position = 1; position < last; position++) {
+    if (run.next_rank.data[position] !== 1) continue;
+    const prob = run.next_prob.data[position] ?? 0;
+    const isRepeat = ids.some((id, at) => at > 0 && at < position - 1 && id === ids[position] && ids[at + 1] === ids[position + 1]);
+    if (isRepeat === best.isRepeat ? prob > best.prob : isRepeat) best = { position, isRepeat, prob };
+  }
+  return best.position;
+}
+
 /** The seed experiment: the start token, n random tokens out of the pool, and the same n again. */
-export function randomRepeat(
-  info: ModelInfo,
-  pool: ArrayLike<number>,
-  n: number,
-  random: () => number = Math.random,
-): number[] {
+export function randomRepeat(info: ModelInfo, pool: ArrayLike<number>, n: number, random: () => number = Math.random): number[] {
   const start = info.start_token === null ? [] : [info.start_token];
   const room = Math.max(1, Math.floor((info.n_ctx - start.length) / 2));
   const length = Math.min(Math.max(1, Math.floor(n)), room);
   const half = Array.from({ length }, () => pool[Math.floor(random() * pool.length)] as number);
   return [...start, ...half, ...half];
+}
+
+/** What the model would write next, after the whole text. */
+interface Written {
+  readonly id: number;
+  readonly probability: number;
+  /** The text with it, as ids: spelled out it could be read as other tokens. */
+  readonly ids: string;
+}
+
+/**
+ * The token to go on with; null where nothing may be added: the context is full, or the run is not (or no longer)
+ * that of the text in the box.
+ */
+export function nextToken(
+  run: TextRun | null,
+  info: Pick<ModelInfo, "has_tokenizer" | "start_token">,
+  box: { typed: string; ids: string | undefined },
+): Written | null {
+  if (!run || run.truncated || run.ids.length >= run.n_ctx) return null;
+  const ids = run.ids.join(",");
+  const text = info.has_tokenizer ? spelled(run, info) : ids;
+  if (box.typed !== text || (box.ids !== undefined && box.ids !== ids)) return null;
+  const last = run.ids.length - 1;
+  const id = row(run.top_ids, last)[0];
+  const probability = row(run.top_probs, last)[0];
+  return id === undefined || probability === undefined ? null : { id, probability, ids: `${ids},${id}` };
 }

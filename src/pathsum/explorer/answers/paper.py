@@ -24,7 +24,6 @@ from pathsum.explorer.session import Session
 from pathsum.sources.named import BUNDLED, bundled_names
 
 # URL keys of the page by the names that claims use.
-_KEYS = {"model": "m", "head": "h", "example": "e", "position": "t"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +66,12 @@ def claim_subject(session: Session, params: ModelParams) -> Subject:
     """A model of the page to measure claims on, with links to its views and shared results."""
     opened = session.open_model(params)
     chosen: dict[str, str | int] = (
-        {} if opened.name == session.models[0].name else {"m": opened.name}
+        {} if opened.name == session.models[0].name else {"model": opened.name}
     )
-    chosen |= {} if params.step is None else {"s": params.step}
+    chosen |= {} if params.step is None else {"step": params.step}
 
     def make_link(view: str, state: Mapping[str, str | int]) -> str:
-        named = {_KEYS.get(name, name): value for name, value in state.items()}
-        return plain_link(view, chosen | named)
+        return plain_link(view, chosen | dict(state))
 
     result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
     return Subject(

@@ -212,33 +212,48 @@ MIN_KEPT, MAX_KEPT = 8, 64
 
 def attention(session: Session, params: AttentionParams) -> AttentionAnswer:
     """Patterns of every head, or of one, by the given weighting."""
-    trace = session.run(params).trace
+    trace, weighting = session.run(params).trace, params.weighting
     model, tokens = trace.model, trace.tokens.shape[1]
     chosen = None if params.head is None else model.head(params.head).id
     heads = tuple(head.label for head in model.heads) if chosen is None else (str(chosen),)
     long = tokens > MAX_DENSE_TOKENS or len(heads) * tokens**2 > MAX_CELLS
-    keep = _entries_per_row(len(heads), tokens) if long and chosen is None else None
-    parts: list[_Part] = []
-    for layer, weights in enumerate(_weights(trace, params.weighting)):
-        if chosen is None:
-            parts.append(_part(weights[0], params.weighting, keep))
-        elif chosen.layer == layer:
-            parts.append(_part(weights[0, chosen.head][None], params.weighting, keep))
+    is_sparse = long and chosen is None
+    k = max(MIN_KEPT, min(MAX_KEPT, KEPT_ENTRIES // (len(heads) * tokens or 1)))
+    none = torch.zeros(0, tokens)
+    dense, columns, values = [none[:, None].expand(0, tokens, tokens)], [], []
+    activity, source_activity, extent, kept = [none], [none], 0.0, 1.0
+    for layer, patterns in enumerate(_weights(trace, weighting)):
+        if chosen is not None and chosen.layer != layer:
+            continue
+        rows = patterns[0] if chosen is None else patterns[0, chosen.head][None]
+        size = rows.abs()
+        extent = max(extent, float(size.max()))
+        is_plain = weighting == "attention"
+        activity.append(1 - rows[..., 0] if is_plain else size.sum(-1))
+        source_activity.append(size.amax(1) if is_plain else size.sum(1))
+        if not is_sparse:
+            dense.append(rows)
+            continue
+        largest, whole = size.topk(min(k, tokens)), size.sum(-1)
+        share = torch.where(whole > 0, largest.values.sum(-1) / whole, 1.0)
+        kept = min(kept, float(share.min()))
+        columns.append(largest.indices.to(torch.uint16))
+        values.append(rows.gather(-1, largest.indices))
+    # What is moved has no natural unit, so the largest is set to 1.
+    scale = 1 / extent if weighting == "information" and extent else 1.0
     dtype = torch.float16 if params.precision == "half" else trace.weights.dtype
-    return _joined(parts, params.weighting, heads, tokens, keep, dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """The patterns of one layer: dense or sparse, with their totals."""
-
-    dense: Float[Tensor, "head dest src"] | None
-    columns: Int[Tensor, "head dest k"] | None
-    values: Float[Tensor, "head dest k"] | None
-    kept: float
-    extent: float
-    activity: Float[Tensor, "head pos"]
-    source_activity: Float[Tensor, "head pos"]
+    return AttentionAnswer(
+        weighting=weighting,
+        heads=heads,
+        tokens=tokens,
+        dense=None if is_sparse else (torch.cat(dense) * scale).to(dtype),
+        columns=torch.cat(columns) if columns else None,
+        values=(torch.cat(values) * scale).to(dtype) if values else None,
+        kept=kept,
+        extent=extent * scale,
+        activity=torch.cat(activity) * scale,
+        source_activity=torch.cat(source_activity) * scale,
+    )
 
 
 def _weights(trace: Trace, weighting: str) -> Iterator[Pattern]:
@@ -250,64 +265,6 @@ def _weights(trace: Trace, weighting: str) -> Iterator[Pattern]:
     targets = trace.tokens.roll(-1, 1)
     targets[:, -1] = trace.logits_at(-1).argmax(-1)
     return effects_by_layer(trace, targets)
-
-
-def _part(
-    weights: Float[Tensor, "head dest src"],
-    weighting: str,
-    keep: int | None,
-) -> _Part:
-    size = weights.abs()
-    if weighting == "attention":
-        activity, source_activity = 1 - weights[..., 0], size.amax(1)
-    else:
-        activity, source_activity = size.sum(-1), size.sum(1)
-    extent = float(size.max()) if size.numel() else 0.0
-    if keep is None:
-        return _Part(weights, None, None, 1.0, extent, activity, source_activity)
-    largest = size.topk(min(keep, size.shape[-1]))
-    whole = size.sum(-1)
-    share = torch.where(whole > 0, largest.values.sum(-1) / whole, 1.0)
-    values = weights.gather(-1, largest.indices)
-    return _Part(
-        None, largest.indices, values, float(share.min()), extent, activity, source_activity
-    )
-
-
-def _joined(
-    parts: list[_Part],
-    weighting: Literal["attention", "information", "effect"],
-    heads: tuple[str, ...],
-    tokens: int,
-    keep: int | None,
-    dtype: torch.dtype,
-) -> AttentionAnswer:
-    extent = max((part.extent for part in parts), default=0.0)
-    # What is moved has no natural unit, so the largest is set to 1.
-    scale = 1 / extent if weighting == "information" and extent else 1.0
-    dense = [part.dense for part in parts if part.dense is not None]
-    columns = [part.columns for part in parts if part.columns is not None]
-    values = [part.values for part in parts if part.values is not None]
-    none = torch.zeros(0, tokens)
-    all_dense = torch.cat(dense) if dense else torch.zeros(0, tokens, tokens)
-    return AttentionAnswer(
-        weighting=weighting,
-        heads=heads,
-        tokens=tokens,
-        dense=(all_dense * scale).to(dtype) if keep is None else None,
-        columns=torch.cat(columns).to(torch.uint16) if columns else None,
-        values=(torch.cat(values) * scale).to(dtype) if values else None,
-        kept=min((part.kept for part in parts), default=1.0),
-        extent=extent * scale,
-        activity=torch.cat([part.activity for part in parts]) * scale if parts else none,
-        source_activity=(
-            torch.cat([part.source_activity for part in parts]) * scale if parts else none
-        ),
-    )
-
-
-def _entries_per_row(heads: int, tokens: int) -> int:
-    return max(MIN_KEPT, min(MAX_KEPT, KEPT_ENTRIES // (heads * tokens)))
 
 
 @dataclass(frozen=True, kw_only=True)

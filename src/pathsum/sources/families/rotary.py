@@ -10,8 +10,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from pathsum.base.arguments import parse_choice
 from pathsum.base.errors import ConfigError, InputError
+from pathsum.base.options import parse_choice
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Stored
 
@@ -19,8 +19,8 @@ CONTEXTS = ("original", "extended")
 if TYPE_CHECKING:
     Context: TypeAlias = Literal["original", "extended"]
 else:
-    # Anything may be passed at run time; `parse_choice` names the choices.
-    Context = Any
+    # `parse_choice` names the choices.
+    Context = str
 """The texts that a LongRoPE checkpoint is loaded for: up to the length of pretraining, or longer.
 
 transformers decides by the length of each text, so that a longer text changes the logits of its own

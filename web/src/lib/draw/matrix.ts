@@ -1,6 +1,5 @@
 /** Heat maps: one pixel a cell, then scaled by the canvas. */
 import { type Mode, type Scale, table } from "../color";
-import { SvgPen } from "../picture/pen";
 
 interface Size {
   rows: number;
@@ -25,6 +24,12 @@ export type Cells = DenseCells | SparseCells;
 
 /** How numbers become colors: as they are, by their square root, or each row by its own largest. */
 export type Contrast = "linear" | "sqrt" | "row";
+
+export const CONTRASTS: readonly { value: Contrast; label: string; about: string }[] = [
+  { value: "linear", label: "linear", about: "Color follows the number" },
+  { value: "sqrt", label: "√", about: "Color follows the square root: diffuse attention becomes visible" },
+  { value: "row", label: "per row", about: "The largest of each row is darkest" },
+];
 
 /** The part of a matrix that is shown: first row and column, and how many cells each way. */
 export interface Window {
@@ -155,7 +160,7 @@ let scratch: HTMLCanvasElement | null = null;
 
 /** Draws pixels into a rectangle, hard-edged. */
 export function blit(
-  pen: CanvasRenderingContext2D | SvgPen,
+  pen: CanvasRenderingContext2D,
   picture: { width: number; height: number; data: Uint32Array },
   x: number,
   y: number,
@@ -167,10 +172,6 @@ export function blit(
   scratch.height = picture.height;
   const image = new ImageData(new Uint8ClampedArray(picture.data.buffer as ArrayBuffer), picture.width, picture.height);
   (scratch.getContext("2d") as CanvasRenderingContext2D).putImageData(image, 0, 0);
-  if (pen instanceof SvgPen) {
-    pen.image(scratch.toDataURL("image/png"), x, y, width, height);
-    return;
-  }
   pen.imageSmoothingEnabled = false;
   pen.drawImage(scratch, x, y, width, height);
 }

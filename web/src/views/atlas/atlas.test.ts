@@ -12,7 +12,6 @@ import {
   printOrder,
   scoreGroups,
   shortTitle,
-  titleLines,
 } from "./table";
 import { scoreScale } from "./presets";
 
@@ -107,10 +106,8 @@ describe("columns", () => {
     expect(scoreGroups(scores.slice(0, 1))).toHaveLength(1);
   });
 
-  it("have titles in one or two lines, without what the group says", () => {
+  it("have titles without what the group says", () => {
     expect(shortTitle("copying (weights)")).toBe("copying");
-    expect(titleLines("positional")).toEqual(["positional"]);
-    expect(titleLines("matching through previous token")).toEqual(["matching through", "previous token"]);
   });
 
   it("that a whole layer lacks are known", () => {

@@ -1,5 +1,7 @@
 /** Which scores a scatter shows on its axes, and ready choices of them. */
 import { colorOf, type Mode, type Rgb, type Scale } from "../../lib/color";
+import type { StateValues } from "../../lib/state";
+import type { UrlState } from "../../lib/state.svelte";
 import { type AtlasScore, type AtlasTable, scoreNamed } from "./table";
 
 export interface Axes {
@@ -63,25 +65,18 @@ function usualAxes(atlas: AtlasTable): Axes {
 }
 
 /** The axes in the URL, each falling back to the first preset's where the score is not known. */
-export function axesFrom(get: (key: string) => string | undefined, atlas: AtlasTable): Axes {
+export function axesFrom(url: Pick<UrlState, "get">, atlas: AtlasTable): Axes {
   const usual = usualAxes(atlas);
-  const known = (key: string, otherwise: string) => {
-    const name = get(key);
-    if (name === "none" && (key === "as" || key === "ac")) return "";
-    return name !== undefined && scoreNamed(atlas, name) ? name : otherwise;
+  const known = (key: keyof Axes): string => {
+    const name = url.get(key);
+    if (name === "none" && (key === "size" || key === "color")) return "";
+    return name !== undefined && scoreNamed(atlas, name) ? name : usual[key];
   };
-  return {
-    x: known("ax", usual.x),
-    y: known("ay", usual.y),
-    size: known("as", usual.size),
-    color: known("ac", usual.color),
-  };
+  return { x: known("x"), y: known("y"), size: known("size"), color: known("color") };
 }
 
 /** What the URL says for these axes. */
-export function axesState(axes: Axes): Record<string, string> {
-  return { ax: axes.x, ay: axes.y, as: axes.size || "none", ac: axes.color || "none" };
-}
+export const axesState = (axes: Axes): StateValues => ({ ...axes, size: axes.size || "none", color: axes.color || "none" });
 
 /** A score's name for readers. */
 export function titleOf(atlas: AtlasTable, name: string): string {

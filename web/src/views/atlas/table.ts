@@ -104,15 +104,6 @@ export function shortTitle(title: string): string {
   return title.replace(/ \((data|text|weights)\)$/, "");
 }
 
-/** A title in at most two lines of about the same length; a short one stays on one. */
-export function titleLines(title: string, most = 10): string[] {
-  const words = title.split(" ");
-  if (title.length <= most || words.length === 1) return [title];
-  const cuts = words.slice(1).map((_, at) => [words.slice(0, at + 1).join(" "), words.slice(at + 1).join(" ")]);
-  const longest = (lines: readonly string[]) => Math.max(...lines.map((line) => line.length));
-  return cuts.reduce((best, cut) => (longest(cut) < longest(best) ? cut : best));
-}
-
 /** Layers whose heads all lack one of these scores: a scatter cannot draw them. */
 export function layersWithout(rows: readonly HeadRow[], scores: readonly string[]): number[] {
   const isDrawn = (row: HeadRow) => scores.every((name) => Number.isFinite(row.values.get(name) ?? Number.NaN));

@@ -17,7 +17,8 @@ import {
 } from "./edges";
 import type { GraphEdge } from "./edges";
 import { endMembers, membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
-import { curveBetween, distanceTo, distanceToNode, hit, layOut, neighbor, pointOn } from "./layout";
+import { curveBetween } from "../../lib/graph";
+import { graphOf, layOut, levelOf, WIDTHS } from "./layout";
 
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
 
@@ -128,38 +129,19 @@ describe("layout", () => {
     }
   });
 
-  it("tells Q, K and V apart by the port", () => {
-    const ends = (["q", "k", "v"] as const).map(
-      (kind) => curveBetween(node("L0H0"), node("L1H0"), kind).to.x,
-    );
-    expect(ends[0]!).toBeLessThan(ends[1]!);
-    expect(ends[1]!).toBeLessThan(ends[2]!);
+  it("widens lines with strength", () => {
+    expect(levelOf(3, 3, 60)).toBe(0);
+    expect(levelOf(60, 3, 60)).toBe(WIDTHS.length - 1);
+    expect(levelOf(5, 3, 60)).toBeLessThan(levelOf(30, 3, 60));
+    expect(levelOf(3, 3, 3)).toBe(WIDTHS.length - 1);
   });
 
-  it("bows edges that skip a layer straight above", () => {
-    const three = layOut(membersOf(["L0H0", "L1H0", "L2H0"], []), 300, 400);
-    const curve = curveBetween(three.nodes[0]!, three.nodes[2]!, "k");
-    expect(distanceToNode(three.nodes[1]!, pointOn(curve, 0.5))).toBeGreaterThan(0);
-  });
-
-  it("hits the node inside, the edge on it, the nearest node within reach, else nothing", () => {
-    const curve = curveBetween(node("L0H0"), node("L1H1"), "k");
-    const drawn = [{ curve }];
-    const middle = pointOn(curve, 0.5);
-    expect(distanceTo(curve, middle)).toBeLessThan(0.5);
-    expect(hit(layout.nodes, drawn, middle)).toMatchObject({ type: "edge" });
-    const at = node("L0H0");
-    expect(hit(layout.nodes, drawn, at)).toMatchObject({ type: "node", node: { id: "L0H0" } });
-    expect(hit(layout.nodes, drawn, { x: at.x - at.width / 2 - 29, y: at.y })).toMatchObject({
-      type: "node",
-    });
-    expect(hit(layout.nodes, drawn, { x: at.x - at.width / 2 - 31, y: at.y })).toBeNull();
-  });
-
-  it("goes with the arrows and stops at the border", () => {
-    expect(neighbor(layout.nodes, node("L0H0"), "ArrowRight").id).toBe("L0H1");
-    expect(neighbor(layout.nodes, node("L0H1"), "ArrowUp").id).toBe("L1H1");
-    expect(neighbor(layout.nodes, node("L0H0"), "ArrowDown").id).toBe("L0H0");
+  it("writes into a box what fits", () => {
+    const shown = (width: number) =>
+      graphOf(layOut(membersOf(HEADS, []), width, 400), [merged(edges, membersOf(HEADS, []))], 3, { kindOf: () => "induction" });
+    expect(shown(600).nodes.map(({ label, lines }) => [label, ...lines])[0]).toEqual(["L0H0", "induction"]);
+    expect(shown(110).nodes.map(({ label, name, lines }) => [label, name, ...lines])[0]).toEqual(["H0", "L0H0"]);
+    expect(shown(600).edges).toHaveLength(12);
   });
 });
 

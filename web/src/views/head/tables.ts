@@ -18,7 +18,7 @@ type Words = (id: number) => string;
 
 export function scoreTable(entry: HeadEntry): DataTable {
   return {
-    header: ["score", "value", "standard error", "chance", "p"],
+    header: ["score", "value", "standard error", "null", "p"],
     rows: Object.entries(entry.scores).map(([name, score]) => [name, score.value, score.stderr, score.null, score.p]),
   };
 }

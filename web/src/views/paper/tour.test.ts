@@ -1,8 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Outline, Rule } from "../../generated/answers";
-import { groupsOf, nearest } from "./points";
 import { zonesOf } from "./strip";
-import { parseLink, placeOf, sectionsOf, tally } from "./tour";
+import { placeOf, sectionsOf, tally } from "./tour";
 
 const rule: Rule = { quantity: "", unit: "", sense: "at least", holds: 0.5, partly: 0.25, lowest: null, highest: null };
 
@@ -32,15 +31,6 @@ describe("tour", () => {
     expect(placeOf(claims, undefined)).toBe(0);
   });
 
-  it("reads the view that a claim points to", () => {
-    const link = parseLink("#/text?e=1&h=L1H2&w=attention");
-    expect(link?.view).toBe("text");
-    expect(link?.values.get("h")).toBe("L1H2");
-    expect(parseLink("/atlas")?.view).toBe("atlas");
-    expect(parseLink("")).toBeNull();
-    expect(parseLink("javascript:alert(1)")).toBeNull();
-  });
-
   it("counts all four verdicts, and not what is still to be measured", () => {
     expect(tally(["holds", "holds", "does not hold", "partly", null, undefined])).toBe("2 hold, 1 partly, 1 does not");
     expect(tally(["holds", "not applicable", "not applicable"])).toBe("1 holds, 2 do not apply");
@@ -59,20 +49,5 @@ describe("strip", () => {
       { verdict: "holds", low: 0, high: 0.1 },
       { verdict: "partly", low: 0.1, high: 0.2 },
     ]);
-  });
-});
-
-describe("points", () => {
-  const points = [
-    { x: 0, y: 0, group: "a" },
-    { x: 10, y: 0, group: "b" },
-  ];
-  it("are grouped in their order", () => {
-    expect(groupsOf([...points, points[0]!])).toEqual(["a", "b"]);
-  });
-  it("are found near the pointer, and not far from it", () => {
-    const place = (point: (typeof points)[number]) => [point.x, point.y] as const;
-    expect(nearest(points, place, { x: 7, y: 1 }, 5)).toBe(points[1]);
-    expect(nearest(points, place, { x: 60, y: 1 }, 5)).toBeNull();
   });
 });

@@ -27,18 +27,6 @@ export function placeOf(claims: readonly Outline[], id: string | undefined): num
   );
 }
 
-interface Linked {
-  readonly view: string;
-  readonly values: ReadonlyMap<string, string>;
-}
-
-/** What a claim's `view` says: "#/atlas?y=copying" is the view atlas with y = copying. */
-export function parseLink(hash: string): Linked | null {
-  const found = /^#?\/?([a-z]+)(?:\?(.*))?$/.exec(hash.trim());
-  if (!found?.[1]) return null;
-  return { view: found[1], values: new Map(new URLSearchParams(found[2] ?? "")) };
-}
-
 export const MARKS: Readonly<Record<Verdict, { sign: string; word: string }>> = {
   holds: { sign: "✓", word: "holds" },
   partly: { sign: "◐", word: "holds partly" },

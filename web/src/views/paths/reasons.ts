@@ -1,12 +1,13 @@
 /** Why a path's last head looked where the path came from, from the circuit of the same prediction. */
-import type { CircuitGraph, Reason } from "../../lib/circuit";
+import type { CircuitGraph, Edge } from "../../lib/circuit";
 import type { ListedPath } from "./tree";
 
 export interface LastMove {
   readonly head: string;
   readonly dest: number;
   readonly src: number;
-  readonly reason: Reason | null;
+  /** The edge by which a lower head did most for that, into its key there or its query. */
+  readonly reason: (Edge & { readonly writer: string }) | null;
 }
 
 /** The last head of a path and where it looked, on the path's strongest route; null for a direct path. */
@@ -17,12 +18,18 @@ export function lastMove(path: ListedPath, graph: CircuitGraph | null): LastMove
   if (head === undefined || src === undefined || dest === undefined || way.length < 2) return null;
   const node = graph?.nodes.get(`${head}@${dest}`);
   // The circuit explains the source that matters most there.
-  const reason = node?.attended?.source === src ? (graph?.reason(node.id) ?? null) : null;
-  return { head, dest, src, reason };
+  if (!graph || node?.attended?.source !== src) return { head, dest, src, reason: null };
+  const edges = graph.inputs(node.id).filter((edge) => edge.kind !== "v" && edge.share > 0);
+  const place = { q: dest, k: src, v: -1 };
+  const found = [...edges].sort((a, b) => a.kind.localeCompare(b.kind)).find(({ from, kind }) => {
+    const writer = graph.nodes.get(from);
+    return writer?.isHead && writer.position === place[kind];
+  });
+  return { head, dest, src, reason: found ? { ...found, writer: graph.nodes.get(found.from)!.component } : null };
 }
 
 /** "L1H0 ← ble@5, looked there because of L0H3 (K)". */
 export function moveText(move: LastMove, token: (position: number) => string): string {
-  const why = move.reason ? `, looked there because of ${move.reason.writer.component} (${move.reason.kind.toUpperCase()})` : "";
+  const why = move.reason ? `, looked there because of ${move.reason.writer} (${move.reason.kind.toUpperCase()})` : "";
   return `${move.head} ← ${token(move.src)}@${move.src}${why}`;
 }

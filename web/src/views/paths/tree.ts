@@ -96,6 +96,12 @@ export interface Row {
 /** The head that a path ends in, or the source of a direct path. */
 const lastOf = (path: Path): string => path.heads[path.heads.length - 1] ?? path.source;
 
+/** A row that neither opens nor is a single path, but for what `more` says. */
+const row = (kind: Row["kind"], label: string, value: number, start: number, more: Partial<Row> = {}): Row => ({
+  ...{ key: "", kind, label, value, start, depth: 0, opens: false, open: false, path: null, count: "" },
+  ...more,
+});
+
 /** All rows that are visible with these keys open, in order; "left out" is the last before the total. */
 export function rowsOf(why: PathExplanation, open: ReadonlySet<string>, total = "logit"): Row[] {
   const rows: Row[] = [];
@@ -106,18 +112,8 @@ export function rowsOf(why: PathExplanation, open: ReadonlySet<string>, total = 
   const addOrder = (order: OrderTotal, depth: number): void => {
     const key = String(order.order);
     const listed = paths.filter((path) => path.heads.length === order.order);
-    rows.push({
-      key,
-      kind: "order",
-      label: orderName(order.order),
-      value: order.value,
-      start,
-      depth,
-      opens: listed.length > 0,
-      open: open.has(key),
-      path: null,
-      count: order.count === 1 ? "" : `${count(order.count)} paths`,
-    });
+    const counted = order.count === 1 ? "" : `${count(order.count)} paths`;
+    rows.push(row("order", orderName(order.order), order.value, start, { key, depth, opens: listed.length > 0, open: open.has(key), count: counted }));
     if (open.has(key)) rows.push(...headRows(listed, order, start, key, open, least));
     start += order.value;
   };
@@ -127,18 +123,13 @@ export function rowsOf(why: PathExplanation, open: ReadonlySet<string>, total = 
     const folded = foldedOrder(small);
     // A link may open one of them.
     const isOpen = open.has(FOLDED) || small.some((order) => open.has(String(order.order)));
-    rows.push({
-      ...plain("order", folded.label, folded.value, start),
-      key: FOLDED,
-      opens: true,
-      open: isOpen,
-      count: `near zero, ${count(folded.count)} paths`,
-    });
+    const counted = `near zero, ${count(folded.count)} paths`;
+    rows.push(row("order", folded.label, folded.value, start, { key: FOLDED, opens: true, open: isOpen, count: counted }));
     if (isOpen) for (const order of small) addOrder(order, 1);
     else start += folded.value;
   }
-  rows.push(plain("left out", "left out", leftOut(why), start));
-  rows.push(plain("total", total, why.toward.total, 0));
+  rows.push(row("left out", "left out", leftOut(why), start));
+  rows.push(row("total", total, why.toward.total, 0));
   return rows;
 }
 
@@ -159,18 +150,7 @@ export function csvRows(why: PathExplanation, total = "logit"): (string | number
   ];
 }
 
-function plain(kind: Row["kind"], label: string, value: number, start: number): Row {
-  return { key: "", kind, label, value, start, depth: 0, opens: false, open: false, path: null, count: "" };
-}
-
-function headRows(
-  listed: ListedPath[],
-  order: OrderTotal,
-  from: number,
-  parent: string,
-  open: ReadonlySet<string>,
-  least: number,
-): Row[] {
+function headRows(listed: ListedPath[], order: OrderTotal, from: number, parent: string, open: ReadonlySet<string>, least: number): Row[] {
   const groups = new Map<string, ListedPath[]>();
   for (const path of listed) groups.set(lastOf(path), [...(groups.get(lastOf(path)) ?? []), path]);
   const sums = [...groups].map(([name, paths]) => ({ name, paths, value: sum(paths) }));
@@ -182,20 +162,12 @@ function headRows(
   let start = end;
   if (folds) {
     const key = `${parent}.~`;
-    const value = small.reduce((total, group) => total + group.value, 0);
-    const paths = small.reduce((total, group) => total + group.paths.length, 0);
-    rows.push({
-      ...plain("head", "near zero", value, start),
-      key,
-      depth: 1,
-      opens: true,
-      open: open.has(key),
-      count: `${paths} paths`,
-    });
+    const paths = small.flatMap((group) => group.paths);
+    rows.push(row("head", "near zero", sum(paths), start, { key, depth: 1, opens: true, open: open.has(key), count: `${paths.length} paths` }));
     if (open.has(key)) rows.push(...groupRows(small, start, parent, open, 2).rows);
-    start += value;
+    start += sum(paths);
   }
-  if (listed.length < order.count) rows.push(unlisted(order.value - sum(listed), start));
+  if (listed.length < order.count) rows.push(row("unlisted", "paths not listed", order.value - sum(listed), start, { depth: 1 }));
   return rows;
 }
 
@@ -206,59 +178,22 @@ interface Group {
 }
 
 /** A row for each head that paths end in, and its single paths if it is open. */
-function groupRows(
-  groups: readonly Group[],
-  from: number,
-  parent: string,
-  open: ReadonlySet<string>,
-  depth: number,
-): { rows: Row[]; end: number } {
+function groupRows(groups: readonly Group[], from: number, parent: string, open: ReadonlySet<string>, depth: number): { rows: Row[]; end: number } {
   const rows: Row[] = [];
   let start = from;
-  for (const group of groups) {
-    const key = `${parent}.${group.name}`;
-    const single = group.paths.length === 1 ? (group.paths[0] as ListedPath) : null;
-    rows.push({
-      key,
-      kind: single ? "path" : "head",
-      label: single ? single.name : `…→${group.name}`,
-      value: group.value,
-      start,
-      depth,
-      opens: single === null,
-      open: open.has(key),
-      path: single,
-      count: single ? "" : `${group.paths.length} paths`,
-    });
-    if (single === null && open.has(key)) rows.push(...pathRows(group.paths, start));
-    start += group.value;
+  for (const { name, paths, value } of groups) {
+    const key = `${parent}.${name}`;
+    const [path] = paths;
+    if (path && paths.length === 1) rows.push(row("path", path.name, value, start, { key, depth, path }));
+    else rows.push(row("head", `…→${name}`, value, start, { key, depth, opens: true, open: open.has(key), count: `${paths.length} paths` }));
+    let at = start;
+    for (const each of paths.length > 1 && open.has(key) ? paths : []) {
+      rows.push(row("path", each.name, each.value, at, { depth: 2, path: each }));
+      at += each.value;
+    }
+    start += value;
   }
   return { rows, end: start };
 }
-
-function pathRows(paths: ListedPath[], from: number): Row[] {
-  let start = from;
-  return paths.map((path) => {
-    const row: Row = {
-      key: "",
-      kind: "path",
-      label: path.name,
-      value: path.value,
-      start,
-      depth: 2,
-      opens: false,
-      open: false,
-      path,
-      count: "",
-    };
-    start += path.value;
-    return row;
-  });
-}
-
-const unlisted = (value: number, start: number): Row => ({
-  ...plain("unlisted", "paths not listed", value, start),
-  depth: 1,
-});
 
 const sum = (paths: readonly ListedPath[]): number => paths.reduce((total, path) => total + path.value, 0);

@@ -19,20 +19,18 @@ export class Focus {
 
   /** The locked head; a stale link's unknown head counts as none. */
   get lockedHead(): string | null {
-    const head = this.url.get("h");
+    const head = this.url.get("head");
     return head !== undefined && this.heads().includes(head) ? head : null;
   }
 
   get lockedToken(): number | null {
-    const token = this.url.number("t");
+    const token = this.url.get("position");
     return token !== undefined && token < this.length() ? token : null;
   }
 
   get lockedCell(): { dest: number; src: number } | null {
-    const match = /^(\d+)\.(\d+)$/.exec(this.url.get("d") ?? "");
-    if (!match) return null;
-    const [dest, src] = [Number(match[1]), Number(match[2])];
-    return dest < this.length() && src <= dest ? { dest, src } : null;
+    const [dest, src] = (this.url.get("cell") ?? "").split(".").map(Number);
+    return dest !== undefined && src !== undefined && dest < this.length() && src <= dest ? { dest, src } : null;
   }
 
   get head(): string | null {
@@ -64,21 +62,21 @@ export class Focus {
 
   clickHead(head: string): void {
     this.softHead = head;
-    this.url.set({ h: this.lockedHead === head ? null : head }, { push: true });
+    this.url.set({ head: this.lockedHead === head ? null : head }, { push: true });
   }
 
   /** Locks a token, or frees it; a kept cell of another destination is closed, so that the token is what is shown. */
   clickToken(token: number): void {
     this.hoverToken(token);
     const cell = this.lockedCell;
-    const closed = cell !== null && cell.dest !== token ? { d: null } : {};
+    const closed = cell !== null && cell.dest !== token ? { cell: null } : {};
     this.url.set({ ...tokenAt(this.lockedToken === token ? null : token), ...closed }, { push: true });
   }
 
   clickCell(cell: { dest: number; src: number }): void {
     const locked = this.lockedCell;
     const same = locked !== null && locked.dest === cell.dest && locked.src === cell.src;
-    this.url.set({ d: same ? null : `${cell.dest}.${cell.src}` }, { push: true });
+    this.url.set({ cell: same ? null : `${cell.dest}.${cell.src}` }, { push: true });
   }
 
   /** Moves the token by keys: a lock moves with it, a soft focus stays soft. */
@@ -90,7 +88,7 @@ export class Focus {
 
   moveHead(head: string): void {
     this.softHead = head;
-    if (this.lockedHead !== null) this.url.set({ h: head });
+    if (this.lockedHead !== null) this.url.set({ head: head });
   }
 
   /** Frees everything. */
@@ -98,13 +96,12 @@ export class Focus {
     this.softHead = null;
     this.softToken = null;
     this.softCell = null;
-    const locked = ["h", "t", "d"].some((key) => this.url.get(key) !== undefined);
-    if (locked) this.url.set({ h: null, t: null, d: null }, { push: true });
+    this.url.set({ head: null, position: null, cell: null }, { push: true });
   }
 
   /** Shows all heads together again, the token kept. */
   freeHead(): void {
     this.softHead = null;
-    if (this.url.get("h") !== undefined) this.url.set({ h: null }, { push: true });
+    this.url.set({ head: null }, { push: true });
   }
 }

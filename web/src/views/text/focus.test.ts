@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { memoryPlace, UrlState } from "../../lib/state.svelte";
+import { memoryPlace } from "../../lib/state";
+import { UrlState } from "../../lib/state.svelte";
 import { Focus } from "./focus.svelte";
 
 function start(hash = "") {
@@ -12,7 +13,7 @@ describe("the two locks", () => {
   it("hover is soft and not in the URL; a click locks, the next frees", () => {
     const { focus, url } = start();
     focus.hoverToken(3);
-    expect([focus.token, focus.lockedToken, url.get("t")]).toEqual([3, null, undefined]);
+    expect([focus.token, focus.lockedToken, url.get("position")]).toEqual([3, null, undefined]);
     focus.clickToken(3);
     focus.hoverToken(5);
     expect([focus.token, focus.lockedToken]).toEqual([3, 3]);

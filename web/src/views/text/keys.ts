@@ -1,4 +1,4 @@
-import { CONTRASTS } from "../../lib/contrast";
+import { CONTRASTS } from "../../lib/draw/matrix";
 import type { KeyBinding } from "../../lib/keyboard.svelte";
 import { toggled } from "./many";
 import { strongest } from "./patterns";
@@ -17,7 +17,6 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
   const { url } = explorer;
   const group = "Text";
   const last = (): number => (scene.shown?.run.ids.length ?? 1) - 1;
-  const flag = (key: string, on: boolean): void => url.set({ [key]: on ? null : 1 });
 
   function token(to: number): void {
     focus.hoverCell(null);
@@ -46,7 +45,7 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     if (dest === null) return;
     const src = Math.min(Math.max((focus.lockedCell?.src ?? dest) + step, 0), dest);
     focus.hoverCell(null);
-    url.set({ d: `${dest}.${src}` });
+    url.set({ cell: `${dest}.${src}` });
   }
 
   return [
@@ -56,18 +55,18 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
     { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head one layer up, down", group, run: (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads) },
     { keys: "Enter", about: "lock or unlock the token", group, run: () => focus.token !== null && focus.clickToken(focus.token) },
     { keys: "h", about: "lock or unlock the head", group, run: () => focus.head !== null && focus.clickHead(focus.head) },
-    { keys: "m", about: "draw the focused head on the text together with others, or no longer", group, run: () => focus.head !== null && url.set({ many: toggled(scene.many, focus.head) }, { push: true }) },
+    { keys: "m", about: "draw the focused head on the text together with others, or no longer", group, run: () => focus.head !== null && url.set({ heads: toggled(scene.many, focus.head) }, { push: true }) },
     { keys: "d", about: "lock or unlock the cell of the strongest source, or the one under the pointer", group, run: lockCell },
     { keys: ["Shift+ArrowLeft", "Shift+ArrowRight"], about: "previous, next source of the locked cell", group, run: (event) => source(event.key === "ArrowLeft" ? -1 : 1) },
     { keys: "a", about: "all heads together", group, run: () => focus.freeHead() },
     { keys: "Escape", about: "unlock everything", group, inFields: true, run: () => leaveOrFree(scene) },
-    { keys: "s", about: "use the focused token as destination or as source", group, run: () => url.set({ side: scene.side === "dest" ? "src" : null }, { push: true }) },
-    { keys: "w", about: "next weighting: attention, information, effect", group, run: () => nextWeighting(scene) },
-    { keys: "c", about: "next contrast: linear, square root, per row", group, run: () => nextContrast(scene) },
-    { keys: "0", about: "hide or show the first position", group, run: () => flag("nf", scene.hideFirst) },
-    { keys: "l", about: "lines between tokens", group, run: () => flag("ln", scene.lines) },
-    { keys: "b", about: "break lines where the text has line breaks", group, run: () => url.set({ br: scene.breaks ? 0 : 1 }) },
-    { keys: "r", about: "ranks under tokens", group, run: () => flag("rk", scene.ranks) },
+    { keys: "s", about: "use the focused token as destination or as source", group, run: () => url.set({ side: scene.side === "dest" ? "src" : "dest" }, { push: true }) },
+    { keys: "w", about: "next weighting: attention, information, effect", group, run: () => url.set({ weighting: after(["attention", "information", "effect"], scene.weighting) }, { push: true }) },
+    { keys: "c", about: "next contrast: linear, square root, per row", group, run: () => url.set({ contrast: after(CONTRASTS.map(({ value }) => value), scene.contrast) }) },
+    { keys: "0", about: "hide or show the first position", group, run: () => url.set({ hide_first: !scene.hideFirst }) },
+    { keys: "l", about: "lines between tokens", group, run: () => url.set({ lines: !scene.lines }) },
+    { keys: "b", about: "break lines where the text has line breaks", group, run: () => url.set({ line_breaks: !scene.breaks }) },
+    { keys: "r", about: "ranks under tokens", group, run: () => url.set({ ranks: !scene.ranks }) },
     { keys: ["+", "="], about: "zoom into the matrix", group, run: () => actions.zoom(2) },
     { keys: ["-", "_"], about: "zoom out", group, run: () => actions.zoom(0.5) },
     { keys: "e", about: "edit the text", group, run: () => actions.edit() },
@@ -83,14 +82,4 @@ function leaveOrFree(scene: TextScene): void {
   else scene.focus.free();
 }
 
-function nextWeighting(scene: TextScene): void {
-  const order = ["attention", "information", "effect"] as const;
-  const next = order[(order.indexOf(scene.weighting) + 1) % order.length] as string;
-  scene.explorer.url.set({ w: next === "attention" ? null : next }, { push: true });
-}
-
-function nextContrast(scene: TextScene): void {
-  const order = CONTRASTS.map((item) => item.value);
-  const next = order[(order.indexOf(scene.contrast) + 1) % order.length] as string;
-  scene.explorer.url.set({ ct: next === "linear" ? null : next });
-}
+const after = <T>(order: readonly T[], value: T): T => order[(order.indexOf(value) + 1) % order.length] as T;

@@ -10,16 +10,13 @@ const SOURCES = 3;
 const FAINTEST = 0.25;
 
 /** Heads that are shown side by side on one text, in the order they were chosen. */
-export function parseMany(text: string | undefined, heads: readonly string[]): string[] {
-  const known = (text ?? "").split(",").filter((head) => heads.includes(head));
-  return [...new Set(known)].slice(0, MOST_HEADS);
+export function knownHeads(named: readonly string[], heads: readonly string[]): string[] {
+  return [...new Set(named.filter((head) => heads.includes(head)))].slice(0, MOST_HEADS);
 }
 
 /** The same with one more head, or without it if it was there; the first goes when there are too many. */
-export function toggled(many: readonly string[], head: string): string | null {
-  const next = many.includes(head) ? many.filter((each) => each !== head) : [...many, head].slice(-MOST_HEADS);
-  return next.length > 0 ? next.join(",") : null;
-}
+export const toggled = (many: readonly string[], head: string): readonly string[] =>
+  many.includes(head) ? many.filter((each) => each !== head) : [...many, head].slice(-MOST_HEADS);
 
 export interface HeadOnText {
   readonly head: string;

@@ -2,14 +2,13 @@ import { untrack } from "svelte";
 import type { ModelInfo, Story, TextParams, TextRun } from "../../generated/answers";
 import { type Answer, answerOf } from "../../lib/answer.svelte";
 import { HEAD_STYLES, type Scale } from "../../lib/color";
-import { contrastOf } from "../../lib/contrast";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
 import { label } from "../../lib/tokens";
 import { isSameText, mostTelling, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
-import { type HeadOnText, manyAt, parseMany } from "./many";
+import { type HeadOnText, knownHeads, manyAt } from "./many";
 import { Patterns, type Side, type Weighting } from "./patterns";
 
 export const WEIGHTINGS: readonly { value: Weighting; label: string; about: string; unit: string }[] = [
@@ -109,7 +108,7 @@ export class TextScene {
   private greet(): void {
     let greeted: TextRun | null = null;
     const { url } = this.explorer;
-    let cold = ["e", "x", "i", "h", "t", "d"].every((key) => url.get(key) === undefined);
+    let cold = !url.has("example", "text", "tokens", "head", "position", "cell");
     let set: number | null = null;
     $effect(() => {
       const run = this.shown?.run;
@@ -160,8 +159,7 @@ export class TextScene {
   }
 
   get weighting(): Weighting {
-    const asked = this.explorer.url.get("w");
-    return WEIGHTINGS.find((item) => item.value === asked)?.value ?? "attention";
+    return this.explorer.url.get("weighting");
   }
 
   get weightingTitle(): (typeof WEIGHTINGS)[number] {
@@ -169,30 +167,29 @@ export class TextScene {
   }
 
   get side(): Side {
-    return this.explorer.url.get("side") === "src" ? "src" : "dest";
+    return this.explorer.url.get("side");
   }
 
   get hideFirst(): boolean {
-    return this.explorer.url.get("nf") === "1";
+    return this.explorer.url.get("hide_first");
   }
 
   get lines(): boolean {
-    return this.explorer.url.get("ln") === "1";
+    return this.explorer.url.get("lines");
   }
 
   /** Whether lines of the text end where it says so, as they do unless it was chosen otherwise. */
   get breaks(): boolean {
-    const asked = this.explorer.url.get("br");
-    return asked === undefined ? (this.shown?.run.pieces.some((piece) => piece.includes("\n")) ?? false) : asked === "1";
+    return this.explorer.url.get("line_breaks") ?? this.shown?.run.pieces.some((piece) => piece.includes("\n")) ?? false;
   }
 
   /** How attention becomes color. */
   get contrast(): Contrast {
-    return contrastOf(this.explorer.url);
+    return this.explorer.url.get("contrast");
   }
 
   /** Heads that are drawn on the text together, each with its own line. */
-  readonly many = $derived.by((): readonly string[] => parseMany(this.explorer.url.get("many"), this.info.heads));
+  readonly many = $derived.by((): readonly string[] => knownHeads(this.explorer.url.get("heads"), this.info.heads));
 
   /** What each of them does at the focused token. */
   readonly manyHere = $derived.by((): readonly HeadOnText[] => {
@@ -204,7 +201,7 @@ export class TextScene {
   });
 
   get ranks(): boolean {
-    return this.explorer.url.get("rk") === "1";
+    return this.explorer.url.get("ranks");
   }
 
   private before: Shown | null = null;

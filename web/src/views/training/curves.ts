@@ -1,8 +1,12 @@
-import type { Curve, PhaseChange } from "../../generated/answers";
+import type { Curve, Dynamics, PhaseChange } from "../../generated/answers";
 import { count, number, sentenceCase } from "../../lib/format";
 
 /** "prefix matching of L1H4", "held-out loss". */
 export const curveTitle = (curve: Curve): string => (curve.head ? `${curve.title} of ${curve.head}` : curve.title);
+
+/** The phase change as a stretch of a plot. */
+export const bandOf = ({ phase_change: change }: Dynamics, name = ""): { low: number; at: number; high: number; name: string } | null =>
+  change && { low: change.low, at: change.step, high: change.high, name };
 
 /** What changed, and over which steps. */
 export function changeText(change: PhaseChange): string {

@@ -1,43 +1,10 @@
-/** Where the nodes of a prediction's circuit stand: a column for each position that takes part, a row for each layer. */
+/** The circuit of a prediction as it is drawn: a column for each position that takes part, a row for each layer. */
 import type { CircuitGraph, Edge, Node } from "../../lib/circuit";
+import { KINDS } from "../../lib/color";
+import { plural, signed } from "../../lib/format";
+import { curveBetween, type Graph, type GraphNode } from "../../lib/graph";
+import { everywhere } from "../../lib/names";
 import { short } from "../../lib/tokens";
-
-export interface Placed {
-  readonly node: Node;
-  readonly x: number;
-  readonly y: number;
-  readonly width: number;
-  readonly height: number;
-  readonly label: string;
-}
-
-interface Column {
-  readonly position: number;
-  readonly x: number;
-  readonly width: number;
-}
-
-export interface Row {
-  readonly layer: number;
-  readonly y: number;
-  readonly label: string;
-}
-
-export interface Line {
-  readonly edge: Edge;
-  readonly d: string;
-  /** A point on it, for its mark. */
-  readonly middle: { x: number; y: number };
-}
-
-export interface Layout {
-  readonly width: number;
-  readonly height: number;
-  readonly nodes: ReadonlyMap<string, Placed>;
-  readonly columns: readonly Column[];
-  readonly rows: readonly Row[];
-  readonly lines: readonly Line[];
-}
 
 const LETTER = 7.3;
 const HEIGHT = 30;
@@ -50,104 +17,133 @@ const MOST_LETTERS = 12;
 const PITCH = 84;
 const DENSE_PITCH = 52;
 const MANY_ROWS = 6;
-/** Where the reads of a head are: query left, key in the middle, value right. */
-const PORTS = { q: -0.3, k: 0, v: 0.3 } as const;
+const WIDEST_EDGE = 6;
 
-/** What is written on a node: tokens by their text, what a head adds to the stream by its name. */
-function nodeLabel(node: Node, token: (position: number) => string, predicted: string): string {
-  if (node.component === "logits") return predicted;
-  if (node.component === "embed") return short(token(node.position), MOST_LETTERS);
-  if (node.component.startsWith("pos")) return "position";
-  return node.component;
+export interface Shown {
+  edges: readonly Edge[];
+  room: { width: number; height: number };
+  token: (position: number) => string;
+  predicted: string;
+  /** Names of what is switched off, and nodes whose inputs are all drawn. */
+  off: ReadonlySet<string>;
+  open: ReadonlySet<string>;
 }
 
-export function layOut(
-  graph: CircuitGraph,
-  edges: readonly Edge[],
-  room: { width: number; height: number },
-  token: (position: number) => string,
-  predicted: string,
-): Layout {
-  const ids = new Set([graph.target.id, ...edges.flatMap((edge) => [edge.from, edge.to])]);
-  const nodes = [...ids].flatMap((id) => graph.nodes.get(id) ?? []);
+/** The graph, with the names of its rows apart: they stay next to it, however far it is scrolled. */
+export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly rowNames: readonly string[] } {
+  const { edges, room, token, predicted } = shown;
+  const ids = new Set([circuit.target.id, ...edges.flatMap((edge) => [edge.from, edge.to])]);
+  const nodes = [...ids].flatMap((id) => circuit.nodes.get(id) ?? []).sort(inOrder);
   const positions = [...new Set(nodes.map((node) => node.position))].sort((a, b) => a - b);
-  const layers = [...new Set(nodes.map((node) => node.layer))].sort((a, b) => a - b);
-  const widths = new Map(
-    nodes.map((node) => [node.id, Math.max(46, 18 + LETTER * nodeLabel(node, token, predicted).length)]),
-  );
   // Layer −1 is the tokens' row, which every column has a label in.
-  if (layers[0] !== -1) layers.unshift(-1);
-  const groups = new Map<string, Node[]>();
-  for (const node of nodes.sort(inOrder)) {
-    const key = `${node.position} ${node.layer}`;
-    groups.set(key, [...(groups.get(key) ?? []), node]);
-  }
-  const rowWidth = (group: readonly Node[]): number =>
-    group.reduce((sum, node) => sum + (widths.get(node.id) as number) + GAP, -GAP);
+  const layers = [...new Set([-1, ...nodes.map((node) => node.layer)])].sort((a, b) => a - b);
+  const labelOf = (node: Node): string => {
+    if (node.component === "logits") return predicted;
+    if (node.component === "embed") return short(token(node.position), MOST_LETTERS);
+    return node.component.startsWith("pos") ? "position" : node.component;
+  };
+  const widthOf = (node: Node): number => Math.max(46, 18 + LETTER * labelOf(node).length);
+  const groupAt = (position: number, layer: number) => nodes.filter((node) => node.position === position && node.layer === layer);
+  const rowWidth = (group: readonly Node[]): number => group.reduce((sum, node) => sum + widthOf(node) + GAP, -GAP);
   const needed = positions.map((position) =>
-    Math.max(
-      LETTER * Math.min(MOST_LETTERS, token(position).length) + 8,
-      ...layers.map((layer) => rowWidth(groups.get(`${position} ${layer}`) ?? [])),
-      34,
-    ),
+    Math.max(LETTER * Math.min(MOST_LETTERS, token(position).length) + 8, ...layers.map((layer) => rowWidth(groupAt(position, layer))), 34),
   );
   const total = needed.reduce((sum, width) => sum + width, 0) + LEFT + 12;
   const between = Math.max(16, Math.min(140, (room.width - total) / Math.max(1, positions.length)));
-  const columns: Column[] = [];
-  let x = LEFT;
-  positions.forEach((position, i) => {
-    const width = (needed[i] as number) + between;
-    columns.push({ position, x, width });
-    x += width;
-  });
   // Many layers stand closer together: a circuit should be seen without much scrolling.
   const height = Math.max(room.height, layers.length * (layers.length > MANY_ROWS ? DENSE_PITCH : PITCH) + BOTTOM);
   const pitch = (height - TOP - BOTTOM - HEIGHT) / Math.max(1, layers.length - 1);
-  const rows = layers.map((layer, i): Row => ({
-    layer,
-    y: height - BOTTOM - HEIGHT / 2 - i * pitch,
-    label: layer === -1 ? "tokens" : layer === Infinity ? "logit" : `layer ${layer}`,
-  }));
-  const placed = new Map<string, Placed>();
-  for (const row of rows) {
-    for (const column of columns) {
-      const group = groups.get(`${column.position} ${row.layer}`) ?? [];
-      let at = column.x + (column.width - rowWidth(group)) / 2;
+  const y = (row: number): number => height - BOTTOM - HEIGHT / 2 - row * pitch;
+  const drawn = new Set(edges.map((edge) => edge.id));
+  const placed: GraphNode[] = [];
+  const columns: { x: number; token: string; position: number }[] = [];
+  let from = LEFT;
+  positions.forEach((position, i) => {
+    const width = (needed[i] as number) + between;
+    const hasToken = nodes.some((node) => node.id === `embed@${position}`);
+    columns.push({ x: from + width / 2, position, token: hasToken ? "" : short(token(position), MOST_LETTERS) });
+    layers.forEach((layer, row) => {
+      const group = groupAt(position, layer);
+      let at = from + (width - rowWidth(group)) / 2;
       for (const node of group) {
-        const width = widths.get(node.id) as number;
-        const label = nodeLabel(node, token, predicted);
-        placed.set(node.id, { node, x: at + width / 2, y: row.y, width, height: HEIGHT, label });
-        at += width + GAP;
+        const [own, label] = [widthOf(node), labelOf(node)];
+        placed.push({ ...contentOf(circuit, node, label, drawn, shown), row, x: at + own / 2, y: y(row), width: own, height: HEIGHT });
+        at += own + GAP;
       }
-    }
-  }
-  const lines = edges.flatMap((edge) => {
-    const [from, to] = [placed.get(edge.from), placed.get(edge.to)];
-    return from && to ? [line(edge, from, to, pitch)] : [];
+    });
+    from += width;
   });
-  return { width: Math.max(x + 12, room.width), height, nodes: placed, columns, rows, lines };
+  return {
+    width: Math.max(from + 12, room.width),
+    height,
+    nodes: placed,
+    columns,
+    rows: layers.map((_, row) => ({ y: y(row), label: "" })),
+    rowNames: layers.map((layer) => (layer === -1 ? "tokens" : layer === Infinity ? "logit" : `layer ${layer}`)),
+    edges: edgesBetween(circuit, placed, shown),
+  };
 }
 
 /** The embedding before what positions add, heads by number. */
 const inOrder = (a: Node, b: Node): number =>
-  Number(a.component !== "embed") - Number(b.component !== "embed") ||
-  a.component.localeCompare(b.component, "en", { numeric: true });
+  Number(a.component !== "embed") - Number(b.component !== "embed") || a.component.localeCompare(b.component, "en", { numeric: true });
 
-function line(edge: Edge, from: Placed, to: Placed, pitch: number): Line {
-  const port = to.node.component === "logits" ? 0 : PORTS[edge.kind];
-  const [x1, y1] = [from.x, from.y - from.height / 2];
-  const [x2, y2] = [to.x + port * to.width, to.y + to.height / 2];
-  const rise = y1 - y2;
-  // One that skips a row straight above itself would run through what is between: it bows out.
-  const bow = rise > 1.5 * pitch && Math.abs(x2 - x1) < 40 ? (edge.kind === "q" ? -1 : 1) * 46 : 0;
-  const [c1, c2] = [
-    { x: x1 + bow, y: y1 - rise * 0.5 },
-    { x: x2 + bow, y: y2 + rise * 0.5 },
-  ];
-  const at = (v: number): number => Math.round(v * 10) / 10;
+const nameOf = (node: Node, { token, predicted }: Shown): string =>
+  node.component === "logits"
+    ? `the logit of ${predicted}`
+    : `${node.component.startsWith("pos") ? "position" : node.component} at “${token(node.position)}”@${node.position}`;
+
+type Content = Pick<GraphNode, "id" | "label" | "name" | "title" | "lines" | "wide" | "look" | "off" | "badge">;
+
+function contentOf(circuit: CircuitGraph, node: Node, label: string, drawn: ReadonlySet<string>, shown: Shown): Content {
+  const isTarget = node.component === "logits";
+  const opens = node.isHead || isTarget;
+  const title = nameOf(node, shown);
   return {
-    edge,
-    d: `M${at(x1)} ${at(y1)}C${at(c1.x)} ${at(c1.y)} ${at(c2.x)} ${at(c2.y)} ${at(x2)} ${at(y2)}`,
-    middle: { x: (x1 + 3 * c1.x + 3 * c2.x + x2) / 8, y: (y1 + 3 * c1.y + 3 * c2.y + y2) / 8 },
+    id: node.id,
+    ...{ label, name: label },
+    title: `${title}: ${signed(node.value)} logits`,
+    lines: opens ? [signed(node.value, 1)] : [],
+    wide: isTarget,
+    look: isTarget ? "target" : opens ? "head" : "leaf",
+    off: shown.off.has(node.id) || shown.off.has(node.component),
+    badge: opens ? badgeOf(circuit, node, title, drawn, shown.open.has(node.id)) : null,
   };
+}
+
+/** Inputs of a node that are not drawn: kept ones, which a click opens, and what was left out. */
+function badgeOf(circuit: CircuitGraph, node: Node, name: string, drawn: ReadonlySet<string>, isOpen: boolean): GraphNode["badge"] {
+  const hidden = circuit.inputs(node.id).filter((edge) => !drawn.has(edge.id));
+  const values = [...hidden, ...circuit.leftOut(node.id)].filter((each) => each.kind === "v");
+  const share = values.reduce((sum, each) => sum + each.share, 0);
+  if (hidden.length === 0 && Math.abs(share) < 0.005) return null;
+  const more = hidden.length > 0 ? `${plural(hidden.length, "smaller input")} not drawn; ` : "";
+  return {
+    text: hidden.length > 0 ? `+${hidden.length}` : isOpen ? "−" : "…",
+    title: `${name}: ${more}values not drawn and left out add ${signed(share)} logits`,
+    opens: hidden.length > 0 || isOpen,
+  };
+}
+
+function edgesBetween(circuit: CircuitGraph, placed: readonly GraphNode[], shown: Shown): Graph["edges"] {
+  const { edges, off } = shown;
+  const nodes = new Map(placed.map((node) => [node.id, node]));
+  const most = Math.max(1e-9, ...edges.map((edge) => Math.abs(edge.share)));
+  const name = (id: string): string => nameOf(circuit.nodes.get(id) as Node, shown);
+  return edges.flatMap(({ id, from, to, kind, share, effect }) => {
+    const [writer, reader] = [nodes.get(from), nodes.get(to)];
+    if (!writer || !reader) return [];
+    // An edge is cut by its own name, or by the name that it has at all positions.
+    const cut = off.has(id) || off.has(everywhere(id));
+    const cost = effect === null ? "" : `, cutting it costs ${signed(effect)}`;
+    return [
+      {
+        ...{ id, from, to, kind, cut, fixed: effect === null, lowers: share < 0 },
+        curve: curveBetween(writer, reader, kind),
+        width: 1 + (WIDEST_EDGE - 1) * (Math.abs(share) / most),
+        dead: cut || writer.off === true,
+        title: `${name(from)} → ${name(to)}, ${KINDS[kind].name}: ${signed(share)} logits${cost}`,
+      },
+    ];
+  });
 }

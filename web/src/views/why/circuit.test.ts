@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
-import type { Graph as Circuit } from "../generated/answers";
-import { layOut } from "../views/why/layout";
-import { lastMove, moveText } from "../views/paths/reasons";
-import type { ListedPath } from "../views/paths/tree";
-import { CircuitGraph } from "./circuit";
+import type { Graph as Circuit } from "../../generated/answers";
+import { layOut } from "./layout";
+import { lastMove, moveText } from "../paths/reasons";
+import type { ListedPath } from "../paths/tree";
+import { CircuitGraph } from "../../lib/circuit";
 
 const attended = (source: number) => ({ source, weight: 0.9, score: 1, contrast: 1, rival: null, uniform: 0, effect: 5, error: 0 });
 const node = (name: string, value: number, source?: number) => ({
@@ -49,15 +49,6 @@ const answer = {
 const graph = new CircuitGraph(answer);
 
 describe("the circuit of a prediction", () => {
-  it("names other heads that wrote as much into the same key", () => {
-    const second = { ...answer, nodes: [...answer.nodes, node("L0H1@5", 4), node("L0H1@2", 9)] } as Circuit;
-    const edges = [edge("L0H1@5→L1H0@9.k", 4), edge("L0H1@2→L1H0@9.k", 5), edge("L0H1@5→L1H0@9.v", 5)];
-    const both = new CircuitGraph({ ...second, edges: [...answer.edges, ...edges] } as Circuit);
-    const reason = both.reason("L1H0@9");
-    expect(reason && both.alsoWrote(reason).map((each) => each.id)).toEqual(["L0H1@5→L1H0@9.k"]);
-    const alone = graph.reason("L1H0@9");
-    expect(alone && graph.alsoWrote(alone)).toEqual([]);
-  });
   it("has nodes at a layer and a position", () => {
     const at = (id: string) => [graph.nodes.get(id)?.component, graph.nodes.get(id)?.position, graph.nodes.get(id)?.layer];
     expect(at("pos@0@4")).toEqual(["pos@0", 4, -1]);
@@ -82,15 +73,10 @@ describe("the circuit of a prediction", () => {
     expect(of(...into(20 * one, 12), ...into(4 * one, 9, 20)).firstShare).toBe(0.1);
     expect(of(...into(20 * one, 3), ...into(4 * one, 9, 20)).firstShare).toBe(0.035);
     expect(of(...into(20 * one, 3)).firstShare).toBe(0.02);
-    expect(of(...into(20 * one, 1)).topMlp?.from).toBe("mlp0@9");
-    expect(graph.topMlp).toBeNull();
   });
 
   it("says which lower head placed the attention", () => {
     expect(graph.top?.from).toBe("L1H0@9");
-    const reason = graph.reason("L1H0@9");
-    expect([reason?.writer.component, reason?.kind, reason?.wrote]).toEqual(["L0H3", "k", 4]);
-    expect(graph.reason("L0H3@5")).toBeNull();
     const path = { source: "embed", heads: ["L1H0"], routes: { ways: [[5, 9]] } } as unknown as ListedPath;
     const move = lastMove(path, graph);
     expect(move && moveText(move, () => "ble")).toBe("L1H0 ← ble@5, looked there because of L0H3 (K)");
@@ -102,11 +88,11 @@ describe("the circuit of a prediction", () => {
   it("stands in columns of the positions that take part, rows of layers, nothing overlapping", () => {
     const token = (position: number) => `token${position}`;
     for (const width of [280, 1000]) {
-      const layout = layOut(graph, graph.shown(0, new Set()), { width, height: 400 }, token, "ble");
-      expect(layout.columns.map((column) => column.position)).toEqual([4, 5, 9]);
-      expect(layout.rows.map((row) => row.label)).toEqual(["tokens", "layer 0", "layer 1", "logit"]);
-      expect(layout.lines).toHaveLength(7);
-      const boxes = [...layout.nodes.values()];
+      const layout = layOut(graph, { edges: graph.shown(0, new Set()), room: { width, height: 400 }, token, predicted: "ble", off: new Set(), open: new Set() });
+      expect(layout.columns?.map((column) => column.position)).toEqual([4, 5, 9]);
+      expect(layout.rowNames).toEqual(["tokens", "layer 0", "layer 1", "logit"]);
+      expect(layout.edges).toHaveLength(7);
+      const boxes = layout.nodes;
       for (const a of boxes) {
         expect(a.x - a.width / 2).toBeGreaterThan(0);
         expect(a.x + a.width / 2).toBeLessThan(layout.width);

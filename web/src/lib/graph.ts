@@ -1,0 +1,122 @@
+/**
+ * A graph as it is drawn: layers bottom to top as data flows. An edge leaves its writer's top and enters its reader's
+ * bottom at one of three ports, Q left, K middle, V right, so that the three kinds differ in place as well.
+ */
+import type { Side } from "./names";
+
+interface Point {
+  readonly x: number;
+  readonly y: number;
+}
+
+/** A node at its place; `x` and `y` are its middle. */
+export interface GraphNode extends Point {
+  readonly id: string;
+  readonly width: number;
+  readonly height: number;
+  /** Rows are counted from below. */
+  readonly row: number;
+  /** What fits of its name; the whole name, if that is more; and what it is about. */
+  readonly label: string;
+  readonly name: string;
+  readonly title?: string;
+  /** Small words below the label. */
+  readonly lines: readonly string[];
+  /** A picture beside the words, or above them. */
+  readonly image?: { readonly href: string | undefined; readonly side: number; readonly above: boolean } | null;
+  /** Edges meet it straight above or below, instead of at a port. */
+  readonly wide?: boolean;
+  readonly look?: "head" | "leaf" | "target";
+  readonly off?: boolean;
+  /** A mark at its corner, which opens its smaller inputs. */
+  readonly badge?: { readonly text: string; readonly title: string; readonly opens: boolean } | null;
+}
+
+export interface GraphEdge {
+  readonly id: string;
+  readonly from: string;
+  readonly to: string;
+  readonly kind: Side;
+  readonly curve: Curve;
+  readonly width: number;
+  /** Its numbers in words; an edge that has them can be focused. */
+  readonly title?: string;
+  /** Shown next to it while it is pointed at. */
+  readonly tip?: string;
+  readonly lowers?: boolean;
+  readonly cut?: boolean;
+  /** Carries nothing, because it is cut or its writer is off. */
+  readonly dead?: boolean;
+  readonly fixed?: boolean;
+}
+
+export interface Graph {
+  readonly width: number;
+  readonly height: number;
+  readonly nodes: readonly GraphNode[];
+  readonly edges: readonly GraphEdge[];
+  readonly rows: readonly { readonly y: number; readonly label: string }[];
+  /** The positions of a text below their columns. */
+  readonly columns?: readonly { readonly x: number; readonly token: string; readonly position: number }[];
+}
+
+export interface Curve {
+  readonly from: Point;
+  readonly c1: Point;
+  readonly c2: Point;
+  readonly to: Point;
+}
+
+type Box = Pick<GraphNode, "x" | "y" | "width" | "height" | "row" | "wide">;
+
+const PORTS: Readonly<Record<Side, number>> = { q: -0.3, k: 0, v: 0.3 };
+/** Wider than this, a node is not avoided. */
+const WIDEST_AVOIDED = 150;
+
+/** From the writer's top to the reader's port for this kind. */
+export function curveBetween(writer: Box, reader: Box, kind: Side): Curve {
+  const within = (x: number, node: Box) => Math.min(node.x + node.width / 2 - 6, Math.max(node.x - node.width / 2 + 6, x));
+  const leaves = writer.x + PORTS[kind] * writer.width * 0.5;
+  const enters = reader.x + PORTS[kind] * reader.width;
+  const from = { x: writer.wide ? within(enters, writer) : leaves, y: writer.y - writer.height / 2 };
+  const to = { x: reader.wide ? within(leaves, reader) : enters, y: reader.y + reader.height / 2 };
+  const rise = from.y - to.y;
+  // An edge that skips rows straight above itself would run through the nodes between: bow it out to the side that
+  // its port is on. A curve reaches three quarters of its bow, so this just clears the narrower of the two.
+  const isInTheWay = reader.row - writer.row > 1 && Math.abs(to.x - from.x) < Math.min(writer.width, WIDEST_AVOIDED);
+  const bow = isInTheWay ? (kind === "q" ? -1 : 1) * Math.min(writer.width, reader.width, WIDEST_AVOIDED) * 0.69 : 0;
+  return { from, c1: { x: from.x + bow, y: from.y - rise * 0.45 }, c2: { x: to.x + bow, y: to.y + rise * 0.45 }, to };
+}
+
+export function pathOf({ from, c1, c2, to }: Curve): string {
+  const at = ({ x, y }: Point) => `${Math.round(x * 10) / 10} ${Math.round(y * 10) / 10}`;
+  return `M${at(from)}C${at(c1)} ${at(c2)} ${at(to)}`;
+}
+
+/** The middle of a curve, for its mark. */
+export const middleOf = ({ from, c1, c2, to }: Curve): Point => ({
+  x: (from.x + 3 * c1.x + 3 * c2.x + to.x) / 8,
+  y: (from.y + 3 * c1.y + 3 * c2.y + to.y) / 8,
+});
+
+/**
+ * The edges that stand out: those of the focused node, else those between pinned nodes (all edges of a single one).
+ * Null where nothing is focused: then all are equal.
+ */
+export function standOut<E extends Pick<GraphEdge, "from" | "to">>(edges: readonly E[], focused: string | null, pinned: ReadonlySet<string>): readonly E[] | null {
+  if (focused !== null) return edges.filter((edge) => edge.from === focused || edge.to === focused);
+  if (pinned.size === 0) return null;
+  if (pinned.size === 1) return edges.filter((edge) => pinned.has(edge.from) || pinned.has(edge.to));
+  return edges.filter((edge) => pinned.has(edge.from) && pinned.has(edge.to));
+}
+
+/** The node an arrow key leads to: along the layer, or to the nearest of the next layer. */
+export function neighbor<N extends Point>(nodes: readonly N[], from: N, key: string): N {
+  const sideways = key === "ArrowLeft" || key === "ArrowRight";
+  const sign = key === "ArrowLeft" || key === "ArrowUp" ? -1 : 1;
+  const candidates = nodes.filter((each) =>
+    sideways ? each.y === from.y && sign * (each.x - from.x) > 0 : sign * (each.y - from.y) > 0,
+  );
+  const cost = (each: N) => Math.abs(each.x - from.x) + 10 * Math.abs(each.y - from.y);
+  return candidates.reduce((best, each) => (cost(each) < cost(best) ? each : best), candidates[0] ?? from);
+}
