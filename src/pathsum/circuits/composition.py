@@ -24,7 +24,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
-from pathsum.base import Column, Edge, HeadRead, Progress, Record, Side, Table, silent, text_column
+from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError, InputError
 from pathsum.base.head_id import find_head
@@ -124,7 +124,7 @@ class PairScores:
 class ScoredEdge:
     """An edge with its composition score, and z and p of the score under random rotations."""
 
-    edge: Edge
+    edge: Site
     score: float
     excess: float
     z: float
@@ -133,17 +133,20 @@ class ScoredEdge:
     @property
     def writer(self) -> HeadId:
         """The head that writes."""
-        return self.edge.heads[0]
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
 
     @property
     def reader(self) -> HeadId:
         """The head that reads."""
-        return self.edge.heads[1].head
+        assert isinstance(self.edge.reader, HeadId)
+        return self.edge.reader
 
     @property
     def kind(self) -> CompositionKind:
         """The kind of composition: `q`, `k` or `v`."""
-        return self.edge.heads[1].side.value
+        assert self.edge.side is not None
+        return self.edge.side.value
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ class Composition(Record, kind="composition"):
     def _edge(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
         scores = self.scores(kind)
         parts = (scores.score, scores.excess, scores.z, scores.p)
-        edge = Edge(self.heads[writer], HeadRead(self.heads[reader], Side(kind)))
+        edge = Site(self.heads[writer], self.heads[reader], Side(kind))
         return ScoredEdge(edge, *(float(part[writer, reader]) for part in parts))
 
     def edges(
@@ -437,10 +440,11 @@ def _clear_edited_edges(model: Model, scores: Sequence[PairScores]) -> None:
     """NaN where an edit of the model replaced the writer's contribution to the read."""
     number = {head.id: at for at, head in enumerate(model.heads)}
     for edge in model.weights.edited_edges:
-        if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadRead):
-            found = scores[KINDS.index(edge.reader.side.value)]
+        if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
+            assert edge.side is not None
+            found = scores[KINDS.index(edge.side.value)]
             for part in fields(found)[:6]:
-                getattr(found, part.name)[number[edge.writer], number[edge.reader.head]] = torch.nan
+                getattr(found, part.name)[number[edge.writer], number[edge.reader]] = torch.nan
 
 
 def _check_selection(

@@ -24,7 +24,7 @@ from torch import Tensor
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
-from pathsum.base import Column, HeadRead, Progress, Record, Table, silent, stacked, text_column
+from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.options import parse_choice
 from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
@@ -256,7 +256,7 @@ def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tupl
     h1, h2 = model.head(writer), model.head(reader)
     check_order(h1.id, h2.id)
     for edge in model.weights.edited_edges:
-        if edge.writer == h1.id and isinstance(edge.reader, HeadRead) and edge.reader.head == h2.id:
+        if edge.writer == h1.id and edge.reader == h2.id:
             raise NotExactError(
                 f"{edge} carries the same for every text in this edited model, so it has no "
                 "components; use the model without that edit"

@@ -21,7 +21,6 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes, spectrum
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigvals, svdvals
 from pathsum.algebra.rotations import (
     DRAWS,
@@ -30,6 +29,7 @@ from pathsum.algebra.rotations import (
     significant_values,
     spectra_between,
 )
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError

@@ -25,9 +25,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.algebra.nulls import UnitMoments
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base.options import parse_choice
 from pathsum.model import Config, Head, Model
 from pathsum.model.folding import fold_read

@@ -19,17 +19,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import (
     ARROW,
+    LOGITS,
     Column,
-    Edge,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
     Side,
+    Site,
     Source,
     Table,
     is_number,
@@ -352,7 +350,7 @@ def logit_cap_note(config: Config) -> str:
 
 def require_logit_edges(model: Model, what: str) -> None:
     """Raise NotExactError if an edit of the model replaced an edge from embeddings to logits."""
-    _require_edges(model, what, lambda edge: isinstance(edge.reader, LogitsRead) or _is_v(edge))
+    _require_edges(model, what, lambda edge: edge.reader == LOGITS or _is_v(edge))
 
 
 def require_score_edges(model: Model, what: str) -> None:
@@ -366,16 +364,17 @@ def require_score_edges(model: Model, what: str) -> None:
     _require_edges(model, what, lambda edge: not _is_v(edge))
 
 
-def _require_edges(model: Model, what: str, needed: Callable[[Edge], bool]) -> None:
+def _require_edges(model: Model, what: str, needed: Callable[[Site], bool]) -> None:
     """Raise NotExactError if an edit of the model replaced an edge of the token basis."""
     for edge in model.weights.edited_edges:
-        ends = edge.writer == Source("embed") or isinstance(edge.reader, LogitsRead)
-        if ends and needed(edge) and not isinstance(edge.reader, MlpRead):
+        ends = edge.writer == Source("embed") or edge.reader == LOGITS
+        to_mlp = isinstance(edge.reader, Source) and edge.reader.kind == "mlp"
+        if ends and needed(edge) and not to_mlp:
             raise NotExactError(
                 f"{what} cannot be read from the weights of this edited model: {edge} carries the "
                 "same for every text; use the model without that edit"
             )
 
 
-def _is_v(edge: Edge) -> bool:
-    return isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V
+def _is_v(edge: Site) -> bool:
+    return edge.side is Side.V
