@@ -18,8 +18,8 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
 from pathsum.base.batching import batch_size
-from pathsum.base.errors import InputError
 from pathsum.base.estimate import ratio
+from pathsum.base.options import parse_count
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import HeadId, Keep, Model
@@ -89,8 +89,7 @@ def decompile(
     the heads' own patterns. Such rules describe MLPs and composition only in part.
     """
     require_tokens_out(model, "decompile")
-    if isinstance(budget, bool) or budget < 1:
-        raise InputError(f"budget is {budget}; a program needs at least 1 number")
+    parse_count(budget, "values", "budget")
     fitting, held_out = _texts(model, corpus)
     lexicon = Lexicon(model.config.d_vocab, model.tokenizer)
     rounds = _rounds(budget)
