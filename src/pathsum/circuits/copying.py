@@ -32,9 +32,8 @@ from pathsum.algebra.rotations import (
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import ARROW, Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
-from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
-from pathsum.base.options import parse_choice
+from pathsum.base.options import parse_choice, parse_draws
 from pathsum.base.p_value import counted_p
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.circuits.token_basis import (
@@ -149,11 +148,7 @@ def copying(
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
     middle is computed once, and each head is d_head × d_head after that.
     """
-    if draws < LEAST_DRAWS:
-        raise InputError(
-            f"draws={draws} random heads are too few for a null: p could not fall below "
-            f"{1 / (1 + max(draws, 0)):.3f}; use at least {LEAST_DRAWS}"
-        )
+    parse_draws(draws, LEAST_DRAWS)
     every = require_heads(model)
     return CopyingNull(model, draws=draws, seed=seed).measure(
         heads or every, measures=measures, progress=progress
