@@ -15,6 +15,7 @@ from torch import Tensor
 from pathsum.algebra.decompositions import require_finite
 from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent, token_column
 from pathsum.base.arguments import checked
+from pathsum.base.batching import batch_size
 from pathsum.base.errors import NotExactError
 from pathsum.base.table import rows_table
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
@@ -35,9 +36,6 @@ from pathsum.model.folding import embeddings_as_read, logit_bias, token_basis_no
 from pathsum.model.head import carries_text
 from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
 from pathsum.model.transformer import soft_cap
-
-BLOCK_BYTES = 32 << 20
-"""Bytes of logits held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +201,7 @@ class DirectPath:
 
 def block_rows(model: Model) -> int:
     """The number of rows of the direct path held at a time."""
-    return max(1, BLOCK_BYTES // (4 * model.config.d_vocab_out))
+    return batch_size(4 * model.config.d_vocab_out)
 
 
 def _basis_note(model: Model) -> str:
