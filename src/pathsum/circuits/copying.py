@@ -102,20 +102,17 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
     def to_table(self) -> Table:
         """One row per head."""
         columns = (
-            text_column("head"),
-            Column("Σλ/Σ|λ|", "+.3f"),
-            Column("null sd"),
-            Column("z", "+.2f"),
-            counted_p(self.draws),
+            *(text_column("head"), Column("Σλ/Σ|λ|", "+.3f"), Column("null sd")),
+            *(Column("z", "+.2f"), counted_p(self.draws)),
+            *(Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%")),
         )
-        rows = tuple((h.head, h.ratio, h.null_sd, h.z, h.p) for h in self.heads)
-        if all(head.top_1 is None for head in self.heads):
-            return Table(columns, rows, title="copying by eigenvalues", note=self.note)
-        columns += (Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%"))
         rows = tuple(
-            (*row, h.positive_diagonal, h.top_1, h.top_5)
-            for row, h in zip(rows, self.heads, strict=True)
+            (h.head, h.ratio, h.null_sd, h.z, h.p, h.positive_diagonal, h.top_1, h.top_5)
+            for h in self.heads
         )
+        if all(head.top_1 is None for head in self.heads):
+            rows = tuple(row[:5] for row in rows)
+            return Table(columns[:5], rows, title="copying by eigenvalues", note=self.note)
         legend = (
             "own > 0, top 1, top 5: tokens whose own logit rises, rises most, is of the five most"
         )
