@@ -205,13 +205,13 @@ def measure_faithfulness(
     if not graph.is_mean:
         curves = [measure_curve(predictions[0], groups[0], options, progress)]
         described = predictions[0].alone()[1].describe(predictions[0].trace.model)
-        return summarize(curves, graph.model, described, options)
+        return summarize_curves(curves, graph.model, described, options)
     curves = list[Curve]()
     for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
         progress(number, len(predictions), "prompts")
         with name_prompt(number):
             curves.append(measure_curve(of, own, options))
-    return summarize(curves, graph.model, "the predictions of all prompts", options)
+    return summarize_curves(curves, graph.model, "the predictions of all prompts", options)
 
 
 def measure_curve(
@@ -267,7 +267,9 @@ def measure_curve(
     return curve
 
 
-def summarize(curves: Sequence[Curve], model: str, target: str, options: Options) -> Faithfulness:
+def summarize_curves(
+    curves: Sequence[Curve], model: str, target: str, options: Options
+) -> Faithfulness:
     """The record of one prompt's curve, or of several with intervals."""
     full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
     empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
