@@ -54,12 +54,12 @@ PHASES: list[tuple[Analysis, list[str]]] = [
         atlas("word_piece"),
         ["finding split words", "running the model on split words", "heads on split words"],
     ),
-    (atlas("copying_weights"), ["chance for copying", "copying"]),
-    (atlas("matching_weights"), ["chance for matching", "matching"]),
+    (atlas("copying_weights"), ["null of copying", "copying"]),
+    (atlas("matching_weights"), ["null of matching", "matching"]),
     (
         atlas("deleting_weights"),
         [
-            "chance for deleting",
+            "null of deleting",
             "deleting",
             "heads that write nothing",
             "composition",
@@ -71,7 +71,7 @@ PHASES: list[tuple[Analysis, list[str]]] = [
     (
         atlas("previous_token", "matching_through_previous"),
         [
-            "chance for matching through previous-token heads",
+            "null of matching through previous-token heads",
             "matching through previous-token heads",
         ],
     ),

@@ -38,7 +38,7 @@ from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph, GraphEdge
-from pathsum.paths.intervene.patching import without
+from pathsum.paths.patching import without
 from pathsum.paths.target import find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.

@@ -40,7 +40,7 @@ from pathsum.heads.score import ALPHA, DataScore, Score
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Replacement, ablate, replace
-from pathsum.paths.intervene.ablation import After
+from pathsum.paths.ablation import After
 from pathsum.text.probes import RepeatedTokens, shuffled
 
 

@@ -292,7 +292,7 @@ def open_text(model: "Model", name: str, *, progress: Progress = silent) -> Corp
     if model.tokenizer is None:
         raise TokenError(
             f"the model {model.name!r} has no tokenizer, so it cannot read text; "
-            "give token ids to the function instead"
+            "give token ids instead"
         )
     size = model.tokenizer.size
     return Corpus.open(name, vocabulary=size, tokenizer=model.tokenizer, progress=progress)

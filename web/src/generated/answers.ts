@@ -449,7 +449,7 @@ export interface Effect {
   note: string;
 }
 
-export interface Attention {
+export interface TokenAttention {
   head: string;
   token: Token;
   attends_to: Scored[];
@@ -462,7 +462,7 @@ export interface TokenTables {
   version: 1;
   effect: Effect;
   raised_by: Scored[];
-  attention: Attention;
+  attention: TokenAttention;
   note: string;
 }
 

@@ -18,7 +18,7 @@ from pathsum.circuits import (
     token_qk,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying
-from pathsum.circuits.qk_ov import Attention, Effect
+from pathsum.circuits.qk_ov import Effect, TokenAttention
 from pathsum.circuits.token_basis import (
     Scored,
     Token,
@@ -63,7 +63,7 @@ class TokenTables(Record, kind="page-token"):
 
     effect: Effect
     raised_by: tuple[Scored, ...]
-    attention: Attention
+    attention: TokenAttention
     note: str
 
 

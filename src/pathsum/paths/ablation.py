@@ -39,7 +39,7 @@ from pathsum.model.losses import (
     split_by_memory,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
-from pathsum.paths.intervene.descriptions import IdealPattern
+from pathsum.paths.descriptions import IdealPattern
 
 
 class Knockout(enum.StrEnum):
