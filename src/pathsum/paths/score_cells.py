@@ -168,7 +168,7 @@ def rank_cell(
     )
 
 
-def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
+def summarize_scores(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     """The terms with the largest spread within rows, one query part at a time."""
     parse_count(k, "terms")
     lengths = scores.trace.lengths

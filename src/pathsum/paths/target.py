@@ -1,6 +1,6 @@
 """Target: the number that is explained, a logit at one position of each sequence.
 
-`Prediction` is the target in one sequence of a run.
+`PredictionRun` is the target in one sequence of a run.
 `Measure` is what interventions are measured by: a target, or any function of the logits.
 """
 
@@ -116,7 +116,7 @@ class Target:
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class PredictionRun:
     """The run of a prediction, and which number of it is explained."""
 
     trace: Trace
