@@ -1,5 +1,6 @@
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,15 @@ def test_the_list_of_commands_cuts_no_sentence(
     for line in commands:
         assert line.endswith((".", "?")), line
         assert "..." not in line
+
+
+def test_the_readme_lists_every_command_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| | command | question |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
+    listed = [name.split()[-1] for cell in cells for name in re.findall(r"`([\w ]+)`", cell)]
+    commands = [function.__name__ for group in GROUPS.values() for function in group]
+    assert sorted(listed) == sorted(commands)
 
 
 def test_help_comes_from_docstrings() -> None:
