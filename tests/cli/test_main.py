@@ -115,6 +115,10 @@ def test_errors_are_about_the_command_line() -> None:
     said = in_terms_of_options(message, "induction")
     assert said == "--draws 3 random heads are too few (n_ctx=4); use from_position=2"
     assert "use --from-position 2" in in_terms_of_options(message, "replace")
+    assert in_terms_of_options("rank is 'x'; choose", "trigrams") == "--rank is 'x'; choose"
+    wrong = "skip_trigrams: k is 'x'; give an integer"
+    assert in_terms_of_options(wrong, "trigrams") == "--k is 'x'; give an integer"
+    assert in_terms_of_options("k is 'x'", "nonsense") == "k is 'x'"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
