@@ -10,10 +10,9 @@ A soft cap is not linear, so a circuit's entries are exact terms of scores and l
 cap, and results say so (`score_cap_note`, `logit_cap_note`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -193,8 +192,6 @@ def _one_token(model: Model, text: str) -> int | None:
 TOKENS = 4096
 """Tokens per block in products over the vocabulary, so that a block stays in cache."""
 
-Found = TypeVar("Found")
-
 
 def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     """W_U W_E, the d × d product that the token-basis spectra of all heads of a depth share.
@@ -304,20 +301,6 @@ def as_path(model: Model, circuit: HeadName | Path) -> Path:
 def circuit_label(path: Path) -> str:
     """`L1H4`, a `HeadId`, or `L0H7→L1H4` for a virtual head."""
     return path.heads[0] if path.order == 1 else ARROW.join(path.heads)
-
-
-def find_circuit(by_label: Mapping[str, Found], name: HeadName | Path) -> Found:
-    """The entry of the head or virtual head named by a label, a pair, a HeadId or a path."""
-    if isinstance(name, Path):
-        label = circuit_label(name)
-    elif isinstance(name, str) and ARROW in name:
-        label = name
-    else:
-        label = HeadId.parse(name)
-    if label not in by_label:
-        listed = [*list(by_label)[:8], *(["…"] if len(by_label) > 8 else [])]
-        raise HeadError(f"there is no result for {label}, only for {', '.join(listed)}")
-    return by_label[label]
 
 
 def basis_note(model: Model, path: Path) -> str:

@@ -31,9 +31,9 @@ from pathsum.base.batching import batched
 from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.paths.breakdown import Breakdown, Grid, Name
+from pathsum.paths.causal import CausalEffects, causal_effects
 from pathsum.paths.flows import Flows, edge_flows, flows
 from pathsum.paths.frozen import Frozen
-from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.search import TopPaths, strongest_paths
 from pathsum.paths.target import Target
@@ -90,7 +90,7 @@ class LogitAttribution(Record, kind="toward"):
 
     @property
     def estimate(self) -> Estimate:
-        """`total` with its standard error and 95 % interval over sequences."""
+        """`total` with its standard error and 95% interval over sequences."""
         return Estimate.around(self.total, self.stderr, self.sequences)
 
     @property
@@ -111,8 +111,8 @@ class LogitAttribution(Record, kind="toward"):
     def top(self, k: int = 20, budget: int = 50_000, progress: Progress = silent) -> TopPaths:
         """The k single paths of largest |contribution|, by best-first search.
 
-        Evaluates up to `budget` paths. The result says whether it is `proven`, or how large a path
-        could still be hidden (`bound`).
+        Evaluates up to `budget` paths. The result is `proven`, or has a `bound` on the paths
+        that could still be hidden.
         """
         return strongest_paths(self._paths, self._target, self.total, k, budget, progress)
 
@@ -159,7 +159,7 @@ class LogitAttribution(Record, kind="toward"):
         ]
         rows.append(("all", f"{self.paths:,}", *self._shown(self.estimate)))
         columns = (text_column("order"), Column("paths"), *self._columns("logit"))
-        note = f"remainder {self.remainder:.1e} of the model's own logits"
+        note = f"reconstruction error {self.remainder:.1e} of the model's own logits"
         return Table(columns, tuple(rows), title=self.question, note=note)
 
     def head_table(self, k: int = SHOWN) -> Table:
@@ -202,7 +202,7 @@ class LogitAttribution(Record, kind="toward"):
         return (None,) * len(self._columns("through"))
 
     def _columns(self, name: str, of: str = "") -> tuple[Column, ...]:
-        """A value and, over several sequences, its 95 % interval."""
+        """A value and, over several sequences, its 95% interval."""
         interval = (Column(f"{of}low", "+.3f"), Column(f"{of}high", "+.3f"))
         return (Column(name, "+.3f"), *(() if self.stderr is None else interval))
 

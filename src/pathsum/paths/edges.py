@@ -8,8 +8,8 @@ are in the circuit already.
     random_order   random walks from the logits down to the tokens
 
 Cut edges carry a reference (zero, a mean, another run), and everything after them is recomputed;
-only the reading node is affected. The other way round, only some edges carry what the run wrote,
-and all others the reference.
+only the reading node is affected. Conversely, some edges carry their own value, and all others the
+reference.
 
     values_without     the prediction with some edges cut
     values_with_only   the prediction with all others cut
@@ -33,7 +33,7 @@ from pathsum.model.forward import run_logits
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import writers_below
-from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.patching import check_runs
 from pathsum.paths.target import Prediction, Target, one_sequence
 
 Edges = Sequence[Site]
@@ -143,9 +143,9 @@ def _draw(below: int, generator: torch.Generator) -> int:
 class Reference(enum.StrEnum):
     """The content of edges that are cut; another run is given as its trace.
 
-    `ZERO`   nothing
-    `MEAN`   the mean of what its writer writes, over a text and its positions
-    `OTHER`  what it carries in the run to which the circuit's edges were cut (`other`, `corrupted`)
+    `ZERO`   zero
+    `MEAN`   the mean output of its writer, over a text and its positions
+    `OTHER`  its value in the run to which the circuit's edges were cut (`other`, `corrupted`)
     """
 
     ZERO = "zero"
@@ -163,19 +163,12 @@ def values_without(
     """The prediction with the edges of each row cut, row by row, everything after recomputed."""
     start, target = of.alone()
     writes = reference_writes(of, reference, text)
-    layers = start.model.config.n_layers
-
-    def lowest(row: Edges) -> int:
-        return min(
-            (e.reader.layer if isinstance(e.reader, HeadId) else layers for e in row),
-            default=layers,
-        )
-
     values, done = start.streams[0].new_zeros(len(rows)), 0
-    # Rows that change the same layers are run together: layers below are not computed again.
+    # Copies of a run share the layers below their edits, so rows are grouped by layer.
     by_layer: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        by_layer.setdefault(lowest(row), []).append(number)
+        layers = (edge.reader.layer for edge in row if isinstance(edge.reader, HeadId))
+        by_layer.setdefault(min(layers, default=start.model.config.n_layers), []).append(number)
     for numbers in by_layer.values():
         for part in batched(numbers, 4 * start.streams[0].nbytes):
             progress(done, len(rows), "cutting edges")
@@ -260,7 +253,7 @@ def reference_writes(
 
 
 def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
-    """The mean of what each writer writes over sequences and positions, at every position."""
+    """The mean output of each writer over sequences and positions, at every position."""
     sums: list[Tensor] = []
     count = 0
     for batch in batches:

@@ -1,6 +1,6 @@
 """Gradients of a prediction at every edge: edge attribution patching (EAP and EAP-IG).
 
-The score of an edge is (what the writer wrote − the reference) · the gradient of the prediction at
+The score of an edge is (the writer's output − the reference) · the gradient of the prediction at
 the reader's read, at the run itself (EAP) or averaged over runs between the reference's inputs and
 its own (EAP-IG). MLPs are leaves, as in the circuit: they are inputs, and gradients do not pass
 through them.
@@ -131,7 +131,7 @@ class _Gradients:
 
 
 class GradientScores:
-    """Attribution scores of edges: gradients, averaged over runs, along what was written."""
+    """Scores of edges: gradients, averaged over runs, times the difference of outputs."""
 
     def __init__(
         self, start: Trace, target: Target, reference: Writes, steps: int | None = None
