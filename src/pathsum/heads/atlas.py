@@ -30,7 +30,7 @@ from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     MatchingScores,
-    score_weights,
+    score_by_weights,
     through_previous,
 )
 from pathsum.heads.kinds import (
@@ -222,7 +222,7 @@ def _measure(
         score_on_similar_tokens(null, names, sequences, seed, progress),
         score_on_split_words(null, names, seed, progress),
         on_text,
-        score_weights(model, names, draws, seed, progress),
+        score_by_weights(model, names, draws, seed, progress),
     )
     scores: dict[HeadId, dict[str, Score]] = {}
     for number, head in enumerate(model.heads):

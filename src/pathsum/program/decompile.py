@@ -27,7 +27,7 @@ from pathsum.model.sequences import (
     padded,
     require_text,
     require_tokens_out,
-    split,
+    split_corpus,
     token_batches,
 )
 from pathsum.program.attention_rule import AttentionRule, fit_attention, random_rule
@@ -130,7 +130,7 @@ def _texts(model: Model, corpus: TextOrTokens | None) -> tuple[_Text, _Text]:
     given = require_text(model, corpus)
     if not isinstance(given, Corpus):
         given = [part for batch in token_batches(model, given) for part in _windows(model, batch)]
-    parts = split(model, given)
+    parts = split_corpus(model, given)
     columns = min(model.config.d_vocab, MOST_COLUMNS)
     return (
         _text(model, parts.counted, MOST_NUMBERS // columns),
