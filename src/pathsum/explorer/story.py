@@ -308,12 +308,13 @@ class StoryBuilder:
         if self.trace.model.config.mlp == "none":
             return None
         written = self._mlps(self.trace)
+        left = None if without_heads is None else sum(self._mlps(without_heads).values())
         strongest = max(written, key=lambda name: written[name])
         return MlpShare(
             total=sum(written.values()),
             strongest=strongest,
             strongest_share=written[strongest],
-            without_heads=None if without_heads is None else sum(self._mlps(without_heads).values()),
+            without_heads=left,
         )
 
     def _without(self, heads: Sequence[HeadId]) -> Trace:
@@ -321,8 +322,7 @@ class StoryBuilder:
 
     def _parts(self, trace: Trace) -> dict[str, float]:
         target = find_target(trace, self.position, self.token, "mean")
-        names, values = direct_parts(trace, target)
-        return dict(zip(names, values.tolist(), strict=True))
+        return direct_parts(trace, target)
 
     def _mlps(self, trace: Trace) -> dict[str, float]:
         return {name: value for name, value in self._parts(trace).items() if name[:3] == "mlp"}

@@ -37,7 +37,8 @@ MAX_EIGENVALUES = 64
 def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
     """Every head's scores against chance, its kind, and its eigenvalues for a thumbnail."""
     return AtlasAnswer(
-        whole_atlas(session, params), _thumbnail_eigenvalues(session.model(params), session.progress)
+        whole_atlas(session, params),
+        _thumbnail_eigenvalues(session.model(params), session.progress),
     )
 
 
