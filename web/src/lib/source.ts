@@ -75,7 +75,7 @@ export class NotRecorded extends Error {
 
 /** The server does not respond. */
 export class Unreachable extends Error {
-  constructor(message = "The server is gone.") {
+  constructor(message = "Lost connection to the server.") {
     super(message);
     this.name = "Unreachable";
   }
