@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measurement import Measurement, run_peer, seconds
-from pathsum.base import Edge, Value
+from pathsum.base import Site
 from pathsum.model import Config, HeadId, Model, Trace, random_model
-from pathsum.model.edits import Hook, Message
+from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths import causal_effects, patch_sweep
 from pathsum.paths.intervene.causal import edges_of
@@ -118,11 +118,11 @@ def hook_loop(model: Model, source: Trace) -> None:
             value[:, at] = z[:, at]
             return value
 
-        run_logits(model.weights, source.tokens, [Hook(Value("z", head), replaced)])
+        run_logits(model.weights, source.tokens, [Edit(Site(head, value="z"), replaced)])
 
 
-def message_loop(clean: Trace, corrupted: Trace, sample: list[Edge]) -> None:
+def message_loop(clean: Trace, corrupted: Trace, sample: list[Site]) -> None:
     """Some of the edges: each a run with one message, from the embedding on."""
     for edge in sample:
-        message = Message(edge, corrupted.written(edge.writer))
+        message = Edit(edge, corrupted.written(edge.writer))
         run_logits(clean.weights, clean.tokens, [message])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.base import Edge, HeadRead, Side
+from pathsum.base import Side, Site
 from pathsum.base.shapes import Tokens
 from pathsum.circuits import composition, empirical_composition, projection_kernel
 from pathsum.heads.probe import repeats_probe
@@ -98,7 +98,7 @@ def causal_edges(model: Model) -> dict[tuple[str, str, str], bool]:
                 if reader.id.layer <= writer.id.layer:
                     continue
                 for side in Side:
-                    edge = Edge(writer.id, HeadRead(reader.id, side))
+                    edge = Site(writer.id, reader.id, side)
                     cut = trace.patch({edge: other})
                     after = cut.logits.log_softmax(-1)
                     changed = float((before.exp() * (before - after)).sum(-1).mean())

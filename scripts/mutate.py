@@ -44,7 +44,7 @@ SOURCES = {
     "algebra": ["*"],
     "names": ["*"],
     # The forward pass and what it is made of.
-    "model": ["forward", "transformer", "rotary", "recording", "edit_plan", "node_reads"],
+    "model": ["forward", "transformer", "rotary", "recording", "editor", "node_edges"],
     "paths": ["sweep", "frozen"],
 }
 IDENTITIES = "tests/identities"

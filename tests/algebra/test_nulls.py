@@ -6,7 +6,7 @@ from tests.algebra.factors import gaussian
 from torch import Tensor
 
 from pathsum.algebra import Factored, RotationNull, UnitMoments, center_rows, unit_null
-from pathsum.algebra.nulls import LEAST_SKEWNESS, unit_null_from
+from pathsum.algebra.nulls import LEAST_SKEWNESS
 
 
 def rotations(seed: int, count: int, d: int, columns: int | None = None) -> Tensor:
@@ -126,14 +126,6 @@ def test_a_spread_above_rounding_is_kept_and_below_it_is_none() -> None:
         square = torch.tensor((1 + above) / d, dtype=torch.float64)
         found = float(UnitMoments(square, square).variance(d))
         assert found == (pytest.approx(above / d, rel=1e-6) if kept else 0.0)
-
-
-def test_a_null_is_rebuilt_from_its_deviation_and_skewness() -> None:
-    P = UnitMoments.of_rank(torch.tensor([1.0, 2.0, 5.0]))
-    null = unit_null(P, UnitMoments.of_rank(torch.tensor(3.0)), 9)
-    again = unit_null_from(null.variance.sqrt(), null.skewness, 9)
-    for name in ("mean", "variance", "skewness"):
-        torch.testing.assert_close(getattr(again, name), getattr(null, name))
 
 
 def test_what_no_rotation_moves_is_no_surprise() -> None:

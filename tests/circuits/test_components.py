@@ -85,7 +85,7 @@ def test_records_and_tables() -> None:
     for record in (PairComponents, PairComparison, ProjectionKernel):
         assert schema(record)["type"] == "object"
     compared = compare_pair(model, "L0H0", "L1H0")
-    assert [row["by"] for row in compared.to_table().to_dicts()] == ["Q", "K", "V"]
+    assert [row["by"] for row in compared.to_table().to_dicts()] == ["q", "k", "v"]
     assert len(compared.to_dict()["kinds"]) == 3
     columns = projection_kernel(model).to_table().columns
     assert "by chance" in [column.name for column in columns]
@@ -175,7 +175,7 @@ def test_a_floored_p_times_the_directions_tried_is_a_bound() -> None:
     for p, written in ((1e-6 * tried, f"< {1e-6 * float(tried):.2g}"), (2e-6 * tried, "5.4e-05")):
         k = replace(found.direction.k, p=torch.full_like(found.direction.k.p, float(p)))
         table = replace(found, direction=replace(found.direction, k=k)).to_table()
-        row = next(row for row in table.rows if row[:3] == ("L0H0", "L1H0", "K"))
+        row = next(row for row in table.rows if row[0] == "L0H0→L1H0.k")
         assert table.columns[-1].write(row[-1]) == written
 
 

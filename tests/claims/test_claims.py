@@ -18,8 +18,8 @@ from pathsum.claims.stream import frequency_drift
 from pathsum.claims.verdict import (
     SEEDS,
     VERDICTS,
+    ClaimRule,
     OverSeeds,
-    Rule,
     SeedValue,
     Verdict,
     over_seeds,
@@ -36,7 +36,7 @@ IDS = [one.id for one in STATEMENTS]
 IN_TWO = [one.id for one in SECTIONS[3].statements]
 
 
-def rule(name: str) -> Rule:
+def rule(name: str) -> ClaimRule:
     return find_statement(name)[1].rule
 
 

@@ -16,7 +16,7 @@ def test_a_prediction_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "logit of c at position 4, minus the vocabulary's mean" in out
     assert "embed→L0H0→L1H0" in out
-    assert "remainder" in out
+    assert "reconstruction error" in " ".join(out.split())
     assert "proven" in out
 
 
@@ -59,7 +59,7 @@ def test_scores_of_a_cell_and_of_all(capsys: pytest.CaptureFixture[str]) -> None
     code, out, _ = run(capsys, *common)
     assert code == 0
     assert "spread" in out
-    assert "remainder" in out
+    assert "reconstruction error" in " ".join(out.split())
     code, _, err = run(capsys, *common, "--cell", "4")
     assert code == 2
     assert "give a destination and a source position" in err

@@ -10,7 +10,7 @@ from pathsum.cli.main import main
 def test_composition_lists_edges(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["composition", "hand-built-induction", "--max-p", "0.001"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "L0H0 L1H0 K" in out
+    assert "L0H0→L1H0.k" in out
     assert "1 of 12 edges pass; chance would give 0.012." in out
 
 
@@ -25,7 +25,7 @@ def test_composition_against_other_nulls(capsys: pytest.CaptureFixture[str]) -> 
     command = ["composition", "hand-built-induction", "--nulls", "--kind", "k", "-k", "1"]
     assert main(command) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "L0H0 L1H0 K" in text and "< 1e-06 0.25" in text and "p only tests whether" in text
+    assert "L0H0→L1H0.k" in text and "< 1e-06 0.25" in text and "p only tests whether" in text
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [edge["edge"] for edge in found["shown"]] == ["L0H0→L1H0.k"]

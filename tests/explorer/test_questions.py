@@ -296,7 +296,7 @@ def test_ablations_are_those_of_the_library() -> None:
         where = {"from_position": on.first}
         for knockout, after in (
             (Knockout.ZERO, After.RECOMPUTED),
-            (Knockout.ZERO, After.PATTERNS_PRESERVED),
+            (Knockout.ZERO, After.FREEZE_PATTERNS),
             (Knockout.MEAN, After.RECOMPUTED),
             (Knockout.FIRST, After.RECOMPUTED),
         ):

@@ -28,7 +28,7 @@ def test_what_fields_become() -> None:
     text = typescript()
     assert "  remainder: number | null;\n" in text
     assert "  counts: Matrix | null;\n" in text
-    assert '  knockout: "zero" | "mean" | "resample" | "first token";\n' in text
+    assert '  knockout: "zero" | "mean" | "resample" | "first_token";\n' in text
     assert "  ways: number[][];\n" in text
     assert '  weighting?: "attention" | "information" | "effect";\n' in text
     assert "  low: number | null;\n" in text

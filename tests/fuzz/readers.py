@@ -16,7 +16,7 @@ import torch
 from tests.fuzz.model_readers import MODEL_READERS, Reader, bpe_json_once, model, place, saved
 
 import pathsum as ps
-from pathsum.base import Edge, HeadId, Node
+from pathsum.base import HeadId, Site
 from pathsum.base import Path as PathName
 from pathsum.base.errors import PathsumError
 from pathsum.base.files import parse_object
@@ -201,7 +201,7 @@ def _question_base() -> bytes:
 
 def _names(content: bytes, folder: Path) -> None:
     text = content.decode("utf-8", "replace")
-    for parse in (HeadId.parse, PathName.parse, Edge.parse, Node.parse):
+    for parse in (HeadId.parse, PathName.parse, Site.parse):
         with contextlib.suppress(PathsumError):
             assert parse(str(parse(text))) == parse(text)
 

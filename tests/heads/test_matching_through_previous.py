@@ -80,7 +80,7 @@ def test_it_names_no_head() -> None:
         found = through_previous(model, {HeadId(0, 0): 0.9}, seed)
         assert len(found.scores) == 3
         assert all(-1 <= score.value <= 1 and 0 < score.p <= 1 for score in found.scores.values())
-    assert NAME not in {kind.score.name for kind in KINDS}
+    assert NAME not in {kind.score for kind in KINDS}
 
 
 def test_p_is_fair_on_random_models() -> None:

@@ -8,22 +8,15 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
-from pathsum.base import HeadRead
+from pathsum.base import Site
 from pathsum.model import HeadId, Model, Source, trace_run, transformer
-from pathsum.model.edits import (
-    Attend,
-    Edit,
-    FreezePatterns,
-    HeadOutput,
-    KeepPart,
-    Message,
-    SourceOutput,
-)
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
 from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
 from pathsum.paths.intervene.causal import edges_of
+from pathsum.paths.intervene.descriptions import keep_copying_part
 from pathsum.paths.intervene.patching import patched_pattern
 
 
@@ -70,16 +63,19 @@ def test_what_the_run_did_anyway_changes_nothing(drawn: Drawn) -> None:
     trace = model.trace(tokens)
     head = some_head(model, tokens)
     edges = list(edges_of(model))
+    eye = torch.eye(model.config.d_head, dtype=torch.float64)
     edits: list[Edit] = [
-        Attend(head, trace.pattern(head)),
-        HeadOutput(head, trace.z(head.layer)[:, head.head]),
-        KeepPart(head, torch.eye(model.config.d_head, dtype=torch.float64)),
-        FreezePatterns(trace.patterns),
-        SourceOutput(Source("embed"), model.weights.W_E[tokens]),
-        *(Message(edge, trace.written(edge.writer)) for edge in edges[:: max(1, len(edges) // 3)]),
+        Edit(Site(head, value="pattern"), trace.pattern(head)),
+        Edit(Site(head, value="z"), trace.z(head.layer)[:, head.head]),
+        *after_edits(trace, After.FREEZE_PATTERNS),
+        Edit(Site(Source("embed")), model.weights.W_E[tokens]),
+        Edit(Site(head), trace.written(head)),
+        *(Edit(edge, trace.written(edge.writer)) for edge in edges[:: max(1, len(edges) // 3)]),
     ]
     for edit in edits:
         assert close(trace_run(model, tokens, [edit]).logits, trace.logits)
+    project = keep_copying_part(model.head(head), eye)
+    assert close(trace_run(model, tokens, project).logits, trace.logits)
     assert close(trace_run(model, tokens, edits).logits, trace.logits)
 
 
@@ -136,18 +132,18 @@ def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) 
 
 @given(models_with_tokens(min_layers=1, max_layers=2, max_heads=3))
 @settings(max_examples=24)
-def test_starting_from_the_unedited_run_changes_nothing(drawn: Drawn) -> None:
+def test_an_edge_takes_its_part_of_all_writes(drawn: Drawn) -> None:
     model, tokens = drawn
-    trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
+    other = model.trace(other_tokens(model, tokens))
     edges = list(edges_of(model))
     for edge in edges[:: max(1, len(edges) // 4)]:
-        edits = [Message(edge, other.written(edge.writer))]
-        plain, started = (trace_run(model, tokens, edits, start) for start in (None, trace))
-        assert close(started.logits, plain.logits)
-        for mine, theirs in zip(started.patterns, plain.patterns, strict=True):
+        plain = trace_run(model, tokens, [Edit(edge, other.written(edge.writer))])
+        whole = trace_run(model, tokens, [Edit(edge, Writes.of(other))])
+        assert close(whole.logits, plain.logits)
+        for mine, theirs in zip(whole.patterns, plain.patterns, strict=True):
             assert close(mine, theirs)
         for layer in range(model.config.n_layers):
-            assert close(started.z(layer), plain.z(layer))
+            assert close(whole.z(layer), plain.z(layer))
 
 
 @given(models_with_tokens(min_layers=2, max_heads=3))
@@ -187,7 +183,7 @@ def test_patterns_preserved_zero_ablation_is_the_path_sum_without_the_head(drawn
     model, tokens = drawn
     trace, head = model.trace(tokens), some_head(model, tokens)
     stand_in = KnockoutValue(model, (head,), Knockout.ZERO, [tokens])
-    edits = (*stand_in.edits(trace, tokens), *after_edits(trace, After.PATTERNS_PRESERVED))
+    edits = (*stand_in.edits(trace, tokens), *after_edits(trace, After.FREEZE_PATTERNS))
     # What the head's own value bias writes goes with the head; the path sum keeps it in a source.
     assume("layers.0.b_V" not in model.weights.names)
     paths = trace.paths()
@@ -223,7 +219,7 @@ def test_the_pattern_of_a_patched_edge_needs_no_run(drawn: Drawn) -> None:
     model, tokens = drawn
     trace, other = model.trace(tokens), model.trace(other_tokens(model, tokens))
     for edge in edges_of(model):
-        if not isinstance(edge.reader, HeadRead) or edge.reader.side is Side.V:
+        if edge.side not in (Side.Q, Side.K):
             continue
-        expected = trace.patch({edge: other}).pattern(edge.reader.head)
+        expected = trace.patch({edge: other}).pattern(edge.reader)
         assert close(patched_pattern(trace, edge, other), expected)

@@ -9,18 +9,13 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, models_with_tokens
 from tests.identities.test_node_edges import REAL, real_model
 
-from pathsum.base import Edge
+from pathsum.base import Site
 from pathsum.model import HeadId, Model, Trace, Weights, trace_run
-from pathsum.model.edits import (
-    Attend,
-    Edit,
-    FreezePatterns,
-    HeadOutput,
-    Message,
-    TableToLogits,
-)
+from pathsum.model.edit import Edit
 from pathsum.model.folding import bias_in_z, unembed_through
-from pathsum.model.forward import run_logits
+from pathsum.model.forward import run, run_logits
+from pathsum.paths.intervene.ablation import After, after_edits
+from pathsum.paths.intervene.descriptions import TopTokenTable
 
 two_layers = models_with_tokens(min_layers=2, max_layers=2, max_heads=3)
 
@@ -100,9 +95,9 @@ def test_a_message_is_exchanged_where_it_was_written(drawn: Drawn, data: st.Data
 @settings(max_examples=10)
 def test_the_later_of_two_messages_wins(drawn: Drawn, side: str) -> None:
     model, tokens = drawn
-    edge = Edge.parse(f"embed→L1H0.{side}")
+    edge = Site.parse(f"embed→L1H0.{side}")
     first, second = (
-        Message(edge, model.trace((tokens + shift) % model.config.d_vocab).written(edge.writer))
+        Edit(edge, model.trace((tokens + shift) % model.config.d_vocab).written(edge.writer))
         for shift in (1, 2)
     )
     assert close(
@@ -116,12 +111,12 @@ def test_frozen_patterns_stay_whatever_is_read(drawn: Drawn, side: str, attends:
     """A pattern that is given to one head goes before those that are frozen."""
     model, tokens = drawn
     clean, other = model.trace(tokens), other_run(model, tokens)
-    edge = Edge.parse(f"embed→L1H0.{side}")
-    edits: list[Edit] = [FreezePatterns(clean.patterns)]
-    edits += [Message(edge, other.written(edge.writer)), Message(edge, other.written(edge.writer))]
+    edge = Site.parse(f"embed→L1H0.{side}")
+    edits = [*after_edits(clean, After.FREEZE_PATTERNS)]
+    edits += [Edit(edge, other.written(edge.writer)), Edit(edge, other.written(edge.writer))]
     given = torch.ones_like(clean.patterns[1][:, 0]).tril()
     if attends:
-        edits.append(Attend(HeadId(1, 0), given))
+        edits.append(Edit(Site(HeadId(1, 0), value="pattern"), given))
     found = trace_run(model, tokens, edits)
     assert torch.equal(found.patterns[0], clean.patterns[0])
     assert torch.equal(found.patterns[1][:, 1:], clean.patterns[1][:, 1:])
@@ -130,21 +125,21 @@ def test_frozen_patterns_stay_whatever_is_read(drawn: Drawn, side: str, attends:
 
 @given(models_with_tokens(min_layers=1, max_layers=3, max_heads=3), st.integers(2, 3), st.data())
 @settings(max_examples=15)
-def test_a_batch_repeats_the_run_that_it_starts_from(
+def test_copies_of_a_run_share_the_layers_below_their_edits(
     drawn: Drawn, times: int, data: st.DataObject
 ) -> None:
-    """Many edits of the same few sequences: layers below them are taken from the one run."""
+    """Many edits of the same few sequences: layers below them are computed once."""
     model, tokens = drawn
-    start = model.trace(tokens)
     head = data.draw(st.sampled_from(model.heads)).id
     many = tokens.repeat(times, 1)
     shape = (len(many), tokens.shape[1], model.config.d_head)
     z = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    edit = HeadOutput(head, z)
-    found = trace_run(model, many, (edit,), start=start)
+    edit = Edit(Site(head, value="z"), z)
+    edits = [Edit(edit.site, z[row : row + 1], row) for row in range(len(many))]
+    found = run(model.weights, tokens, edits, copies=times)
     alone = trace_run(model, many, (edit,))
     assert close(found.logits, alone.logits)
-    assert close(run_logits(model.weights, many, (edit,), start=start), alone.logits)
+    assert close(run_logits(model.weights, tokens, edits, copies=times), alone.logits)
     for layer in range(model.config.n_layers):
         assert close(found.streams[layer], alone.streams[layer])
         assert close(found.patterns[layer], alone.patterns[layer])
@@ -163,13 +158,9 @@ def test_a_table_takes_the_place_of_a_direct_effect(changes: dict[str, Any], hea
     bias = bias_in_z(layer, head.head, clean.patterns[head.layer][:, head.head])
     plain = clean.z(head.layer)[:, head.head] - bias
     written = plain @ layer.W_O[head.head] * clean.scales.write[head.layer][..., None]
-    nothing = TableToLogits(
-        head,
-        rows=torch.zeros_like(tokens),
-        raised=torch.zeros(1, 1, dtype=torch.long),
-        values=torch.zeros(1, 1, dtype=torch.float64),
-    )
-    found = trace_run(model, tokens, (nothing,))
+    nothing = TopTokenTable(model.head(head), tokens, 1)
+    nothing.values = torch.zeros_like(nothing.values)
+    found = trace_run(model, tokens, nothing.edits())
     if head.layer == 0:
         assert close(found.streams[1], clean.streams[1] - written)
     else:

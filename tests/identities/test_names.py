@@ -3,25 +3,20 @@
 import copy
 import pickle
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pathsum.base import (
-    Edge,
+    LOGITS,
     HeadId,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
-    Node,
-    NodeEdge,
     Part,
     Path,
     Side,
     Site,
     Source,
-    Value,
     parse_read,
     parse_writer,
 )
@@ -52,31 +47,26 @@ parts = st.one_of(
     st.sampled_from([Part.bias("query"), Part.bias("key")]),
     heads.map(Part.writer),
 )
+mlps = st.builds(Source, st.just("mlp"), numbers)
 reads = st.one_of(
-    st.builds(HeadRead, heads, st.sampled_from(Side)),
-    st.builds(MlpRead, numbers),
-    st.just(LogitsRead()),
+    st.builds(Site, st.none(), heads, st.sampled_from(Side)),
+    st.builds(Site, st.none(), st.one_of(mlps, st.just(LOGITS))),
 )
-edges = st.builds(Edge, st.one_of(heads, sources), reads)
+writers = st.one_of(heads, sources)
+edges = st.builds(lambda writer, read: replace(read, writer=writer), writers, reads)
 own_parts = st.one_of(
     numbers.map(Part.position), st.sampled_from([Part.bias("query"), Part.bias("key")])
 )
-nodes = st.builds(Node, st.one_of(heads, sources, own_parts, st.just("logits")), numbers)
+nodes = st.builds(Site, st.one_of(writers, own_parts, st.just(LOGITS)), at=numbers)
 positions = st.one_of(st.none(), st.integers(-200, 200))
 sites = st.one_of(
-    st.builds(Site, st.one_of(heads, sources), st.none(), positions),
-    st.builds(Site, st.one_of(heads, sources), reads, positions, positions),
-)
-values = st.one_of(
-    st.builds(Value, st.sampled_from(["pattern", "z"]), heads),
-    st.builds(Value, st.just("read"), st.builds(HeadRead, heads, st.sampled_from(Side))),
-    st.builds(Value, st.just("residual"), numbers),
-    st.builds(
-        Value,
-        st.just("written"),
-        st.one_of(st.just(Source("embed")), st.builds(Source, st.just("mlp"), numbers)),
-    ),
-    st.just(Value("logits")),
+    nodes,
+    st.builds(Site, writers, at=positions),
+    st.builds(lambda edge, at, to: replace(edge, at=at, to=to), edges, positions, positions),
+    st.builds(lambda read, to: replace(read, to=to), reads, positions),
+    st.builds(Site, heads, value=st.sampled_from(["pattern", "z"])),
+    st.builds(Site, st.builds(Source, st.just("residual"), numbers)),
+    st.just(Site(LOGITS, value="pre")),
 )
 
 
@@ -109,36 +99,30 @@ def test_a_head_is_not_a_pair() -> None:
 
 @given(sources, paths(), parts, reads, edges)
 def test_every_name_parses_back(
-    source: Source, path: Path, part: Part, read: HeadRead, edge: Edge
+    source: Source, path: Path, part: Part, read: Site, edge: Site
 ) -> None:
     assert Source.parse(str(source)) == source
     assert Path.parse(str(path)) == path
     assert Part.parse(str(part)) == part
     assert parse_read(str(read)) == read
     assert parse_writer(str(edge.writer)) == edge.writer
-    assert Edge.parse(str(edge)) == edge
+    assert Site.parse(str(edge)) == edge
     for arrow in (">", "->", " → ", " > "):
         assert Path.parse(str(path).replace("→", arrow)) == path
-        assert Edge.parse(str(edge).replace("→", arrow)) == edge
+        assert Site.parse(str(edge).replace("→", arrow)) == edge
     for name in (source, path, part, read, edge):
         assert jsonable(name) == str(name)
 
 
 @given(edges)
-def test_an_edge_is_also_a_tuple(edge: Edge) -> None:
-    assert Edge.parse(edge) is edge
-    assert Edge.parse((edge.writer, edge.reader)) == edge
-    assert Edge.parse((str(edge.writer), str(edge.reader))) == edge
-    if isinstance(edge.reader, HeadRead):
-        head, side = edge.reader.head, edge.reader.side
-        assert Edge.parse((edge.writer, head, side)) == edge
-        assert Edge.parse((edge.writer, (head.layer, head.head), str(side))) == edge
-
-
-@pytest.mark.parametrize("name", [("L0H0",), ("L0H0", "L1H0", "q", "k"), "L0H0", 3, ["L0H0", "L1"]])
-def test_what_is_not_an_edge(name: object) -> None:
-    with pytest.raises(PathError, match="is not an edge; use 'L0H7→L1H4.k' or"):
-        Edge.parse(name)  # pyright: ignore[reportArgumentType]
+def test_an_edge_is_also_a_tuple(edge: Site) -> None:
+    assert Site.parse(edge) is edge
+    assert Site.parse((edge.writer, edge.read)) == edge
+    assert Site.parse((str(edge.writer), str(edge.read))) == edge
+    if isinstance(edge.reader, HeadId):
+        head = edge.reader
+        assert Site.parse((edge.writer, head, edge.side)) == edge
+        assert Site.parse((edge.writer, (head.layer, head.head), str(edge.side))) == edge
 
 
 def test_the_nearest_head_is_named() -> None:
@@ -182,12 +166,11 @@ def test_numbers_that_are_not_heads() -> None:
         (Part.parse, "pos@{}"),
         (parse_read, "mlp{}"),
         (parse_read, "L{}H0.q"),
-        (Edge.parse, "L0H0→mlp{}"),
-        (Node.parse, "L0H0@{}"),
+        (Site.parse, "L0H0→mlp{}"),
         (Site.parse, "L0H0@{}"),
         (Site.parse, "L0H0→L1H0@{}.k"),
-        (Value.parse, "residual@L{}"),
-        (Value.parse, "mlp{}"),
+        (Site.parse, "residual{}"),
+        (Site.parse, "mlp{}"),
     ],
 )
 def test_numbers_that_no_name_has(parse: object, name: str, digits: str) -> None:
@@ -257,8 +240,8 @@ def test_parts_are_paths_or_not(path: Path, head: HeadId, layer: int) -> None:
 
 @given(heads, st.sampled_from(Side))
 def test_reads_by_side(head: HeadId, side: Side) -> None:
-    assert parse_read(head, side) == parse_read(str(head), side.value) == HeadRead(head, side)
-    assert Edge.parse((head, f"{head}.{side}")).heads == (head, HeadRead(head, side))
+    assert parse_read(head, side) == parse_read(str(head), side.value) == Site(None, head, side)
+    assert Site.parse((head, f"{head}.{side}")) == Site(head, head, side)
     for name in ("logits", "mlp3"):
         with pytest.raises(PathError, match=f"{name} has one read only; leave '{side}' out"):
             parse_read(name, side.value)
@@ -266,17 +249,11 @@ def test_reads_by_side(head: HeadId, side: Side) -> None:
         parse_read(f"{head}.q", side)
 
 
-def test_edges_that_are_not_between_heads_have_no_heads() -> None:
-    for edge in (Edge.parse("embed→L1H0.q"), Edge.parse("L0H0→logits"), Edge.parse("L0H0→mlp1")):
-        with pytest.raises(AssertionError):
-            _ = edge.heads
-
-
 def test_names_are_strings_in_a_schema() -> None:
     pattern = HeadId.json_schema()["pattern"]
     assert re.search(pattern, "L12H3") and not re.search(pattern, "L12H3.q")
     assert HeadId.json_schema()["type"] == "string"
-    assert all(kind.json_schema() == {"type": "string"} for kind in (Path, Source, Part, Node))
+    assert all(kind.json_schema() == {"type": "string"} for kind in (Path, Source, Part, Site))
 
 
 def test_no_head_of_a_model_without_layers() -> None:
@@ -294,9 +271,11 @@ def test_no_head_of_a_model_without_layers() -> None:
         (parse_read, "L1H4", "has three reads; name one: 'L1H4.q'"),
         (parse_read, "L1H4.x", "the reads 'q', 'k' and 'v', not 'x'"),
         (parse_read, "embed", "'embed' does not name a read"),
-        (Edge.parse, "L0H7", "'L0H7' is not an edge; use 'L0H7→L1H4.k'"),
-        (Edge.parse, "L0H7→L1H4→L2H0.k", "is not an edge"),
-        (Edge.parse, "nothing→L1H4.k", "'nothing' does not name a writer"),
+        (Site.parse, "L0H7→L1H4→L2H0.k", "is not a site of a run"),
+        (Site.parse, "L0H7→L1H4", "has three reads; name one: 'L1H4.q'"),
+        (Path.parse, "logits→L0H0", "'logits' is not a source of paths"),
+        (Path.parse, "residual1", "'residual1' is not a source of paths"),
+        (Site.parse, "nothing→L1H4.k", "'nothing' does not name a writer"),
     ],
 )
 def test_what_names_nothing(parse: object, text: str, message: str) -> None:
@@ -304,57 +283,54 @@ def test_what_names_nothing(parse: object, text: str, message: str) -> None:
         parse(text)  # pyright: ignore[reportCallIssue]
 
 
-@given(nodes, nodes, st.sampled_from(Side), sites, values)
-def test_what_a_run_has_parses_back(
-    writer: Node, reader: Node, side: Side, site: Site, value: Value
-) -> None:
-    edge = NodeEdge(writer, reader, Side.V if reader.component == "logits" else side)
-    for one in (writer, edge, site, value):
-        assert type(one).parse(str(one)) == one
-        assert type(one).parse(one) is one
-        assert jsonable(one) == str(one)
-    assert writer.head == (writer.component if isinstance(writer.component, HeadId) else None)
+@given(sites)
+def test_every_site_parses_back(site: Site) -> None:
+    assert Site.parse(str(site)) == site
+    assert Site.parse(site) is site
+    assert jsonable(site) == str(site)
 
 
-@given(heads, reads, numbers, numbers)
-def test_sites_of_other_names(head: HeadId, read: object, written_at: int, read_at: int) -> None:
-    edge = Edge(head, read)  # pyright: ignore[reportArgumentType]
-    assert Site.parse(edge) == Site(head, edge.reader) and Site.parse(edge).edge == edge
+@given(nodes, nodes, st.sampled_from(Side))
+def test_an_edge_joins_two_nodes(writer: Site, reader: Site, side: Side) -> None:
+    if not isinstance(reader.writer, HeadId) and reader.writer != LOGITS:
+        return
+    edge = Site.edge(writer, reader, side if isinstance(reader.writer, HeadId) else None)
+    assert (edge.start, edge.end) == (writer, reader) and edge.is_edge
+    assert Site.parse(str(edge)) == edge
+    assert writer.head == (writer.writer if isinstance(writer.writer, HeadId) else None)
+    assert edge.without_positions.at is edge.without_positions.to is None
+
+
+@given(heads, st.sampled_from(Side), numbers, numbers)
+def test_sites_of_other_names(head: HeadId, side: Side, at: int, to: int) -> None:
     assert Site.parse(head) == Site.parse((head.layer, head.head)) == Site(head)
-    assert Site.parse(head).edge is None
-    assert Site.parse(Node(head, written_at)) == Site(head, None, written_at)
-    if isinstance(read, HeadRead):
-        given = (f"{head}@{written_at}", f"{read.head}@{read_at}", read.side.value)
-        between = NodeEdge(Node(head, written_at), Node(read.head, read_at), read.side)
-        assert Site.parse(given) == Site.parse(between) == Site(head, read, written_at, read_at)
-
-
-@given(heads, numbers)
-def test_where_a_value_is_computed(head: HeadId, layer: int) -> None:
-    for what in ("pattern", "z", "q", "k", "v"):
-        value = Value.parse(f"{head}.{what}")
-        assert (value.head, value.layer) == (head, head.layer)
-    for name, at in ((f"residual@L{layer}", layer), (f"mlp{layer}", layer), ("embed", -1)):
-        assert (Value.parse(name).head, Value.parse(name).layer) == (None, at)
-    assert (Value.parse("logits").head, Value.parse("logits").layer) == (None, None)
+    given = (f"{head}@{at}", f"{head}@{to}", side.value)
+    assert Site.parse(given) == Site(head, head, side, at, to)
+    for value in ("pattern", "z", "q", "k", "v"):
+        assert Site.parse(f"{head}.{value}").head == head
 
 
 @pytest.mark.parametrize(
-    ("parse", "name", "message"),
+    ("name", "message"),
     [
-        (Site.parse, 3, "neither an edge nor a node"),
-        (Site.parse, ("L0H0",), "neither an edge nor a node"),
-        (Site.parse, ("L0H0", "L1H0", "k", "q"), "neither an edge nor a node"),
-        (Site.parse, "L0H0→L1H0→L2H0→L3H0", "neither an edge nor a node"),
-        (Site.parse, "L0H0@x", "does not name a position"),
-        (Site.parse, ("L0H0", 3), "does not name a read"),
-        (Node.parse, "L0H0", "is not a node"),
-        (Node.parse, "L0H0@-1", "is not a node"),
-        (NodeEdge.parse, "L0H0@1", "is not an edge between nodes"),
-        (Value.parse, "L0H0", "is not a value of a run"),
-        (Value.parse, "L0H0.w", "is not a value of a run"),
+        (3, "is not a site of a run"),
+        (("L0H0",), "is not a site of a run"),
+        (("L0H0", "L1H0", "k", "q"), "is not a site of a run"),
+        ("L0H0→L1H0→L2H0→L3H0", "is not a site of a run"),
+        ("L0H0@x", "does not name a position"),
+        (("L0H0", 3), "does not name a read"),
+        ("L0H0.w", "is not a site of a run"),
+        ("embed.pattern", "is not a site of a run"),
+        ("L0H0.pre", "is not a site of a run"),
     ],
 )
-def test_what_names_nothing_of_a_run(parse: object, name: object, message: str) -> None:
+def test_what_names_nothing_of_a_run(name: object, message: str) -> None:
     with pytest.raises(PathError, match=message):
-        parse(name)  # pyright: ignore[reportCallIssue]
+        Site.parse(name)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_head_as_reader_needs_a_side() -> None:
+    with pytest.raises(PathError, match="L1H0 has three reads; name one"):
+        Site(HeadId(0, 0), HeadId(1, 0))
+    with pytest.raises(PathError, match="logits has one read only; leave 'q' out"):
+        Site(HeadId(0, 0), LOGITS, Side.Q)

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from tests.identities.configs import models_with_tokens
 from torch import Tensor
 
-from pathsum.base import HeadId, Node, NodeEdge, Side, Source
+from pathsum.base import LOGITS, HeadId, Side, Site, Source
 from pathsum.model import Config, Model, Trace, random_model, transformer
-from pathsum.model.cut_logits import can_cut_by_changes, cut_logits
-from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.edit import Edit, Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
-from pathsum.model.node_reads import kept_logits
 
 REAL: list[dict[str, Any]] = [
     {"windows": (2, None), "sinks": True},
@@ -33,38 +31,38 @@ def real_model(changes: dict[str, Any]) -> tuple[Model, Tensor]:
     return model, torch.tensor([[3, 1, 4]])
 
 
-def writers(model: Model, layer: int, position: int) -> Iterator[Node]:
-    yield Node(Source("embed"), position)
+def writers(model: Model, layer: int, position: int) -> Iterator[Site]:
+    yield Site(Source("embed"), at=position)
     for below in range(layer):
         for head in range(model.config.n_heads):
-            yield Node(HeadId(below, head), position)
+            yield Site(HeadId(below, head), at=position)
         if model.config.mlp != "none":
-            yield Node(Source("mlp", below), position)
+            yield Site(Source("mlp", below), at=position)
 
 
-def all_edges(model: Model, last: int) -> list[NodeEdge]:
+def all_edges(model: Model, last: int) -> list[Site]:
     """Every edge between the nodes up to a position, and into the logits there."""
-    config, found = model.config, list[NodeEdge]()
+    config, found = model.config, list[Site]()
     for layer in range(config.n_layers):
         for head in range(config.n_heads):
             for dest in range(last + 1):
-                reader = Node(HeadId(layer, head), dest)
-                found += [NodeEdge(one, reader, Side.Q) for one in writers(model, layer, dest)]
+                reader = Site(HeadId(layer, head), at=dest)
+                found += [Site.edge(one, reader, Side.Q) for one in writers(model, layer, dest)]
                 for source in range(dest + 1):
                     for one in writers(model, layer, source):
-                        found += [NodeEdge(one, reader, side) for side in (Side.K, Side.V)]
-    top = Node("logits", last)
-    return found + [NodeEdge(one, top, Side.V) for one in writers(model, config.n_layers, last)]
+                        found += [Site.edge(one, reader, side) for side in (Side.K, Side.V)]
+    top = Site(LOGITS, at=last)
+    return found + [Site.edge(one, top, None) for one in writers(model, config.n_layers, last)]
 
 
-def node_by_node(trace: Trace, kept: set[NodeEdge], reference: Writes, last: int) -> Tensor:
+def node_by_node(trace: Trace, kept: set[Site], reference: Writes, last: int) -> Tensor:
     """The oracle, for models without MLPs: each node reads a stream that is summed for it alone."""
     model, config = trace.model, trace.model.config
     own = Writes.of(trace)
-    wrote: dict[Node, Tensor] = {}
-    there: dict[Node, Tensor] = {}
+    wrote: dict[Site, Tensor] = {}
+    there: dict[Site, Tensor] = {}
 
-    def seen(reader: Node, side: Side, layer: int) -> Tensor:
+    def seen(reader: Site, side: Side | None, layer: int) -> Tensor:
         # Positions and biases: what is left of the stream without all writes.
         stream = trace.streams[layer][0].clone()
         for at in range(len(stream)):
@@ -75,18 +73,18 @@ def node_by_node(trace: Trace, kept: set[NodeEdge], reference: Writes, last: int
                 else:
                     W_O = model.weights.layers[head.layer].W_O[head.head]
                     before, after = own.z[head.layer][0, head.head, at] @ W_O, wrote[one]
-                edge = NodeEdge(one, reader, side)
+                edge = Site.edge(one, reader, side)
                 stream[at] += (after if edge in kept else there[one]) - before
         return stream[None]
 
     for at in range(last + 1):
-        node = Node(Source("embed"), at)
+        node = Site(Source("embed"), at=at)
         wrote[node], there[node] = own.embed[0, at], reference.embed[0, at]
     for index, layer in enumerate(model.weights.layers):
         z = torch.zeros_like(own.z[index])
         for head in range(config.n_heads):
             for dest in range(last + 1):
-                node = Node(HeadId(index, head), dest)
+                node = Site(HeadId(index, head), at=dest)
                 read = {
                     side: transformer.attention_read(config, layer, seen(node, side, index))[0]
                     for side in Side
@@ -99,11 +97,17 @@ def node_by_node(trace: Trace, kept: set[NodeEdge], reference: Writes, last: int
         scale = transformer.write(config, layer, z)[1]
         for head in range(config.n_heads):
             for dest in range(last + 1):
-                node = Node(HeadId(index, head), dest)
+                node = Site(HeadId(index, head), at=dest)
                 wrote[node] = scale[0, dest] * z[0, head, dest] @ layer.W_O[head]
                 there[node] = reference.z[index][0, head, dest] @ layer.W_O[head]
-    stream = seen(Node("logits", last), Side.V, config.n_layers)
+    stream = seen(Site(LOGITS, at=last), None, config.n_layers)
     return transformer.unembed(model.weights, stream)[0][0, last]
+
+
+def kept_logits(trace: Trace, rows: list[list[Site]], reference: Writes, last: int) -> Tensor:
+    edits = keep_edges(rows, Writes.of(trace), reference)
+    at = torch.full((len(rows),), last)
+    return run_logits(trace.weights, trace.tokens, edits, at, copies=len(rows))[:, 0]
 
 
 def other_run(model: Model, tokens: Tensor) -> Trace:
@@ -166,107 +170,51 @@ def check_cut_and_kept(model: Model, tokens: Tensor, seed: int) -> None:
     cut = tuple(edge for edge, keep in zip(edges, drawn.tolist(), strict=True) if keep)
     rest = [edge for edge, keep in zip(edges, drawn.tolist(), strict=True) if not keep]
     kept = kept_logits(trace, [rest], reference, last)[0]
-    edit = CutEdges((cut, ()), reference)
-    for start in (None, trace):
-        found = run_logits(model.weights, tokens, [edit], start)
-        torch.testing.assert_close(found[0, last], kept)
-        torch.testing.assert_close(found[1], trace.logits[0])
+    found = run_logits(model.weights, tokens, cut_edges((cut, ()), reference), copies=2)
+    torch.testing.assert_close(found[0, last], kept)
+    torch.testing.assert_close(found[1], trace.logits[0])
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
-def test_positions_before_the_first_reader_need_not_be_computed(changes: dict[str, Any]) -> None:
-    model, _ = real_model(changes)
-    tokens = torch.tensor([[3, 1, 4, 1, 5]])
-    trace, last = model.trace(tokens), 4
-    reference = Writes.of(other_run(model, tokens))
-    drawn = torch.Generator().manual_seed(2)
-    for first in range(1, last + 1):
-        edges = [edge for edge in all_edges(model, last) if edge.reader.position >= first]
-        rows = tuple(
-            tuple(edge for edge in edges if float(torch.rand((), generator=drawn)) < share)
-            for share in (0.02, 0.3)
-        )
-        edit, at = CutEdges(rows, reference), torch.tensor([last, last])
-        whole = run_logits(model.weights, tokens, [edit], trace, at)
-        short = run_logits(model.weights, tokens, [edit], trace, at, from_position=first)
-        torch.testing.assert_close(short, whole)
-
-
-@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
-@pytest.mark.parametrize("top", [1, 2])
-def test_layers_below_the_first_cut_are_taken_from_the_run(
-    changes: dict[str, Any], top: int
-) -> None:
-    """Edges into layer 1 and the logits, or into the logits alone."""
+@pytest.mark.parametrize("top", [0, 1, 2])
+def test_copies_share_the_layers_below_the_first_cut(changes: dict[str, Any], top: int) -> None:
+    """Edges into all layers, into layer 1 and the logits, or into the logits alone."""
     model, _ = real_model(changes)
     tokens = torch.tensor([[3, 1, 4, 1]])
     trace, reference = model.trace(tokens), Writes.of(other_run(model, tokens))
     edges = [
         edge
         for edge in all_edges(model, 3)
-        if edge.reader.head is None or edge.reader.head.layer >= top
+        if edge.reader == LOGITS or (edge.reader is not None and edge.reader.layer >= top)
     ]
     drawn = torch.rand(2, len(edges), generator=torch.Generator().manual_seed(4)) < 0.3
     rows = [
         tuple(edge for edge, cut in zip(edges, row, strict=True) if cut) for row in drawn.tolist()
     ]
-    for cuts in ((rows[0],), (rows[0], rows[1], ())):
-        edit = CutEdges(cuts, reference)
-        found = run_logits(model.weights, tokens, [edit], trace)
-        torch.testing.assert_close(found, run_logits(model.weights, tokens, [edit]))
-        assert float((found[0] - trace.logits[0]).abs().max()) > 1e-3
+    alone = [run_logits(model.weights, tokens, cut_edges([row], reference)) for row in rows]
+    found = run_logits(model.weights, tokens, cut_edges([*rows, ()], reference), copies=3)
+    for one, other in zip(found, (*alone, trace.logits), strict=True):
+        torch.testing.assert_close(one, other.view_as(one))
+    assert float((found[0] - trace.logits[0]).abs().max()) > 1e-3
 
 
-BEFORE = [one for one in REAL if "norm_place" not in one]
-
-
-@pytest.mark.parametrize("changes", [{}, *BEFORE], ids=str)
-@pytest.mark.parametrize("n_layers", [1, 2, 3])
-@pytest.mark.parametrize("share", [0.05, 0.3])
-def test_cutting_by_what_changes_is_the_run_with_cut_edges(
-    changes: dict[str, Any], n_layers: int, share: float
-) -> None:
-    """Edges into the last two layers and the logits, at the last position and at one before it."""
-    if "windows" in changes:
-        changes = {**changes, "windows": (2, None, 2)[:n_layers]}
-    model, tokens = real_model({**changes, "n_layers": n_layers})
-    tokens = torch.tensor([[3, 1, 4, 1, 5]])
-    trace, reference = model.trace(tokens), Writes.of(other_run(model, tokens))
-    drawn = torch.Generator().manual_seed(n_layers)
-    for last in (4, 2):
-        edges = [
-            edge
-            for edge in all_edges(model, last)
-            if edge.reader.head is None or edge.reader.head.layer >= n_layers - 2
-        ]
-        rows = [
-            tuple(edge for edge in edges if float(torch.rand((), generator=drawn)) < share)
-            for _ in range(3)
-        ]
-        rows += [(), *((edge,) for edge in edges[::17])]
-        assert all(can_cut_by_changes(model.weights, row) for row in rows)
-        edit, at = CutEdges(tuple(rows), reference), torch.full((len(rows),), last)
-        whole = run_logits(model.weights, tokens, [edit], trace, at)[:, 0]
-        found = cut_logits(trace, rows, reference, last)
-        torch.testing.assert_close(found, whole)
-        moved = float((found - trace.logits[0, last]).abs().max())
-        assert moved > 1e-3 or share < 0.1  # few edges may not matter
-    prefix = trace.prefix(0, last + 1)
-    torch.testing.assert_close(cut_logits(prefix, rows, Writes.of(prefix), last)[0], found[3])
-
-
-def test_what_cannot_be_cut_by_changes() -> None:
-    lowest = [NodeEdge(Node(Source("embed"), 0), Node(HeadId(0, 0), 1), Side.K)]
-    sizes: dict[str, Any] = {"n_heads": 2, "d_model": 8, "d_head": 4, "d_vocab": 9, "n_ctx": 4}
-    models = [
-        random_model(Config(n_layers=2, **sizes)),
-        random_model(Config(n_layers=3, **sizes)),
-        random_model(Config(n_layers=2, mlp="relu", d_mlp=8, **sizes)),
-        random_model(Config(n_layers=2, norm="rms", norm_place="after", **sizes)),
-        random_model(Config(n_layers=2, **sizes)).edited({("L0H0", "L1H0", "k"): "zero"}),
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+def test_copies_of_a_batch(changes: dict[str, Any]) -> None:
+    """Sequence `copy · batch + row` is row of the batch in one copy."""
+    model, _ = real_model(changes)
+    tokens = torch.tensor([[3, 1, 4, 1], [5, 2, 6, 5]])
+    other = model.trace((tokens + 1) % 17)
+    writes = Writes.of(other)
+    names = ["L0H1→L1H2.k", "embed→L1H0.v", "L0H0@1→L1H3@3.k", "L1H1→logits"]
+    edits = [
+        Edit(Site.parse(name), writes, 2 * copy + row)
+        for copy, name in enumerate(names)
+        for row in (0, 1)
     ]
-    found = [can_cut_by_changes(model.weights, lowest) for model in models]
-    assert found == [True, False, False, False, False]
+    found = run_logits(model.weights, tokens, edits, copies=len(names))
+    for copy, name in enumerate(names):
+        alone = model.trace(tokens).patch({name: other}).logits
+        torch.testing.assert_close(found[2 * copy : 2 * copy + 2], alone)
 
 
 def test_zero_writes_have_the_shapes_of_a_run() -> None:
@@ -275,3 +223,24 @@ def test_zero_writes_have_the_shapes_of_a_run() -> None:
     torch.testing.assert_close(found.embed, expected.embed)
     torch.testing.assert_close(found.z, expected.z)
     torch.testing.assert_close(found.mlp_outputs, expected.mlp_outputs)
+
+
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+@pytest.mark.parametrize("reader", ["L1H0.k", "mlp1", "logits"])
+def test_an_edge_at_a_position_replaces_the_edge_as_a_whole(
+    changes: dict[str, Any], reader: str
+) -> None:
+    model, _ = real_model(changes)
+    if reader == "mlp1" and model.config.mlp == "none":
+        return
+    trace = model.trace(torch.tensor([[3, 1, 4, 1]]))
+    first, second = (other_run(model, trace.tokens + shift) for shift in (0, 3))
+    head, dot, side = reader.partition(".")
+    there = f"L0H1@3→{head}@3{dot}{side}"
+    found = trace.patch({f"L0H1→{reader}": first, there: second})
+    alone = trace.patch({f"L0H1→{reader}": second})
+    written = first.written("L0H1").clone()
+    written[:, 3] = second.written("L0H1")[:, 3]
+    mixed = trace.patch({f"L0H1→{reader}": written})
+    torch.testing.assert_close(found.logits[:, 3], mixed.logits[:, 3])
+    assert not torch.allclose(found.logits[:, 3], alone.logits[:, 3]) or reader != "L1H0.k"

@@ -85,7 +85,7 @@ def test_gradients_are_those_of_finite_differences(drawn: Drawn, data: st.DataOb
     values = {
         f"{head}.z": trace.z(head.layer),
         f"{head}.pattern": trace.patterns[head.layer],
-        f"residual@L{head.layer}": trace.streams[head.layer],
+        f"residual{head.layer}": trace.streams[head.layer],
     }
     if model.config.mlp != "none":
         values[f"mlp{head.layer}"] = trace.mlp_outputs[head.layer]

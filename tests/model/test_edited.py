@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.base import Site, Value
+from pathsum.base import Site
 from pathsum.base.errors import HeadError, InputError, NotExactError, PathError
 
 TEXT = "a b c d a"
@@ -146,7 +146,7 @@ def test_the_atlas_of_an_edited_model() -> None:
         ({"L0H0.pattern": torch.zeros(3, 3)}, InputError, "destination × source"),
         ({"L0H0.pattern": torch.ones(64, 64)}, InputError, "not a pattern"),
         ({"L1H0.pattern": "L1H1", "L1H1.pattern": "L0H0"}, InputError, "name that one"),
-        ({Value.parse("L1H0.z"): "zero"}, InputError, "cannot be edited permanently"),
+        ({Site.parse("L1H0.z"): "zero"}, InputError, "cannot be edited permanently"),
     ],
 )
 def test_edits_that_mean_nothing(edits: Any, error: type[Exception], says: str) -> None:
@@ -163,9 +163,9 @@ def test_sites_print_and_parse() -> None:
     for text in ("L0H3", "L0H3@4", "embed@-1", "L0H3→L1H0.k", "mlp0@2→L1H0@9.v", "L0H3@1→logits@9"):
         assert str(Site.parse(text)) == text
     assert Site.parse(("L0H3@4", "L1H0@9", "k")) == Site.parse("L0H3@4>L1H0@9.k")
-    for text in ("L0H3.z", "L0H3.pattern", "L1H0.q", "residual@L2", "embed", "mlp3", "logits"):
-        assert str(Value.parse(text)) == text
+    for text in ("L0H3.z", "L0H3.pattern", "L1H0.q", "residual2", "embed", "mlp3", "logits"):
+        assert str(Site.parse(text)) == text
     with pytest.raises(PathError, match="does not name a position"):
         Site.parse("L0H3@x")
-    with pytest.raises(PathError, match="not a value of a run"):
-        Value.parse("L0H3.foo")
+    with pytest.raises(PathError, match="is not a site of a run"):
+        Site.parse("L0H3.foo")

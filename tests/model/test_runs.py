@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import pathsum as ps
+from pathsum.base import Site
 from pathsum.base.errors import ConfigError, InputError
 from pathsum.model import HeadId, Weights, trace_run
-from pathsum.model.edits import HeadOutput
+from pathsum.model.edit import Edit
 from pathsum.model.rotary import angular_frequencies, check_offset
 from pathsum.model.store import MemoryStore
 
@@ -21,7 +22,9 @@ def made(**changes: Any) -> ps.Model:
 
 
 def test_batches_of_different_sizes() -> None:
-    edits = [HeadOutput(HeadId(0, head), torch.zeros(3, 3, 4).double()) for head in (0, 1)]
+    edits = [
+        Edit(Site(HeadId(0, head), value="z"), torch.zeros(3, 3, 4).double()) for head in (0, 1)
+    ]
     with pytest.raises(InputError, match="have 2 and 3 sequences; use batches of the same size"):
         trace_run(made(), TOKENS, edits[:1])
     repeated = trace_run(made(), TOKENS[:1], edits)

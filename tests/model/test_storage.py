@@ -87,8 +87,8 @@ def test_held_out_text_of_another_save(folder: Path) -> None:
         ({"site": "L0H0→L1H0.k"}, "an edge needs a vector"),
         ({"site": "L0H0→L1H0.k", "tensor": "W_E"}, r"shape \[9, 8\].*give .* of shape \[8\]"),
         ({"site": "mlp0", "tensor": "W_E"}, "has no MLPs"),
-        ({"site": "L0H0", "tensor": "W_E"}, r"give a floating-point matrix \[6, 6\]"),
-        ({"site": "L0H0", "like": "L1H0"}, "cannot attend like L1H0"),
+        ({"site": "L0H0.pattern", "tensor": "W_E"}, r"give a floating-point matrix \[6, 6\]"),
+        ({"site": "L0H0.pattern", "like": "L1H0"}, "cannot attend like L1H0"),
         ({"site": "L0H0→L1H0.k", "like": "L0H1"}, "cannot take the pattern of L0H1"),
     ],
 )

@@ -5,13 +5,12 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.base import schema
+from pathsum.base import Site, schema
 from pathsum.base.errors import HeadError, InputError
 from pathsum.model import Config, HeadId, random_model, trace_run
-from pathsum.model.edits import HeadOutput
+from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths import Ablation, After, Knockout, ablate, replace
-from pathsum.paths.intervene import ablation
 from pathsum.paths.intervene.ablation import KnockoutValue
 from pathsum.text.probes import random_repeats
 
@@ -29,7 +28,7 @@ def test_the_induction_head_costs_what_it_knows() -> None:
 def test_the_previous_token_head_acts_through_the_pattern() -> None:
     model = ps.construct.induction()
     full = ablate(model, "L0H0", PROBE.tokens, from_position=20)
-    kept = ablate(model, "L0H0", PROBE.tokens, from_position=20, after=After.PATTERNS_PRESERVED)
+    kept = ablate(model, "L0H0", PROBE.tokens, from_position=20, after=After.FREEZE_PATTERNS)
     assert full.cost.value > 9
     assert abs(kept.cost.value) < 1e-3
 
@@ -42,34 +41,6 @@ def test_idle_heads_cost_nothing_by_any_knockout() -> None:
         assert abs(found.cost.value) < 1e-3
 
 
-def test_calls_that_share_a_run_measure_what_they_measure_alone() -> None:
-    config = Config(2, 3, 16, 8, 27, 48)
-    model = random_model(config, seed=4, dtype=torch.float64)
-    start = model.trace(PROBE.tokens)
-    for _ in range(2):  # the second time from what the run holds
-        for head in ("L0H1", "L1H2"):
-            for knockout in Knockout:
-                for after in After:
-                    for first in (0, 20):
-                        options = {"knockout": knockout, "after": after, "from_position": first}
-                        shared = ablate(model, head, PROBE.tokens, start=start, **options)
-                        alone = ablate(model, head, PROBE.tokens, **options)
-                        for name in ("loss", "loss_without", "cost"):
-                            one, other = getattr(shared, name), getattr(alone, name)
-                            assert one.value == pytest.approx(other.value, abs=1e-10)
-            shared = replace(model, head, PROBE.tokens, pattern="previous", start=start)
-            alone = replace(model, head, PROBE.tokens, pattern="previous")
-            assert shared.cost.value == pytest.approx(alone.cost.value, abs=1e-10)
-            assert shared.loss_replaced.value == pytest.approx(alone.loss_replaced.value, abs=1e-10)
-    errors = ablate(model, "L0H1", PROBE.tokens, metric="error", start=start)
-    assert errors.loss.value == ablate(model, "L0H1", PROBE.tokens, metric="error").loss.value
-    reference = PROBE.tokens[:2]
-    by_reference = {"knockout": "mean", "reference": reference}
-    shared = ablate(model, "L0H1", PROBE.tokens, start=start, **by_reference)
-    alone = ablate(model, "L0H1", PROBE.tokens, **by_reference)
-    assert shared.cost.value == pytest.approx(alone.cost.value, abs=1e-10)
-
-
 def test_the_mean_is_over_the_reference() -> None:
     model = ps.construct.induction()
     tokens, reference = PROBE.tokens[:2], PROBE.tokens[2:]
@@ -77,8 +48,8 @@ def test_the_mean_is_over_the_reference() -> None:
     stand_in = KnockoutValue(model, (head,), Knockout.MEAN, [tokens], reference)
     edit = stand_in.edits(model.trace(tokens), tokens)[0]
     truth = model.trace(reference).z(1)[:, 0].mean((0, 1))
-    assert isinstance(edit, HeadOutput)
-    torch.testing.assert_close(edit.z, truth.expand_as(edit.z))
+    assert isinstance(edit.value, Tensor) and str(edit.site) == "L1H0.z"
+    torch.testing.assert_close(edit.value, truth)
 
 
 def test_resampling_takes_another_sequence_and_is_seeded() -> None:
@@ -125,56 +96,11 @@ def test_bad_input() -> None:
         ablate(model, "L1H0", PROBE.tokens, knockout="resampl")
 
 
-def test_ablations_share_a_run_that_is_there_already() -> None:
-    config = Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=20, n_ctx=12)
-    model = random_model(config, seed=5, dtype=torch.float64)
-    tokens = torch.randint(20, (4, 10), generator=torch.Generator().manual_seed(0))
-    start = model.trace(tokens)
-    for how in ({}, {"knockout": "mean"}, {"knockout": "first token"}):
-        alone = ablate(model, "L1H1", tokens, **how)
-        shared = ablate(model, "L1H1", tokens, start=start, **how)
-        assert shared.cost.value == pytest.approx(alone.cost.value, rel=1e-10, abs=1e-12)
-    alone = replace(model, "L0H1", tokens, pattern="previous")
-    shared = replace(model, "L0H1", tokens, pattern="previous", start=start)
-    assert shared.loss_replaced.value == pytest.approx(alone.loss_replaced.value, rel=1e-10)
-    with pytest.raises(InputError, match="trace of other tokens"):
-        ablate(model, "L1H1", tokens.flip(1), start=start)
-    with pytest.raises(InputError, match="unedited trace by the same model"):
-        ablate(random_model(config, seed=6, dtype=torch.float64), "L1H1", tokens, start=start)
-
-
-def test_resting_on_the_first_token_is_one_run_by_either_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = random_model(Config(2, 3, 16, 8, 27, 48), seed=4, dtype=torch.float64)
-    start, runs = model.trace(PROBE.tokens), []
-
-    def counted(*args: object) -> Tensor:
-        runs.append(args)
-        return run_logits(*args)
-
-    monkeypatch.setattr(ablation, "run_logits", counted)
-    options = {"from_position": 20, "start": start}
-    ablated = ablate(model, "L0H1", PROBE.tokens, knockout="first token", **options)
-    ablate(model, "L0H1", PROBE.tokens, knockout="zero", **options)
-    assert len(runs) == 2
-    found = replace(model, "L0H1", PROBE.tokens, pattern="first", **options)
-    assert len(runs) == 2
-    assert found.loss_replaced == ablated.loss_without
-    alone = replace(model, "L0H1", PROBE.tokens, pattern="first", from_position=20)
-    assert found.loss_replaced.value == pytest.approx(alone.loss_replaced.value, abs=1e-10)
-    assert found.overlap == alone.overlap is not None
-    replace(model, "L0H1", PROBE.tokens, pattern="first", ov="copying", **options)
-    ablate(model, "L0H2", PROBE.tokens, knockout="first token", **options)
-    assert len(runs) == 6  # two of them for `alone`
-
-
 def test_logits_of_a_slice_are_those_of_the_whole_run() -> None:
     model = random_model(Config(2, 3, 16, 8, 27, 48), seed=4)
-    start = model.trace(PROBE.tokens)
-    edits = [HeadOutput(HeadId(0, 1), torch.zeros(1, 1, 8).expand(*PROBE.tokens.shape, 8))]
-    whole = run_logits(model.weights, PROBE.tokens, edits, start)
-    some = run_logits(model.weights, PROBE.tokens, edits, start, slice(20, None))
+    edits = [Edit(Site(HeadId(0, 1), value="z"), torch.zeros(8))]
+    whole = run_logits(model.weights, PROBE.tokens, edits)
+    some = run_logits(model.weights, PROBE.tokens, edits, slice(20, None))
     torch.testing.assert_close(some, whole[:, 20:])
 
 
@@ -184,7 +110,7 @@ def test_targets_and_metrics_are_those_of_the_logits() -> None:
     targets = torch.full_like(tokens, -1)
     targets[:, -1], targets[:2, 4] = tokens.sum(1) % 20, 3
     head = model.head("L0H1").id
-    edited = trace_run(model, tokens, (HeadOutput(head, torch.zeros(5, 12, 6)),))
+    edited = trace_run(model, tokens, (Edit(Site(head, value="z"), torch.zeros(6)),))
     counted = targets >= 0
 
     def margin(logits: Tensor, wanted: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def test_records_have_schemas_and_tables() -> None:
     for record, found in ((DirectAttribution, direct), (LogitEffects, effects)):
         assert set(json.loads(found.dumps())) == set(schema(record)["properties"])
         assert found.to_table().rows
-    assert "remainder" in direct.to_table().note
+    assert "reconstruction error" in direct.to_table().note
     # The last destination has no next token and counts neither in the mean nor in the number.
     known = effects.total[:, :-1]
     assert effects.to_table().rows[2][2] == pytest.approx(float(known.abs().sum(-1).mean()))

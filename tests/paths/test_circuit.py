@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from pathsum.base import Edge
 from pathsum.base.errors import InputError, NotExactError, PathError, TokenError
 from pathsum.base.site import LOGITS, Site
 from pathsum.model import Config, Trace, construct, random_model
-from pathsum.model.edits import Message
+from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
@@ -261,8 +260,8 @@ def test_cutting_a_k_edge_is_patching_it() -> None:
     target = find_target(trace, -1, "b", "mean")
     written = trace.written("L0H0").clone()
     written[:, 2] = 0
-    edge = Edge.parse("L0H0→L1H0.k")
-    patched = run_logits(trace.weights, trace.tokens, [Message(edge, written)])
+    edge = Site.parse("L0H0→L1H0.k")
+    patched = run_logits(trace.weights, trace.tokens, [Edit(edge, written)])
     lost = float((target.of(trace.logits) - target.of(patched))[0])
     assert effect == pytest.approx(lost, rel=1e-5)
     assert lost > 0.9 * found.total

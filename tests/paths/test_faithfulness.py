@@ -14,7 +14,7 @@ from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, Trace, construct, random_model
-from pathsum.model.edits import SourceOutput, Writes
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.paths.edges import (
     Reference,
@@ -253,6 +253,6 @@ def test_gradients_between_inputs_find_what_one_gradient_misses() -> None:
     key = edge_between(HeadId(0, 0), 2, Site(HeadId(1, 0), at=5), Side.K)
     assert key in gradient_order(trace, target, zero, 6, steps=8)
     # At the inputs of the reference itself, the run is the reference.
-    embed = SourceOutput(Source("embed"), zero.embed)
+    embed = Edit(Site(Source("embed")), zero.embed)
     logits = run_logits(trace.weights, trace.tokens, [embed])
     assert float(target.of(logits)[0]) == pytest.approx(0, abs=1e-6)

@@ -14,7 +14,7 @@ from pathsum.base.errors import InputError, TokenError
 from pathsum.base.site import LOGITS
 from pathsum.heads import induction
 from pathsum.model import Model, Trace, construct
-from pathsum.model.edits import Writes
+from pathsum.model.edit import Writes
 from pathsum.paths import edges
 from pathsum.paths.circuit import mean_circuit
 from pathsum.paths.edges import Edges, logits_without

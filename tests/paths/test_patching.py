@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.base import schema
+from pathsum.base import Site, schema
 from pathsum.base.errors import HeadError, InputError, NotExactError, PathError
 from pathsum.model import Trace
-from pathsum.paths import CausalEffects, Edge, PatchEffect, causal_effects, patch_effect
+from pathsum.paths import CausalEffects, PatchEffect, causal_effects, patch_effect
 
 EDGE = ("L0H0", "L1H0", "k")
 
@@ -115,8 +115,8 @@ def test_patch_effect_tables_and_json() -> None:
         (("L0H0", "mlp0"), PathError, "has no MLPs"),
         (("pos", "L1H0", "k"), PathError, "same in every run"),
         ("mlp0", PathError, "has no MLPs"),
-        (3.5, PathError, "neither an edge nor a node"),
-        (("L0H0",), PathError, "neither an edge nor a node"),
+        (3.5, PathError, "is not a site of a run"),
+        (("L0H0",), PathError, "is not a site of a run"),
     ],
 )
 def test_names_that_mean_no_patch(name: object, error: type[Exception], says: str) -> None:
@@ -144,7 +144,7 @@ def test_runs_that_do_not_fit() -> None:
 def test_an_edge_is_a_name_too() -> None:
     trace, other = runs()
     found = causal_effects(trace, other, into=["L1H0"]).ranked()[0].edge
-    assert isinstance(found, Edge)
+    assert isinstance(found, Site)
     torch.testing.assert_close(
         trace.patch({found: other}).logits, trace.patch({EDGE: other}).logits
     )

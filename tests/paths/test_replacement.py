@@ -18,7 +18,7 @@ from pathsum.paths import (
     TopTokens,
     replace,
 )
-from pathsum.paths.intervene.descriptions import copying_projector, top_token_table
+from pathsum.paths.intervene.descriptions import TopTokenTable, copying_projector
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)
@@ -116,8 +116,8 @@ def test_the_copying_projector_is_a_spectral_projector(drawn: tuple[Model, torch
 @settings(max_examples=30)
 def test_a_full_table_is_a_one_layer_head(drawn: tuple[Model, torch.Tensor]) -> None:
     model, tokens = drawn
-    table = top_token_table(model, model.heads[0], tokens, model.config.d_vocab)
-    found = trace_run(model, tokens, [table]).logits.log_softmax(-1)
+    table = TopTokenTable(model.heads[0], tokens, model.config.d_vocab)
+    found = trace_run(model, tokens, table.edits()).logits.log_softmax(-1)
     torch.testing.assert_close(found, model(tokens).log_softmax(-1), rtol=1e-8, atol=1e-8)
 
 

@@ -142,4 +142,4 @@ def test_heads_that_are_not_there_are_refused() -> None:
 def test_records_have_schemas_and_tables(induction: ScoreSum) -> None:
     for record, found in ((ScoreCell, induction.cell(4, 2)), (ScoreSummary, induction.summary(3))):
         assert set(json.loads(found.dumps())) == set(schema(record)["properties"])
-        assert "remainder" in found.to_table().note
+        assert "reconstruction error" in found.to_table().note

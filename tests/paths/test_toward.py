@@ -176,7 +176,7 @@ def test_records_have_schemas_and_tables(
     for why in (induction, batch):
         written = json.loads(why.dumps())
         assert set(written) == set(schema(LogitAttribution)["properties"])
-        assert "remainder" in why.to_table().note
+        assert "reconstruction error" in why.to_table().note
         for part in (why.by_order, why.by_last, why.by_source, why.by_head, why.by_edge):
             assert part.to_table().rows
     assert json.loads(induction.top(2).dumps())["paths"][0]["path"] == "embed→L1H0"
@@ -202,7 +202,7 @@ def test_tables_over_several_sequences_have_intervals(batch: LogitAttribution) -
     edge = batch.by_edge.to_table().to_dicts()[0]
     wide = batch.by_edge.estimate(edge["from"], edge["to"])
     assert wide.high is not None
-    assert edge["± 95 %"] == pytest.approx(wide.high - wide.value)
+    assert edge["± 95%"] == pytest.approx(wide.high - wide.value)
 
 
 def test_tables_of_one_sequence_have_none(induction: LogitAttribution) -> None:
@@ -211,4 +211,4 @@ def test_tables_of_one_sequence_have_none(induction: LogitAttribution) -> None:
         induction.source_table(),
         induction.by_edge.to_table(),
     ):
-        assert not {"low", "through low", "± 95 %"} & {column.name for column in table.columns}
+        assert not {"low", "through low", "± 95%"} & {column.name for column in table.columns}

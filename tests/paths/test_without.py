@@ -86,7 +86,7 @@ def test_all_edges_of_a_head_are_the_head() -> None:
         ("L0H0@3→L1H0@2.k", PathError, "does not exist"),
         ("L0H0@1→L1H0@2.q", PathError, "does not exist"),
         ("L1H0@1→L0H0@2.k", PathError, "data flows upwards"),
-        ("nonsense", PathError, "neither an edge nor a node"),
+        ("nonsense", PathError, "is not a site of a run"),
     ],
 )
 def test_what_cannot_be_switched_off_is_said(name: str, error: type, words: str) -> None:

@@ -1,17 +1,15 @@
-"""Linear algebra that knows nothing of transformers. In reading order:
+"""Linear algebra, independent of transformers. In reading order:
 
 factored        Factored: a matrix of low rank, kept as the product A @ B
-centering       rows without their mean
 decompositions  eig, eigh, svd, qr of dense matrices, with finite input checked in one place
 spectrum        norm, eigenvalues and singular values of a Factored, from r × r products
-subspaces       rank, bases, principal angles
+subspaces       rank, bases, principal angles; rows without their mean
 extremes        the largest entries of a Factored, by streaming
-nulls           what a random rotation gives for ‖X Y‖² / (‖X‖² ‖Y‖²), with z and p
-rotations       what random rotations of a matrix of given spectrum give for its eigenvalues
+nulls           the distribution of ‖X Y‖² / (‖X‖² ‖Y‖²) over random rotations, with z and p
+rotations       eigenvalues of matrices of given spectrum under random rotations; seeds
 assignment      the one-to-one pairing with the largest sum
 """
 
-from pathsum.algebra.centering import center_rows
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
@@ -23,7 +21,7 @@ from pathsum.algebra.spectrum import (
     singular_values,
     svd,
 )
-from pathsum.algebra.subspaces import orthonormal, principal_angles
+from pathsum.algebra.subspaces import center_rows, orthonormal, principal_angles
 
 __all__ = [
     "Factored",

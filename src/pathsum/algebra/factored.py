@@ -3,7 +3,7 @@
 A product `A @ B` with A [m, r] and B [r, n] needs (m + n) r numbers where the matrix needs m n.
 With m = n = 50,257 and r = 64 that is 6.4 million against 2.5 billion: the factors fit anywhere,
 the matrix almost nowhere. The type is small on purpose: it can add, multiply and return single
-rows; spectra, extremes and nulls are functions in other files of this room.
+rows; spectra, extremes and nulls are functions in other files of this package.
 """
 
 from __future__ import annotations

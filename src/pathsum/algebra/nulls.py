@@ -163,13 +163,6 @@ def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
     return RotationNull(mean, variance, skewness)
 
 
-def unit_null_from(
-    sd: Float[Tensor, "*batch"], skewness: Float[Tensor, "*batch"], d: int
-) -> RotationNull:
-    """`unit_null` rebuilt from its standard deviation and skewness."""
-    return RotationNull(torch.full_like(sd, 1 / max(d, 1)), sd.square(), skewness)
-
-
 def log_upper_gamma(
     shape: Float[Tensor, "*batch"], at: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:

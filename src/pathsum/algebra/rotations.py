@@ -12,6 +12,7 @@ the same two share its draws, so that each costs r × r products, independent of
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determinant, solve_lower
 from pathsum.algebra.factored import Factored
-from pathsum.algebra.seeds import seeded
 from pathsum.algebra.spectrum import positivity, singular_values
 from pathsum.base.errors import InputError
 
@@ -41,6 +41,19 @@ _STEEPEST = 0.80475
 _COUNTED = 12.0
 """What `by_determinant` divides by, a little more than 4 e: |λ| near e ρ give the best bound, and
 the upper bound is often four times Σ|λ|."""
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator that starts from a seed; numpy's integers are seeds too.
+
+    >>> torch.rand(1, generator=seeded(3)) == torch.rand(1, generator=seeded(3))
+    tensor([True])
+    """
+    try:
+        return torch.Generator().manual_seed(operator.index(seed))
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        shown = f"a {type(seed).__name__}" if not isinstance(seed, int | float | str) else seed
+        raise InputError(f"seed is {shown!s:.40}; give an integer of at most 63 bits") from error
 
 
 def random_frames(

@@ -1,4 +1,4 @@
-"""Subspaces given by vectors that span them: rank, bases, and the angles between two of them."""
+"""Subspaces: rank, bases, principal angles; and the projection off the ones-vector (centering)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import qr, svdvals, thin_svd
+from pathsum.algebra.factored import Factored
 from pathsum.base.errors import InputError
 
 
@@ -63,3 +64,30 @@ def row_basis(matrix: Float[Tensor, "r d"], dtype: torch.dtype) -> Float[Tensor,
     """An orthonormal basis of the row space, as rows; `dtype` sets what counts as rounding."""
     _, values, Vh = thin_svd(matrix)
     return Vh[: numerical_rank(values, dtype)] if bool(values.max() > 0) else Vh[:0]
+
+
+def center_rows(f: Factored) -> Factored:
+    """`A B C`: the mean of every row is taken from its entries.
+
+    For rows that a softmax is taken over: a constant along a row changes nothing there. With
+    C = I − 11ᵀ/n the projection off the ones-vector, this is the product with C, and has the same
+    rank.
+
+    >>> import torch
+    >>> center_rows(Factored(torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0, 4.0]]))).dense()
+    tensor([[-2.,  2.],
+            [-4.,  4.]])
+    """
+    return Factored(f.A, remove_mean(f.B))
+
+
+def remove_both_means(form: Float[Tensor, "d d"], centered: bool) -> Float[Tensor, "d d"]:
+    """C F C if `centered`, else F: a form that neither reads nor writes along the ones-vector."""
+    return remove_mean(remove_mean(form, centered).mT, centered).mT
+
+
+def remove_mean(
+    rows: Float[Tensor, "*batch d"], centered: bool = True
+) -> Float[Tensor, "*batch d"]:
+    """Rows without their component along the ones-vector, or unchanged if not `centered`."""
+    return rows - rows.mean(-1, keepdim=True) if centered else rows

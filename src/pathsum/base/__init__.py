@@ -4,8 +4,7 @@ errors      the exception tree
 shapes      the shape vocabulary and the row convention
 head_id     HeadId, the name of a head: `L1H4`
 path        Source, Path and Part: `embed→L0H7→L1H4`
-edge        reads and edges: `L1H4.k`, `L0H7→L1H4.k`
-node        components and edges at positions, and named values of a run
+site        Site: components, named values, reads and edges: `L1H4.pattern`, `L0H7@4→L1H4@9.k`
 head_mapping  HeadMapping, the mapping protocol of collections of heads
 record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
 estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
@@ -25,12 +24,10 @@ The grammar of names, `parse(str(x)) == x` everywhere:
     source  embed | pos | mlp3 | bias2 | bias_U
     path    embed→L0H7→L1H4             a source and the heads above it, bottom to top
     part    a path | pos@1 | b_Q | b_K | L0H7
-    read    L1H4.q | L1H4.k | L1H4.v | mlp3 | logits
-    edge    L0H7→L1H4.k | embed→mlp3 | L1H4→logits
-    node    L0H7@4 | embed@2 | logits@9         a component at a position
-            and edges between nodes, L0H7@4→L1H4@9.k
-    site    L0H7 | L0H7@4 | L0H7→L1H4.k | L0H7→L1H4@9.k     the target of a patch
-    value   L1H4.pattern | L1H4.z | L1H4.k | residual@L1 | embed | mlp0 | logits    for hooks
+    site    L0H7 | L0H7@4 | embed | mlp3 | logits@9              components, also at a position
+            L1H4.pattern | L1H4.z | residual2 | logits.pre       named values
+            L1H4.q | L1H4.k | L1H4.v | mlp3.in                   reads
+            L0H7→L1H4.k | L0H7@4→L1H4@9.k | L1H4→logits          edges
 
 Where `→` is hard to type, `>` and `->` are accepted.
 
@@ -41,25 +38,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathsum.base.edge import (
-        Edge,
-        HeadRead,
-        LogitsRead,
-        MlpRead,
-        Reader,
-        Side,
-        Writer,
-        parse_read,
-        parse_writer,
-    )
     from pathsum.base.estimate import Estimate
     from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
     from pathsum.base.head_mapping import HeadMapping
     from pathsum.base.json_schema import schema
-    from pathsum.base.node import Node, NodeEdge, Site, Value
     from pathsum.base.options import Progress, parse_choice, parse_option, silent
     from pathsum.base.path import ARROW, Part, PartName, Path, Source
     from pathsum.base.record import Record, computed_field, jsonable, records
+    from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_read, parse_writer
     from pathsum.base.table import (
         Column,
         Row,
@@ -73,12 +59,11 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
+    "site": "LOGITS Side Site SiteName Writer parse_read parse_writer",
     "options": "Progress parse_choice parse_option silent",
-    "edge": "Edge HeadRead LogitsRead MlpRead Reader Side Writer parse_read parse_writer",
     "estimate": "Estimate",
     "head_id": "HeadId HeadName find_head is_number",
     "head_mapping": "HeadMapping",
-    "node": "Node NodeEdge Site Value",
     "path": "ARROW Part PartName Path Source",
     "record": "Record computed_field jsonable records",
     "json_schema": "schema",
@@ -91,29 +76,23 @@ _HOMES = {
 
 __all__ = [
     "ARROW",
+    "LOGITS",
     "Column",
-    "Edge",
     "Estimate",
     "HeadId",
     "HeadMapping",
     "HeadName",
-    "HeadRead",
-    "LogitsRead",
-    "MlpRead",
-    "Node",
-    "NodeEdge",
     "Part",
     "PartName",
     "Path",
     "Progress",
-    "Reader",
     "Record",
     "Row",
     "Side",
     "Site",
+    "SiteName",
     "Source",
     "Table",
-    "Value",
     "Writer",
     "computed_field",
     "find_head",

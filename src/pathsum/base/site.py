@@ -131,8 +131,8 @@ class Site(Printed):
             return name
         if isinstance(name, HeadId | Source | Part):
             return cls(name)
-        if is_pair(name):
-            return cls(HeadId.parse(name))
+        if isinstance(name, tuple) and is_pair(name):
+            return cls(HeadId(name[0], name[1]))
         if isinstance(name, tuple) and len(name) in (2, 3):
             return _parse_edge(name[0], name[1], name[2] if len(name) == 3 else None, name)
         if not isinstance(name, str):

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.assignment import best_assignment, displacement
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError

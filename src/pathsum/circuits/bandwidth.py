@@ -13,9 +13,8 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
-from pathsum.algebra.subspaces import principal_angles, row_basis
+from pathsum.algebra.subspaces import principal_angles, remove_mean, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.p_value import LEAST_FITTED

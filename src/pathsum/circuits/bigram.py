@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import require_finite
-from pathsum.base import Column, LogitsRead, Progress, Record, Source, Table, silent, token_column
+from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent, token_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
@@ -190,7 +190,7 @@ class DirectPath:
     """
 
     def __init__(self, model: Model) -> None:
-        if not carries_text(model, (Source("embed"), LogitsRead())):
+        if not carries_text(model, (Source("embed"), LOGITS)):
             raise NotExactError(
                 "the direct path was edited in this model: the logits see the same embedding for "
                 "every text; use the model without that edit"

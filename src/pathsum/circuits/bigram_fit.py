@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Column, Progress, Record, Table, silent
 from pathsum.model.sequences import Split
 from pathsum.text.shards import spaced

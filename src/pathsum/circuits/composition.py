@@ -14,21 +14,21 @@ so all pairs of heads are one product of two matrices with d² columns. `_inner_
 matrices a few rows r at a time, from the diagonal on, because P and G are symmetric.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
-from pathsum.base import Column, Edge, HeadRead, Progress, Record, Side, Table, silent, text_column
+from pathsum.algebra.nulls import RotationNull, unit_null
+from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError, InputError
 from pathsum.base.head_id import find_head
-from pathsum.base.options import parse_choice
+from pathsum.base.options import parse_choice, parse_count
 from pathsum.base.p_value import LEAST_FITTED, ProbabilityColumn
 from pathsum.circuits.reads_and_writes import (
     KINDS,
@@ -124,26 +124,29 @@ class PairScores:
 class ScoredEdge:
     """An edge with its composition score, and z and p of the score under random rotations."""
 
-    edge: Edge
-    score: float
-    excess: float
-    z: float
-    p: float
+    edge: Annotated[Site, text_column("edge")]
+    score: Annotated[float, Column("score")]
+    excess: Annotated[float, Column("excess", "+.3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
 
     @property
     def writer(self) -> HeadId:
         """The head that writes."""
-        return self.edge.heads[0]
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
 
     @property
     def reader(self) -> HeadId:
         """The head that reads."""
-        return self.edge.heads[1].head
+        assert isinstance(self.edge.reader, HeadId)
+        return self.edge.reader
 
     @property
     def kind(self) -> CompositionKind:
         """The kind of composition: `q`, `k` or `v`."""
-        return self.edge.heads[1].side.value
+        assert self.edge.side is not None
+        return self.edge.side.value
 
 
 @dataclass(frozen=True)
@@ -173,16 +176,15 @@ class Edges(Record, kind="composition-edges"):
     def __getitem__(self, index: int) -> ScoredEdge:
         return self.edges[index]
 
-    def to_table(self) -> Table:
-        """One row per edge."""
-        columns = (
-            *(text_column("writes"), text_column("reads"), text_column("by")),
-            *(Column("score"), Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
-        )
-        rows = tuple(
-            (e.writer, e.reader, e.kind.upper(), e.score, e.excess, e.z, e.p) for e in self.edges
-        )
-        return Table(columns, rows, f"composition, {self.model}", "\n".join(self._remarks()))
+    @property
+    def table_title(self) -> str:
+        """The model's name."""
+        return f"composition, {self.model}"
+
+    @property
+    def table_note(self) -> str:
+        """How many edges pass, how many are expected, and notes."""
+        return "\n".join(self._remarks())
 
     def __rich__(self) -> RenderableType:
         if self.tested:
@@ -245,7 +247,7 @@ class Composition(Record, kind="composition"):
     def _edge(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
         scores = self.scores(kind)
         parts = (scores.score, scores.excess, scores.z, scores.p)
-        edge = Edge(self.heads[writer], HeadRead(self.heads[reader], Side(kind)))
+        edge = Site(self.heads[writer], self.heads[reader], Side(kind))
         return ScoredEdge(edge, *(float(part[writer, reader]) for part in parts))
 
     def edges(
@@ -339,7 +341,7 @@ def composition(
     config = model.config
     check_offset(config, offset)
     centered = is_centered(config, center)
-    d, n_heads = config.d_model - centered, config.n_heads
+    d = config.d_model - centered
     labels = tuple(head.label for head in model.heads)
     notes = _standing_notes(config, centered, offset)
     if config.n_layers < 2:
@@ -350,19 +352,19 @@ def composition(
         scores = [nothing] * 3
     else:
         grams, squares = _inner_products(model, centered, offset, progress)
-        layer = torch.arange(len(labels)) // n_heads
-        write, scores = _all_layers(grams, "write"), list[PairScores]()
-        reads = [_all_layers(grams, kind) for kind in KINDS]
-        for (moments, empty, _), square in zip(reads, squares, strict=True):
-            null = unit_null(write[0][:, None], moments[None, :], d)
-            meets = (layer[:, None] < layer) & ~write[1][:, None] & ~empty
-            square = square.clamp(0, 1)
+        layer = torch.arange(len(labels)) // config.n_heads
+        write, scores = Grams.concat([one["write"] for one in grams]), list[PairScores]()
+        reads = [Grams.concat([one[kind] for one in grams]) for kind in KINDS]
+        for read, square in zip(reads, squares.clamp(0, 1), strict=True):
+            null = unit_null(write.moments[:, None], read.moments[None, :], d)
+            meets = (layer[:, None] < layer) & ~write.empty[:, None] & ~read.empty
             expected = max(d, 1) ** -0.5
             scores.append(PairScores.from_rotations(square.sqrt(), expected, square, null, meets))
         _clear_edited_edges(model, scores)
         notes += _notes_on_shared_mean(config, write, reads)
         notes += _notes_on_empty_heads(config, labels, write, reads)
-    return Composition(model.name, labels, *scores, d, centered, offset, notes)
+    q, k, v = scores
+    return Composition(model.name, labels, q, k, v, d, centered, offset, notes)
 
 
 def _inner_products(
@@ -376,7 +378,7 @@ def _inner_products(
     config, weights = model.config, model.weights
     L, n, d, size = config.n_layers, config.n_heads, config.d_model, weights.dtype.itemsize
     fits = L * 2 * (n + config.n_kv_heads) * config.d_head * d * size <= HELD_BYTES
-    held: list[dict[GramName, Tensor]] = []
+    held: list[Mapping[GramName, Tensor]] = []
     grams: list[dict[GramName, Grams]] = []
     for layer in range(L):
         factors = layer_factors(model, layer, centered)
@@ -418,35 +420,22 @@ def _gram_rows(
     torch.bmm(left.flatten(1, 2), X[:, :, top:], out=out.view(len(X), -1, out.shape[-1]))
 
 
-_Side: TypeAlias = tuple[UnitMoments, Bool[Tensor, " head"], Float[Tensor, " head"]]
-"""Moments, empty heads and shares along the ones-vector of one kind of Gram matrix."""
-
-
-def _all_layers(grams: Sequence[dict[GramName, Grams]], name: GramName) -> _Side:
-    each = [layer[name] for layer in grams]
-    square, cube, empty, along = (
-        torch.cat(parts).cpu()
-        for parts in zip(
-            *((g.moments.square, g.moments.cube, g.empty, g.along_ones) for g in each), strict=True
-        )
-    )
-    return UnitMoments(square, cube), empty, along
-
-
 def _clear_edited_edges(model: Model, scores: Sequence[PairScores]) -> None:
     """NaN where an edit of the model replaced the writer's contribution to the read."""
     number = {head.id: at for at, head in enumerate(model.heads)}
     for edge in model.weights.edited_edges:
-        if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadRead):
-            found = scores[KINDS.index(edge.reader.side.value)]
+        if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
+            assert edge.side is not None
+            found = scores[KINDS.index(edge.side.value)]
             for part in fields(found)[:6]:
-                getattr(found, part.name)[number[edge.writer], number[edge.reader.head]] = torch.nan
+                getattr(found, part.name)[number[edge.writer], number[edge.reader]] = torch.nan
 
 
 def _check_selection(
     kinds: Sequence[CompositionKind], max_p: float | None, by: OrderBy, k: int | None
 ) -> tuple[tuple[CompositionKind, ...], OrderBy]:
-    parsed = tuple(dict.fromkeys(parse_choice(KINDS, kind, "kind") for kind in kinds))
+    each: list[CompositionKind] = [parse_choice(KINDS, kind, "kind") for kind in kinds]
+    parsed = tuple(dict.fromkeys(each))
     if not parsed:
         raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
     if max_p is not None and not 0 <= max_p <= 1:
@@ -456,8 +445,8 @@ def _check_selection(
             f"max_p={max_p:g} is below {LEAST_FITTED:g}, the smallest p that the null supports; "
             "use min_z to go further"
         )
-    if k is not None and k < 1:
-        raise InputError(f"k={k} edges were requested; choose at least 1, or None for all")
+    if k is not None:
+        parse_count(k, "edges")
     return parsed, parse_choice(get_args(OrderBy), by, "by")
 
 
@@ -489,10 +478,10 @@ def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple
     return tuple(notes)
 
 
-def _notes_on_shared_mean(config: Config, write: _Side, reads: Sequence[_Side]) -> tuple[str, ...]:
+def _notes_on_shared_mean(config: Config, write: Grams, reads: Sequence[Grams]) -> tuple[str, ...]:
     n = config.n_heads
-    written = float(write[2][:-n].mean())
-    read = float(torch.stack([along[n:].mean() for _, _, along in reads]).mean())
+    written = float(write.along_ones[:-n].mean())
+    read = float(torch.stack([one.along_ones[n:].mean() for one in reads]).mean())
     if min(written, read) < SHARED_MEAN / config.d_model:
         return ()
     note = (
@@ -504,13 +493,13 @@ def _notes_on_shared_mean(config: Config, write: _Side, reads: Sequence[_Side]) 
 
 
 def _notes_on_empty_heads(
-    config: Config, labels: tuple[str, ...], write: _Side, reads: Sequence[_Side]
+    config: Config, labels: tuple[str, ...], write: Grams, reads: Sequence[Grams]
 ) -> tuple[str, ...]:
     n, last = config.n_heads, len(labels) - config.n_heads
-    writers = [label for label, none in zip(labels[:last], write[1][:last], strict=True) if none]
+    writers = [label for label, none in zip(labels[:last], write.empty[:last], strict=True) if none]
     roles = [("OV", "a writer", writers)]
-    for kind, (_, empty, _) in zip(KINDS, reads, strict=True):
-        readers = [label for label, none in zip(labels[n:], empty[n:], strict=True) if none]
+    for kind, read in zip(KINDS, reads, strict=True):
+        readers = [label for label, none in zip(labels[n:], read.empty[n:], strict=True) if none]
         roles.append(("OV" if kind == "v" else "QK", f"a {kind.upper()} reader", readers))
     return tuple(
         f"{matrix} is zero, so there is no score as {role}: {_listed(found)}."

@@ -15,6 +15,7 @@ With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -24,7 +25,7 @@ from torch import Tensor
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
-from pathsum.base import Column, HeadRead, Progress, Record, Table, silent, stacked, text_column
+from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, stacked, text_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.options import parse_choice
 from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
@@ -95,21 +96,21 @@ class PairComponents(Record, kind="composition-pair"):
     """
 
     model: str
-    writer: HeadId
-    reader: HeadId
-    composition: CompositionKind
-    score: float
-    excess: float
-    z: float
-    p: float
+    writer: Annotated[HeadId, text_column("writes")]
+    reader: Annotated[HeadId, text_column("reads")]
+    composition: Annotated[CompositionKind, text_column("by")]
+    score: Annotated[float, Column("score")]
+    excess: Annotated[float, Column("excess", "+.3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
     written: Float[Tensor, " i"]
     read: Float[Tensor, " j"]
     share: Float[Tensor, "i j"]
     cosine: Float[Tensor, "i j"]
     p_cosine: Float[Tensor, "i j"]
     angles: Float[Tensor, " q"]
-    kernel: float
-    kernel_chance: float
+    kernel: Annotated[float, Column("kernel")]
+    kernel_chance: Annotated[float, Column("by chance")]
     kernel_z: float
     kernel_p: float
     dimension: int
@@ -152,21 +153,10 @@ class PairComparison(Record, kind="composition-kinds"):
 
     kinds: tuple[PairComponents, ...]
 
-    def to_table(self) -> Table:
-        """One row per kind."""
-        columns = (
-            *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
-            *(Column("excess", "+.3f"), Column("z", "+.1f"), ProbabilityColumn()),
-            *(Column("kernel"), Column("by chance")),
-        )
-        rows = tuple(
-            (
-                *(one.writer, one.reader, one.composition.upper(), one.score, one.excess),
-                *(one.z, one.p, one.kernel, one.kernel_chance),
-            )
-            for one in self.kinds
-        )
-        return Table(columns, rows, "one pair of heads", MEANING)
+    @property
+    def table_note(self) -> str:
+        """The null hypothesis of p."""
+        return MEANING
 
     def __rich__(self) -> RenderableType:
         return stacked(self.to_table(), *(one.to_table() for one in self.kinds))
@@ -256,7 +246,7 @@ def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tupl
     h1, h2 = model.head(writer), model.head(reader)
     check_order(h1.id, h2.id)
     for edge in model.weights.edited_edges:
-        if edge.writer == h1.id and isinstance(edge.reader, HeadRead) and edge.reader.head == h2.id:
+        if edge.writer == h1.id and edge.reader == h2.id:
             raise NotExactError(
                 f"{edge} carries the same for every text in this edited model, so it has no "
                 "components; use the model without that edit"
@@ -292,16 +282,16 @@ class ProjectionKernel(Record, kind="projection-kernel"):
     def to_table(self) -> Table:
         """The twenty pairs with the largest z."""
         columns = (
-            *(text_column("writes"), text_column("reads"), text_column("by")),
-            *(Column("kernel"), Column("by chance"), Column("z", "+.1f"), ProbabilityColumn()),
+            *(text_column("edge"), Column("kernel"), Column("by chance"), Column("z", "+.1f")),
+            ProbabilityColumn(),
         )
         rows: list[tuple[str | float, ...]] = []
         for kind in KINDS:
             s = self.scores(kind)
             for i, j in (~s.z.isnan()).nonzero().tolist():
                 parts = (float(x[i, j]) for x in (s.score, s.score - s.excess, s.z, s.p))
-                rows.append((self.heads[i], self.heads[j], kind.upper(), *parts))
-        rows.sort(key=lambda row: -float(row[5]))
+                rows.append((str(Site(self.heads[i], self.heads[j], Side(kind))), *parts))
+        rows.sort(key=lambda row: -float(row[3]))
         note = f"p: against random rotations of the stream. {MEANING}"
         return Table(columns, tuple(rows[:20]), f"projection kernel, {self.model}", note)
 
@@ -351,20 +341,20 @@ class EmpiricalComposition(Record, kind="empirical-composition"):
     def to_table(self) -> Table:
         """One row per edge of `shown`."""
         columns = (
-            *(text_column("writes"), text_column("reads"), text_column("by"), Column("score")),
-            *(Column("z", "+.1f"), ProbabilityColumn(), ProbabilityColumn("permuted", ".2g")),
-            *(ProbabilityColumn("twin", ".2g"), Column("direction")),
-            ProbabilityColumn("p of it"),
+            *(text_column("edge"), Column("score"), Column("z", "+.1f"), ProbabilityColumn()),
+            *(ProbabilityColumn("permuted", ".2g"), ProbabilityColumn("twin", ".2g")),
+            *(Column("direction"), ProbabilityColumn("p of it")),
         )
         rows: list[tuple[str | float, ...]] = []
         at = {head: index for index, head in enumerate(self.composed.heads)}
         for edge in self.shown:
-            key, place = (edge.writer, edge.reader, edge.kind), (at[edge.writer], at[edge.reader])
-            best, tried = self.direction[key], self.direction.scores(edge.kind).tried
-            least = LEAST_FITTED * (1.0 if tried is None else float(tried[place]))
-            p_values = (edge.p, self.permuted[key].p, self.twin[key].p)
-            named = (edge.writer, edge.reader, edge.kind.upper(), edge.score, edge.z)
-            rows.append((*named, *p_values, best.score, BoundedP(best.p, least)))
+            place = at[edge.writer], at[edge.reader]
+            best = self.direction.scores(edge.kind)
+            least = LEAST_FITTED * (1.0 if best.tried is None else float(best.tried[place]))
+            others = (x.scores(edge.kind).p[place] for x in (self.permuted, self.twin))
+            named = (str(edge.edge), edge.score, edge.z)
+            bound = BoundedP(float(best.p[place]), least)
+            rows.append((*named, edge.p, *map(float, others), float(best.score[place]), bound))
         legend = (
             f"p: against random rotations; permuted: against directions of other heads of the two "
             f"layers; twin: against the edges of {self.twins} untrained models of this config; "
@@ -466,7 +456,7 @@ def _kernel(own: Directions, read: Directions, d: int) -> PairScores:
     """Squared cosines with equal weights: the projection kernel."""
     cosines, r1, r2 = _squared_cosines(own, read), own.ranks[:, None], read.ranks[None, :]
     square = torch.einsum("ai,acij,cj->ac", own.uniform, cosines, read.uniform)
-    null = unit_null(*(UnitMoments.of_rank(r.clamp(min=1)) for r in (r1, r2)), d)
+    null = unit_null(UnitMoments.of_rank(r1.clamp(min=1)), UnitMoments.of_rank(r2.clamp(min=1)), d)
     larger = torch.maximum(r1, r2)
     return PairScores.from_rotations(square * larger, larger / d, square, null, ~square.isnan())
 
@@ -532,5 +522,8 @@ def _twin_squares(
     """score² of all edges of untrained models, sorted; embeddings are not used and are tiny."""
     config = model.config.replace(d_vocab=2, start_token=None, tied=False)
     each = [composition(random_model(config, seed + twin), center=center) for twin in range(twins)]
-    scores = {kind: torch.cat([one.scores(kind).score.flatten() for one in each]) for kind in KINDS}
-    return {kind: found[~found.isnan()].square().sort().values for kind, found in scores.items()}
+    found: dict[CompositionKind, Tensor] = {}
+    for kind in KINDS:
+        scores = torch.cat([one.scores(kind).score.flatten() for one in each])
+        found[kind] = scores[~scores.isnan()].square().sort().values
+    return found

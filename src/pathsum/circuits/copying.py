@@ -21,7 +21,6 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored, extremes, spectrum
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import eigvals, svdvals
 from pathsum.algebra.rotations import (
     DRAWS,
@@ -30,7 +29,8 @@ from pathsum.algebra.rotations import (
     significant_values,
     spectra_between,
 )
-from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.algebra.subspaces import remove_mean
+from pathsum.base import ARROW, Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
@@ -41,14 +41,13 @@ from pathsum.circuits.token_basis import (
     as_path,
     basis_note,
     circuit_label,
-    find_circuit,
     joined,
     logit_cap_note,
     require_heads,
     require_logit_edges,
     token_product,
 )
-from pathsum.model import HeadName, Model, Path
+from pathsum.model import HeadId, HeadName, Model, Path
 from pathsum.model.folding import value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
@@ -95,8 +94,11 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
     draws: int
     note: str
 
-    def __getitem__(self, name: HeadName | Path) -> HeadCopying:
-        return find_circuit(self.by_label(), name)
+    def label_of(self, name: HeadName | Path) -> str:
+        """The label of a head, or of a virtual head given by its path."""
+        if isinstance(name, Path):
+            return circuit_label(name)
+        return name if isinstance(name, str) and ARROW in name else HeadId.parse(name)
 
     def to_table(self) -> Table:
         """One row per head."""

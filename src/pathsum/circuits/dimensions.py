@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_both_means, remove_mean
 from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
+from pathsum.algebra.subspaces import remove_both_means, remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model

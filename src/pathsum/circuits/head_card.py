@@ -29,7 +29,7 @@ from pathsum.base import Column, Progress, Record, Table, prose_column, silent, 
 from pathsum.base.errors import InputError
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.qk_ov import Attention, Effect, attention, effect, token_ov, token_qk
+from pathsum.circuits.qk_ov import Effect, TokenAttention, attention, effect, token_ov, token_qk
 from pathsum.circuits.token_basis import (
     Scored,
     Token,
@@ -299,7 +299,7 @@ class TokenCard(Record, kind="token-card"):
 
     head: str
     token: Token
-    attention: Attention | None
+    attention: TokenAttention | None
     effect: Effect
 
     def to_table(self) -> Table:

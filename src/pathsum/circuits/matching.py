@@ -17,10 +17,10 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_both_means
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.rotations import DRAWS, rotated_cores, significant_values, spectra_between
-from pathsum.base import Edge, HeadRead, Side
+from pathsum.algebra.subspaces import remove_both_means
+from pathsum.base import Side, Site
 from pathsum.base.errors import InputError
 from pathsum.circuits.copying import eigenvalues_above_noise
 from pathsum.circuits.qk_ov import average_rotation
@@ -63,7 +63,7 @@ def matching_spectra(
         # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
         product = below.W_V.mT @ product
         edited = model.weights.edited_edges
-        carried = [Edge(below.id, HeadRead(head.id, Side.K)) not in edited for head in heads]
+        carried = [Site(below.id, head.id, Side.K) not in edited for head in heads]
         keys = below.W_O @ keys * torch.tensor(carried, device=keys.device)[:, None, None]
     right = product @ queries
     size = keys.norm(dim=(1, 2)) * right.norm(dim=(1, 2))

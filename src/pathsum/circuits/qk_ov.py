@@ -40,7 +40,7 @@ from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin
 
 
 @dataclass(frozen=True, eq=False)
-class Attention(Record, kind="qk-attention"):
+class TokenAttention(Record, kind="qk-attention"):
     """The sources that one token attends to and the destinations that attend to it, by content."""
 
     head: HeadId
@@ -115,7 +115,7 @@ def attention(
     *,
     offset: int | None = None,
     qk: Factored | None = None,
-) -> Attention:
+) -> TokenAttention:
     """The k sources (10) that `token` attends to most, and the k destinations that attend to it.
 
     `qk` is the head's `token_qk` at that offset, if it is known already.
@@ -125,7 +125,7 @@ def attention(
     qk = token_qk(model, head, offset=offset) if qk is None else qk
     common = common_tokens(model)
     label = model.head(head)
-    return Attention(
+    return TokenAttention(
         head=label.label,
         token=token_of(model, found),
         attends_to=top_scored(model, qk.row(found), k, common),

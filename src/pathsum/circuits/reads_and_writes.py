@@ -16,7 +16,7 @@ QR of the side that the stream does not see, so no accuracy is lost by squaring:
 Q (R W_O)`, and F = R W_O has the same norm against anything that follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
@@ -25,9 +25,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.algebra.nulls import UnitMoments
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base.options import parse_choice
 from pathsum.model import Config, Head, Model
 from pathsum.model.folding import fold_read
@@ -91,10 +91,8 @@ def layer_factors(
     q, k, v = (fold_read("none", W, raw.ln1_w).mT for W in (raw.W_Q, raw.W_K, raw.W_V))
     q = q if raw.q_norm_w is None else q * raw.q_norm_w[..., None]
     k = k if raw.k_norm_w is None else k * raw.k_norm_w[..., None]
-    reads = {"q": q, "k": k, "v": v}
-    return {"write": _unit_peak(raw.W_O, centered)} | {
-        name: _unit_peak(X, sees_no_mean) for name, X in reads.items()
-    }
+    q, k, v = (_unit_peak(X, sees_no_mean) for X in (q, k, v))
+    return {"write": _unit_peak(raw.W_O, centered), "q": q, "k": k, "v": v}
 
 
 def _unit_peak(X: Float[Tensor, "n k d"], centered: bool) -> Float[Tensor, "n k d"]:
@@ -117,6 +115,18 @@ class Grams:
     moments: UnitMoments
     empty: Bool[Tensor, " head"]
     along_ones: Float[Tensor, " head"]
+
+    @classmethod
+    def concat(cls, each: Sequence["Grams"]) -> "Grams":
+        """The Gram matrices of several layers, on the CPU."""
+        A, square, cube, empty, along = (
+            torch.cat(parts).cpu()
+            for parts in zip(
+                *((g.A, g.moments.square, g.moments.cube, g.empty, g.along_ones) for g in each),
+                strict=True,
+            )
+        )
+        return cls(A, UnitMoments(square, cube), empty, along)
 
 
 def layer_grams(

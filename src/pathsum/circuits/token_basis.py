@@ -10,26 +10,23 @@ A soft cap is not linear, so a circuit's entries are exact terms of scores and l
 cap, and results say so (`score_cap_note`, `logit_cap_note`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import (
     ARROW,
+    LOGITS,
     Column,
-    Edge,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
     Side,
+    Site,
     Source,
     Table,
     is_number,
@@ -195,8 +192,6 @@ def _one_token(model: Model, text: str) -> int | None:
 TOKENS = 4096
 """Tokens per block in products over the vocabulary, so that a block stays in cache."""
 
-Found = TypeVar("Found")
-
 
 def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     """W_U W_E, the d × d product that the token-basis spectra of all heads of a depth share.
@@ -308,20 +303,6 @@ def circuit_label(path: Path) -> str:
     return path.heads[0] if path.order == 1 else ARROW.join(path.heads)
 
 
-def find_circuit(by_label: Mapping[str, Found], name: HeadName | Path) -> Found:
-    """The entry of the head or virtual head named by a label, a pair, a HeadId or a path."""
-    if isinstance(name, Path):
-        label = circuit_label(name)
-    elif isinstance(name, str) and ARROW in name:
-        label = name
-    else:
-        label = HeadId.parse(name)
-    if label not in by_label:
-        listed = [*list(by_label)[:8], *(["…"] if len(by_label) > 8 else [])]
-        raise HeadError(f"there is no result for {label}, only for {', '.join(listed)}")
-    return by_label[label]
-
-
 def basis_note(model: Model, path: Path) -> str:
     """A note on what the full OV of a head or a virtual head leaves out."""
     depth = token_basis_note(model.weights, path.heads[-1].layer)
@@ -352,7 +333,7 @@ def logit_cap_note(config: Config) -> str:
 
 def require_logit_edges(model: Model, what: str) -> None:
     """Raise NotExactError if an edit of the model replaced an edge from embeddings to logits."""
-    _require_edges(model, what, lambda edge: isinstance(edge.reader, LogitsRead) or _is_v(edge))
+    _require_edges(model, what, lambda edge: edge.reader == LOGITS or _is_v(edge))
 
 
 def require_score_edges(model: Model, what: str) -> None:
@@ -366,16 +347,17 @@ def require_score_edges(model: Model, what: str) -> None:
     _require_edges(model, what, lambda edge: not _is_v(edge))
 
 
-def _require_edges(model: Model, what: str, needed: Callable[[Edge], bool]) -> None:
+def _require_edges(model: Model, what: str, needed: Callable[[Site], bool]) -> None:
     """Raise NotExactError if an edit of the model replaced an edge of the token basis."""
     for edge in model.weights.edited_edges:
-        ends = edge.writer == Source("embed") or isinstance(edge.reader, LogitsRead)
-        if ends and needed(edge) and not isinstance(edge.reader, MlpRead):
+        ends = edge.writer == Source("embed") or edge.reader == LOGITS
+        to_mlp = isinstance(edge.reader, Source) and edge.reader.kind == "mlp"
+        if ends and needed(edge) and not to_mlp:
             raise NotExactError(
                 f"{what} cannot be read from the weights of this edited model: {edge} carries the "
                 "same for every text; use the model without that edit"
             )
 
 
-def _is_v(edge: Edge) -> bool:
-    return isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V
+def _is_v(edge: Site) -> bool:
+    return edge.side is Side.V

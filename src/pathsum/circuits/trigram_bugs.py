@@ -94,6 +94,11 @@ class Bug(Record, kind="bug"):
     because: tuple[Cause, Cause]
     decided_by: Literal["text", "list", "direct path"]
 
+    @property
+    def mark(self) -> str:
+        """The mark of a bug in a table of skip-trigrams."""
+        return "bug"
+
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"
 

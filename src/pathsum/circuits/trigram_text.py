@@ -38,12 +38,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Progress, silent
+from pathsum.base import Column, Progress, silent, text_column
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
 from pathsum.text import Tokenizer
@@ -266,9 +267,9 @@ class TextEffect:
 class PatternShare:
     """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain."""
 
-    pattern: Pattern
-    count: int
-    share: float
+    pattern: Annotated[Pattern, text_column("pattern")]
+    count: Annotated[int, Column("triples")]
+    share: Annotated[float, Column("share of gain", ".1%")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ de-duplicated on (source, out), and the destination listed is the one that atten
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -41,6 +41,7 @@ from pathsum.base import (
 )
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
+from pathsum.base.table import Cell, rows_table
 from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
 from pathsum.circuits.token_basis import (
     Token,
@@ -95,6 +96,17 @@ AROUND = 3
 """Tokens of the text quoted before a destination."""
 
 
+@dataclass(frozen=True)
+class AttributeColumn(Column):
+    """A column of one attribute of a record."""
+
+    attribute: str = ""
+
+    def cell(self, value: object) -> Cell:
+        """The attribute, if there is a record."""
+        return None if value is None else getattr(value, self.attribute)
+
+
 class Rank(StrEnum):
     """The ranking of skip-trigrams: by their effect on text, or from weights alone."""
 
@@ -123,19 +135,23 @@ class SkipTrigram(Record, kind="skip-trigram"):
     `occurrence` quotes a place in the text, whose tokens are in `place`.
     """
 
-    head: HeadId
-    source: Token
-    destination: Token
-    out: Token
-    attention: float
-    effect: float
-    score: float
-    pattern: Pattern
-    bug: Bug | None
-    evidence: Evidence | None
-    fires: int | None = None
+    head: Annotated[HeadId, text_column("head")]
+    source: Annotated[Token, token_column("source")]
+    destination: Annotated[Token, token_column("dest")]
+    out: Annotated[Token, token_column("out")]
+    attention: Annotated[float, Column("QK", ".2f")]
+    effect: Annotated[float, Column("OV", ".2f")]
+    score: Annotated[float, Column("score", ".4g")]
+    pattern: Annotated[Pattern, text_column("pattern")]
+    bug: Annotated[Bug | None, AttributeColumn("bug", align="left", attribute="mark")]
+    evidence: Annotated[
+        Evidence | None,
+        AttributeColumn("n", attribute="antecedents"),
+        AttributeColumn("lift", ".1f", attribute="lift"),
+    ]
+    fires: Annotated[int | None, Column("fires")] = None
     variants: tuple[str, ...] = ()
-    occurrence: str = ""
+    occurrence: Annotated[str | None, token_column("in the text")] = None
     place: TriplePlace | None = None
 
     @classmethod
@@ -191,66 +207,25 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
     def __getitem__(self, index: int) -> SkipTrigram:
         return self.triples[index]
 
-    def to_table(self) -> Table:
-        """One row per triple."""
+    @property
+    def table_note(self) -> str:
+        """The definition of the score, what the bugs cost, and notes."""
         if self.rank is Rank.TEXT:
-            return self._text_table()
-        seen = any(triple.evidence is not None for triple in self.triples)
-        columns = [text_column("head"), *map(token_column, ("source", "dest", "out"))]
-        columns += [Column("QK", ".2f"), Column("OV", ".2f"), Column("score", ".2f")]
-        columns += [text_column("pattern"), token_column("bug")]
-        columns += [Column("n"), Column("lift", ".1f")] if seen else []
-        rows = tuple(
-            (
-                *(one.head, one.source.text, one.destination.text, one.out.text),
-                *(one.attention, one.effect, one.score),
-                *(str(one.pattern), "bug" if one.bug else ""),
-                *(_counts(one.evidence) if seen else ()),
+            legend = (
+                "score: rise of the loss without it, in nats per prediction, over right and wrong "
+                "positions; fires: positions where it adds 0.1 or more to the logit of the next "
+                "token; n, lift: antecedents, and out's rate over the bigram's, in sequences not "
+                "ranked on"
             )
-            for one in self.triples
-        )
-        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
-        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
-        cost = "" if self.cost is None else str(self.cost)
-        return Table(
-            tuple(columns), rows, title="skip-trigrams", note=joined((legend, cost, self.note))
-        )
-
-    def _text_table(self) -> Table:
-        bugs = any(one.bug is not None for one in self.triples)
-        columns = (
-            text_column("head"),
-            *map(token_column, ("source", "dest", "out")),
-            Column("mnat", ".3f"),
-            Column("fires"),
-            Column("lift", ".1f"),
-            text_column("pattern"),
-            *((text_column("bug"),) if bugs else ()),
-            token_column("in the text"),
-        )
-        rows = tuple(
-            (
-                *(one.head, one.source.text, one.destination.text, one.out.text),
-                *(1000 * one.score, one.fires, one.evidence.lift if one.evidence else None),
-                *(str(one.pattern), *(("bug" if one.bug else "",) if bugs else ())),
-                one.occurrence,
-            )
-            for one in self.triples
-        )
-        legend = (
-            "mnat: rise of the loss without it, in 0.001 nats per prediction, over right and wrong "
-            "places; fires: places where it adds 0.1 or more to the logit of what comes next; "
-            "lift: out's rate over the bigram's, in sequences not ranked on"
-        )
-        cost = "" if self.cost is None else str(self.cost)
-        note = joined((legend, cost, self.note))
-        return Table(columns, rows, title="skip-trigrams on text", note=note)
+        else:
+            seen = any(triple.evidence is not None for triple in self.triples)
+            legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+            legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
+        return joined((legend, "" if self.cost is None else str(self.cost), self.note))
 
     def classes_table(self) -> Table:
-        """One row per pattern: its share of what skip-trigrams gain where they are right."""
-        columns = (text_column("pattern"), Column("triples"), Column("share of gain", ".1%"))
-        rows = tuple((str(one.pattern), one.count, one.share) for one in self.classes)
-        return Table(columns, rows, title="by pattern")
+        """One row per pattern: its share of the gain of skip-trigrams where they are right."""
+        return rows_table(self.classes, "by pattern", row=PatternShare)
 
     def __rich__(self) -> RenderableType:
         parts = [self.to_table(), *([self.classes_table()] if self.classes else [])]
@@ -258,10 +233,6 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
             strongest = sorted(self.bugs, key=lambda bug: -bug.score)[:BUGS_SHOWN]
             parts.append(Bugs(tuple(strongest)).to_table())
         return stacked(*parts)
-
-
-def _counts(known: Evidence | None) -> tuple[int | None, float | None]:
-    return (known.antecedents, known.lift) if known else (None, None)
 
 
 @torch.no_grad()

@@ -4,25 +4,24 @@ The stream only adds, so a write `W_O` and a later read `W_I` are joined by `W_O
 layers lie between them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import compact, svdvals, thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import (
+    ARROW,
+    LOGITS,
     Column,
-    Edge,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
-    Reader,
     Record,
+    Site,
     Source,
     Table,
     Writer,
@@ -62,7 +61,7 @@ class VirtualWeights(Record, kind="virtual-weights"):
     """
 
     model: str
-    edge: Edge
+    edge: Site
     score: float
     excess: float
     z: float
@@ -101,7 +100,7 @@ class _End:
 def virtual_weights(
     model: Model,
     write: HeadName | Source,
-    read: str | Reader,
+    read: str | Site,
     *,
     center: Center = "auto",
     offset: int | None = None,
@@ -128,20 +127,21 @@ def virtual_weights(
     check_offset(model.config, offset)
     centered = is_centered(model.config, center)
     d = model.config.d_model - centered
-    edge = Edge(parse_writer(write), parse_read(read))
+    writer, reader = parse_writer(write), parse_read(read)
+    edge = replace(reader, writer=writer)
     if edge in model.weights.edited_edges:
         raise NotExactError(
             f"{edge} carries the same for every text in this edited model, so it has no virtual "
             "weights; use the model without that edit"
         )
-    left = _write(model, edge.writer, centered)
-    right = _read(model, edge.reader, centered, offset)
+    left = _write(model, writer, centered)
+    right = _read(model, reader, centered, offset)
     if right.time <= left.time:
         raise InputError(
-            f"{edge.reader} cannot read what {edge.writer} writes: it reads the stream earlier; "
-            "name a write and a later read"
+            f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream "
+            "earlier; name a write and a later read"
         )
-    small_left, small_right = _unit(left.rows, edge.writer), _unit(right.rows, edge.reader)
+    small_left, small_right = _unit(left.rows, writer), _unit(right.rows, reader)
     values = svdvals(small_left @ small_right.mT)
     square = values.square().sum().clamp(max=1.0)
     null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
@@ -160,7 +160,7 @@ def virtual_weights(
     )
 
 
-def _note(edge: Edge, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -> str:
+def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -> str:
     """The null hypothesis, and the share of both along the read's strongest direction."""
     tested = (
         "z and p: size of the product against random rotations of the stream; they do not test "
@@ -177,7 +177,7 @@ def _note(edge: Edge, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -
     )
 
 
-def _unit(rows: Float[Tensor, "n d"], name: Writer | Reader) -> Float[Tensor, "r d"]:
+def _unit(rows: Float[Tensor, "n d"], name: Writer | Site) -> Float[Tensor, "r d"]:
     """A factor of norm 1 with the same Gram matrix, up to its size."""
     small = compact(rows)
     size = torch.linalg.vector_norm(small)
@@ -207,14 +207,17 @@ def _write(model: Model, writer: Writer, centered: bool) -> _End:
     return _End(remove_mean(W_out, centered), (writer.layer, 3))
 
 
-def _read(model: Model, reader: Reader, centered: bool, offset: int | None) -> _End:
+def _read(model: Model, read: Site, centered: bool, offset: int | None) -> _End:
     config, weights = model.config, model.weights
-    if isinstance(reader, LogitsRead):
+    reader = read.reader
+    assert reader is not None
+    if reader == LOGITS:
         rows = centered_unembedding(weights).mT
         return _End(remove_mean(rows, centered), (config.n_layers, 0))
-    if isinstance(reader, HeadRead):
-        head = model.head(reader.head)
-        rows = read_factor(head, reader.side.value, centered, offset).to(weights.dtype)
+    if isinstance(reader, HeadId):
+        assert read.side is not None
+        head = model.head(reader)
+        rows = read_factor(head, read.side.value, centered, offset).to(weights.dtype)
         return _End(rows, (head.id.layer, 0))
     raw = _mlp(model, reader.layer)
     parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]

@@ -2,7 +2,7 @@
 
 A claim is one function, decorated with its words and its rule:
 
-    @statement("two-k", "title", "text", at_most("the number of …", 0.0, 2.0), "the paper's value")
+    @statement("two-k", "title", "text", ClaimRule("the number of …", "at most", 0.0, 2.0))
     def strongest_edge(subject: Subject) -> Measurement: …
 """
 
@@ -17,7 +17,7 @@ from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
 from pathsum.claims.examples import Example
 from pathsum.claims.picture import PatternPicture, Picture
-from pathsum.claims.verdict import OverSeeds, Rule, Verdict, over_seeds
+from pathsum.claims.verdict import ClaimRule, OverSeeds, Verdict, over_seeds
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG
 from pathsum.sources.named import BUNDLED, bundled_names
@@ -38,7 +38,7 @@ class Outline:
     section: str
     title: str
     text: str
-    rule: Rule
+    rule: ClaimRule
     rule_text: str
     paper_value: str
     paper_number: float | None
@@ -85,16 +85,6 @@ class Results(Protocol):
         ...
 
 
-def plain_link(view: str, state: Mapping[str, str | int]) -> str:
-    """A link to a view of the explorer, with the names that claims use.
-
-    >>> plain_link("text", {"head": "L1H0", "example": 2})
-    '#/text?head=L1H0&example=2'
-    """
-    query = "&".join(f"{name}={value}" for name, value in state.items())
-    return f"#/{view}?{query}" if query else f"#/{view}"
-
-
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A model that claims are measured on, under a name.
@@ -102,7 +92,7 @@ class Subject:
     `examples` are its example texts, `folder` is where its card is, if it has one. `is_own` is
     False for a bundled model that stands in for the user's. `over_bigram` is its loss on held-out
     text minus that of the bigram table of its training text, by default read from its card.
-    `make_link` turns a view and its state (head, example, position, edge) into a link.
+    `address` is the state of the explorer that selects the model: its name and step.
     """
 
     model: Model
@@ -113,12 +103,17 @@ class Subject:
     folder: Path | None = None
     is_own: bool = True
     over_bigram: Estimate | None = None
-    make_link: Callable[[str, Mapping[str, str | int]], str] = plain_link
+    address: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
 
     def link(self, view: str, **state: str | int) -> str:
-        """A link to a view of this model, which is named if it is not the user's."""
-        named: dict[str, str | int] = {} if self.is_own else {"model": self.name}
-        return self.make_link(view, named | state)
+        """A link to a view of this model in the explorer.
+
+        >>> from pathsum.claims.paper import open_subject
+        >>> open_subject("hand-built-induction").link("text", head="L1H0", example=2)
+        '#/text?head=L1H0&example=2'
+        """
+        query = "&".join(f"{name}={value}" for name, value in {**self.address, **state}.items())
+        return f"#/{view}?{query}" if query else f"#/{view}"
 
     def probe_example(self) -> int | None:
         """The index of the first example of repeated random tokens, if there is one."""
@@ -161,7 +156,7 @@ class Statement:
     id: str
     title: str
     text: str
-    rule: Rule
+    rule: ClaimRule
     measure: Callable[[Subject], Measurement] = field(repr=False)
     paper_value: str = ""
     paper_number: float | None = None
@@ -181,7 +176,7 @@ def statement(
     name: str,
     title: str,
     text: str,
-    rule: Rule,
+    rule: ClaimRule,
     paper_value: str = "",
     paper_number: float | None = None,
 ) -> Callable[[Callable[[Subject], Measurement]], Statement]:

@@ -115,7 +115,7 @@ def _title(number: int, text: str | None) -> str:
     return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
 
 
-def measured_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Sequences, ...]:
+def intervention_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Sequences, ...]:
     """The second copy of repeated random tokens, if repeats fit the model; and text."""
     pieces = text_pieces(model, known, INTERVENTION_LENGTH)
     try:

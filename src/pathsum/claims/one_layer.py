@@ -10,7 +10,7 @@ from pathsum.circuits.trigrams import SkipTrigrams
 from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
 from pathsum.claims.picture import Bar, BarsPicture, OffsetsPicture
 from pathsum.claims.terms import gain_bars, measured_terms
-from pathsum.claims.verdict import at_least, at_most
+from pathsum.claims.verdict import ClaimRule
 from pathsum.heads import Atlas, atlas
 from pathsum.model import Model
 
@@ -32,7 +32,7 @@ HALF = 0.5
     "One layer adds skip-trigrams to the bigrams",
     "Logits are the direct path plus one term per head: where it attends (QK) and what "
     "attending there does (OV). The two circuits can be read separately.",
-    at_least("the gain of the paths through one head", 0.25, 0.05, "nats"),
+    ClaimRule("the gain of the paths through one head", "at least", 0.25, 0.05, "nats"),
 )
 def gain_of_heads(subject: Subject) -> Measurement:
     """The loss that the heads save on top of the direct path."""
@@ -57,7 +57,7 @@ def gain_of_heads(subject: Subject) -> Measurement:
     "Most heads copy",
     "A head copies if attending to a token raises that same token: then the eigenvalues of its "
     "full OV circuit are mostly positive. Most heads of a one-layer model do this.",
-    at_least("the share of heads that copy", 0.6, 0.3, "of the heads", 0.0, 1.0),
+    ClaimRule("the share of heads that copy", "at least", 0.6, 0.3, "of the heads", 0.0, 1.0),
     "10 of 12 heads",
     10 / 12,
 )
@@ -100,9 +100,9 @@ def _atlas(subject: Subject) -> Atlas:
     "Most skip-trigrams copy, or complete a word",
     "[source] … [destination] → [out]: the destination attends to the source, and the source "
     "raises the out token. Many of the strongest ones copy, or complete a word.",
-    at_least(
+    ClaimRule(
         "the share of the skip-trigrams' gain that falls to the paper's four patterns",
-        *(0.5, 0.2, "of the gain"),
+        *("at least", 0.5, 0.2, "of the gain"),
     ),
     "e.g. keep … in → mind",
 )
@@ -137,7 +137,7 @@ def trigram_patterns(subject: Subject) -> Measurement:
     "A head is a product of QK and OV, so two correct skip-trigrams with the same source force "
     "their cross terms: keep … in → mind and keep … at → bay imply keep … in → bay. The paper "
     "calls these bugs.",
-    at_least("the loss that bugs add where they act", 0.01, 0.001, "nats"),
+    ClaimRule("the loss that bugs add where they act", "at least", 0.01, 0.001, "nats"),
     "e.g. keep … in → bay",
 )
 def bugs_of_the_factored_form(subject: Subject) -> Measurement:
@@ -186,9 +186,9 @@ def _strongest(subject: Subject) -> SkipTrigrams:
     "Some heads attend by position",
     "Part of the attention score depends on distance alone. Heads in which it dominates attend "
     "a fixed distance back, whatever token is there.",
-    at_least(
+    ClaimRule(
         "the largest share of the variance of a head's scores that position explains",
-        *(HALF, 0.25, "of the variance", 0.0, 1.0),
+        *("at least", HALF, 0.25, "of the variance", 0.0, 1.0),
     ),
 )
 def positional_heads(subject: Subject) -> Measurement:
@@ -212,7 +212,7 @@ def positional_heads(subject: Subject) -> Measurement:
     "One layer cannot do induction",
     "To find what followed an earlier copy, a head must know which token precedes each source. "
     "That takes another head below it, which a one-layer model does not have.",
-    at_most("the largest induction stripe", 0.05, 0.15, "of its attention", 0.0, 1.0),
+    ClaimRule("the largest induction stripe", "at most", 0.05, 0.15, "of its attention", 0.0, 1.0),
 )
 def no_induction(subject: Subject) -> Measurement:
     """The largest induction stripe of a one-layer model."""

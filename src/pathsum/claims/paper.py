@@ -167,7 +167,7 @@ def paper(
 
     @cache
     def bundled(name: str) -> Subject:
-        return replace(open_subject(name, report), is_own=False)
+        return replace(open_subject(name, report), is_own=False, address={"model": name})
 
     found: list[Claim] = []
     for at, (section, one) in enumerate(chosen):

@@ -14,7 +14,7 @@ from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.circuits.token_basis import token_frequencies
 from pathsum.claims.claim import Measurement, Subject, statement
 from pathsum.claims.picture import Bar, BarsPicture, Point, PointsPicture, Stack, StacksPicture
-from pathsum.claims.verdict import at_least, at_most
+from pathsum.claims.verdict import ClaimRule
 from pathsum.model import Model
 from pathsum.model.folding import fold
 from pathsum.model.symmetries import scrambled
@@ -33,8 +33,10 @@ NEAR_ZERO, FEWEST_FOLDED = 0.01, 3
     "The logits are a sum over paths",
     "Heads read from and write to the residual stream by linear maps and only add to it. With "
     "attention patterns held fixed, the logits are exactly a sum over paths through the heads.",
-    at_most(
-        "the error of the sum over paths, relative to the largest logit,", 1e-5, 1e-3, lowest=0.0
+    ClaimRule(
+        "the error of the sum over paths, relative to the largest logit,",
+        *("at most", 1e-5, 1e-3),
+        lowest=0.0,
     ),
     "exact for attention-only models",
     0.0,
@@ -88,8 +90,9 @@ def order_bars(orders: Sequence[float]) -> list[Bar]:
     "The residual stream has no privileged basis",
     "Rotate the stream, together with every matrix that reads or writes it, and the outputs "
     "stay the same. So single coordinates of the stream have no meaning of their own.",
-    at_most(
-        "the largest change of a log-probability under a random rotation", 1e-3, 0.1, "nats", 0.0
+    ClaimRule(
+        "the largest change of a log-probability under a random rotation",
+        *("at most", 1e-3, 0.1, "nats", 0.0),
     ),
 )
 def no_privileged_basis(subject: Subject) -> Measurement:
@@ -133,9 +136,9 @@ def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
     "The stream is a bottleneck",
     "Everything the model moves goes through the same d_model dimensions. The embedding and "
     "the heads share them, and together use more than there are.",
-    at_least(
+    ClaimRule(
         "the number of effective dimensions that the embedding and the heads write, over d_model,",
-        *(1.0, 0.75, "of d_model", 0.0),
+        *("at least", 1.0, 0.75, "of d_model", 0.0),
     ),
     "far more dimensions are computed than the stream has",
 )
@@ -168,9 +171,9 @@ def shared_channel(subject: Subject) -> Measurement:
     "A zero-layer model sees only the current token",
     "Its logits are W_E W_U at every position. Nothing moves information between positions, so "
     "the rest of the text cannot matter.",
-    at_most(
+    ClaimRule(
         "the largest change of a log-probability when the earlier tokens are reversed",
-        *(1e-5, 0.01, "nats", 0.0),
+        *("at most", 1e-5, 0.01, "nats", 0.0),
     ),
     "by construction",
     0.0,
@@ -210,8 +213,9 @@ def _first_example(subject: Subject) -> Tensor:
     "It approximates bigram statistics",
     "The best that W_E W_U can do is to predict the next token from the current one. Training "
     "brings it close to the bigram table of the text.",
-    at_most(
-        "the distance of the loss from that of the smoothed bigram table", 0.05, 0.2, "nats", 0.0
+    ClaimRule(
+        "the distance of the loss from that of the smoothed bigram table",
+        *("at most", 0.05, 0.2, "nats", 0.0),
     ),
 )
 def bigram_statistics(subject: Subject) -> Measurement:

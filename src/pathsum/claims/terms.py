@@ -6,16 +6,13 @@ layer 1.3 alone and 0.05 given the second, its second 5.2 alone and 4.0 given th
 
 from dataclasses import replace
 
-import torch
-
 from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
-from pathsum.circuits.trigrams import text_rows
 from pathsum.claims.claim import Measurement, Subject, statement
 from pathsum.claims.examples import examples, text_pieces
 from pathsum.claims.picture import Bar, BarsPicture
-from pathsum.claims.verdict import at_least, at_most
+from pathsum.claims.verdict import ClaimRule
 from pathsum.model import Model
 from pathsum.paths import TermImportance, by_layer, term_importance
 from pathsum.paths.terms import TermSetGain
@@ -30,16 +27,16 @@ def measured_terms(subject: Subject) -> TermImportance:
     """
 
     def compute(model: Model, progress: Progress) -> TermImportance:
-        if model.held_out is None:
+        tokens, name = model.held_out, "held-out text"
+        if tokens is None:
             texts = text_pieces(model, examples(model))
             tokens, name = texts.tokens, texts.name
-        else:
-            tokens = torch.stack(text_rows(model, [model.held_out]))
-            name = f"{len(tokens)} sequences of held-out text"
         # A single layer gains what its order does.
         sets = by_layer(model) if model.config.n_layers > 1 else ()
         found = term_importance(model, tokens, sets=sets, progress=progress)
-        return replace(found, note=f"on {name}")
+        predictions = len(tokens) * (tokens.shape[1] - 1)
+        note = f"on {name}, {len(tokens)} sequences with {predictions:,} predictions"
+        return replace(found, note=note)
 
     return subject.result("terms on text", compute)
 
@@ -62,9 +59,9 @@ def _layers(subject: Subject) -> list[TermSetGain]:
     "Virtual heads matter least",
     "Beyond the direct path, paths through one head do most of the work. Paths through two "
     "heads in a row (virtual heads) add little.",
-    at_most(
+    ClaimRule(
         "the gain of virtual heads over that of single heads",
-        *(0.1, 0.25, "of the single heads' gain"),
+        *("at most", 0.1, 0.25, "of the single heads' gain"),
     ),
     "0.3 nats against 5.2 (second-hand)",
     0.3 / 5.2,
@@ -89,7 +86,9 @@ def virtual_heads(subject: Subject) -> Measurement:
     "Single heads gain more than the direct path",
     "In the paper's model most of the loss is saved by paths through one head, several times "
     "what the direct path saves.",
-    at_least("the gain of single heads minus that of the direct path", 0.0, -0.5, "nats"),
+    ClaimRule(
+        "the gain of single heads minus that of the direct path", "at least", 0.0, -0.5, "nats"
+    ),
     "5.2 nats against 1.8 (second-hand)",
     5.2 - 1.8,
 )
@@ -118,9 +117,9 @@ def heads_over_direct_path(subject: Subject) -> Measurement:
     "The last layer matters most",
     "What the last layer's heads write to the logits is worth most, given everything else. The "
     "first layer's work goes into the second.",
-    at_least(
+    ClaimRule(
         "the gain of the last layer minus that of the first, each given the others,",
-        *(1.0, 0.0, "nats"),
+        *("at least", 1.0, 0.0, "nats"),
     ),
     "4.0 nats given the first layer, against 0.05 given the second (second-hand)",
     4.0 - 0.05,
@@ -146,9 +145,9 @@ def last_layer(subject: Subject) -> Measurement:
     "The first layer adds almost nothing once the second is there",
     "Alone, the first layer's heads help to predict. Given the second layer, what they write "
     "straight to the logits is nearly worthless.",
-    at_most(
+    ClaimRule(
         "the first layer's gain given the others, over its gain alone,",
-        *(0.1, 0.5, "of its gain alone"),
+        *("at most", 0.1, 0.5, "of its gain alone"),
     ),
     "0.05 nats of 1.3 alone (second-hand)",
     0.05 / 1.3,

@@ -20,7 +20,7 @@ from pathsum.claims.picture import (
     PointsPicture,
 )
 from pathsum.claims.terms import TERMS
-from pathsum.claims.verdict import at_least, at_most
+from pathsum.claims.verdict import ClaimRule
 from pathsum.heads import Atlas, HeadEntry, Induction, InductionHead, atlas, induction
 from pathsum.heads.probe import repeats_probe, second_copy
 from pathsum.model import Path
@@ -72,8 +72,9 @@ def _best_induction_head(subject: Subject) -> InductionHead:
     "What one head writes, a later one can read with its queries, its keys or its values. "
     "Composition scores measure how much; a random rotation of the stream gives the score by "
     "chance.",
-    at_least(
-        "the number of edges with p ≤ 0.01, over that by chance,", 2.0, 1.2, "times chance", 0.0
+    ClaimRule(
+        "the number of edges with p ≤ 0.01, over that by chance,",
+        *("at least", 2.0, 1.2, "times chance", 0.0),
     ),
 )
 def heads_compose(subject: Subject) -> Measurement:
@@ -93,7 +94,7 @@ def heads_compose(subject: Subject) -> Measurement:
     "two-sparse",
     "Few pairs of heads compose",
     "Most pairs of heads have no more in common than chance gives, and the few that do stand out.",
-    at_most("the share of edges with p ≤ 0.01", SPARSE, 0.5, "of the edges", 0.0, 1.0),
+    ClaimRule("the share of edges with p ≤ 0.01", "at most", SPARSE, 0.5, "of the edges", 0.0, 1.0),
     "most heads are in no significant composition",
 )
 def composition_is_sparse(subject: Subject) -> Measurement:
@@ -129,9 +130,9 @@ def composition_is_sparse(subject: Subject) -> Measurement:
     "The strongest is K-composition with a previous-token head",
     "The strongest edge goes from a head that attends one token back into the keys of a later "
     "head.",
-    at_most(
+    ClaimRule(
         "the number of edges with a larger z than the best K edge of the previous-token head",
-        *(0.0, 2.0, "edges above it", 0.0),
+        *("at most", 0.0, 2.0, "edges above it", 0.0),
     ),
     "K-composition with one previous-token head",
     0.0,
@@ -166,9 +167,9 @@ def strongest_edge(subject: Subject) -> Measurement:
     "A head attends one token back",
     "It tells every position which token precedes it. That predicts little by itself, but a "
     "later head uses it.",
-    at_least(
+    ClaimRule(
         "the most attention that a head gives to the previous token",
-        *(0.5, 0.3, "of its attention", 0.0, 1.0),
+        *("at least", 0.5, 0.3, "of its attention", 0.0, 1.0),
     ),
 )
 def previous_token_head(subject: Subject) -> Measurement:
@@ -190,7 +191,7 @@ def previous_token_head(subject: Subject) -> Measurement:
     "Induction heads",
     "[a][b] … [a] → [b]: at the second [a] the head attends to the token after the first one, "
     "and raises it. This is how the model learns in context.",
-    at_least("the largest induction stripe", 0.5, 0.3, "of its attention", 0.0, 1.0),
+    ClaimRule("the largest induction stripe", "at least", 0.5, 0.3, "of its attention", 0.0, 1.0),
 )
 def induction_heads(subject: Subject) -> Measurement:
     """The largest induction stripe."""
@@ -211,9 +212,9 @@ def induction_heads(subject: Subject) -> Measurement:
     "They work by K-composition",
     "Through the previous-token head, the induction head's keys carry the token before each "
     "position; its query is the current token. Cut that one edge and the pattern is gone.",
-    at_least(
+    ClaimRule(
         "the share of the stripe that cutting one K edge removes",
-        *(STRIPE_LOST, 0.25, "of the stripe"),
+        *("at least", STRIPE_LOST, 0.25, "of the stripe"),
         highest=1.0,
     ),
     "K-composition",
@@ -253,9 +254,9 @@ def mechanism(subject: Subject) -> Measurement:
     "Positive eigenvalues on both sides",
     "An induction head copies (OV) and matches same with same through the previous-token head "
     "(QK). Both matrices have mostly positive eigenvalues.",
-    at_least(
+    ClaimRule(
         "the smallest eigenvalue positivity of an induction head, of OV or QK,",
-        *(0.25, 0.0, "", -1.0, 1.0),
+        *("at least", 0.25, 0.0, "", -1.0, 1.0),
     ),
     "every induction head sits in the positive corner",
 )
@@ -308,7 +309,7 @@ def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
     "It works on random tokens",
     "On random tokens that repeat, word statistics cannot help. Still, the model predicts the "
     "second copy far better.",
-    at_least("the loss saved on the second copy", 2.0, 0.5, "nats"),
+    ClaimRule("the loss saved on the second copy", "at least", 2.0, 0.5, "nats"),
 )
 def repeated_random_tokens(subject: Subject) -> Measurement:
     """The loss on the first copy of random tokens minus that on the second."""
@@ -336,9 +337,9 @@ def repeated_random_tokens(subject: Subject) -> Measurement:
     "With nothing to copy, the head rests",
     "Where the current token has not occurred before, there is nothing to attend to. The head "
     "then attends to the first token, which does little.",
-    at_least(
+    ClaimRule(
         "the induction head's attention to the first token where no token has repeated",
-        *(0.5, 0.25, "of its attention", 0.0, 1.0),
+        *("at least", 0.5, 0.25, "of its attention", 0.0, 1.0),
     ),
 )
 def resting(subject: Subject) -> Measurement:

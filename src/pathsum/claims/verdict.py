@@ -34,13 +34,13 @@ FORMAT, VERSION = "pathsum-claims-over-seeds", 1
 
 
 @dataclass(frozen=True)
-class Rule:
+class ClaimRule:
     """A claim holds if `quantity` is `sense` the threshold `holds`, partly if it is `partly`.
 
     `unit` follows the number: "nats", "of the heads". `lowest` and `highest` bound the quantity (an
     error is never negative, a share never above 1), and therefore its interval.
 
-    >>> rule = at_least("the share of heads that copy", 0.6, 0.3, "of the heads", 0.0, 1.0)
+    >>> rule = ClaimRule("the share of heads that copy", "at least", 0.6, 0.3, "of the heads")
     >>> rule.verdict(0.75), rule.verdict(0.5), rule.verdict(0.0)
     ('holds', 'partly', 'does not hold')
     >>> print(rule)
@@ -48,10 +48,10 @@ class Rule:
     """
 
     quantity: str
-    unit: str
     sense: Literal["at least", "at most"]
     holds: float
     partly: float
+    unit: str = ""
     lowest: float | None = None
     highest: float | None = None
 
@@ -79,30 +79,6 @@ class Rule:
             f"holds if {self.quantity} is {self.sense} {self.holds:g}, "
             f"partly if it is {self.sense} {self.partly:g}"
         )
-
-
-def at_least(
-    quantity: str,
-    holds: float,
-    partly: float,
-    unit: str = "",
-    lowest: float | None = None,
-    highest: float | None = None,
-) -> Rule:
-    """A rule that large values satisfy."""
-    return Rule(quantity, unit, "at least", holds, partly, lowest, highest)
-
-
-def at_most(
-    quantity: str,
-    holds: float,
-    partly: float,
-    unit: str = "",
-    lowest: float | None = None,
-    highest: float | None = None,
-) -> Rule:
-    """A rule that small values satisfy."""
-    return Rule(quantity, unit, "at most", holds, partly, lowest, highest)
 
 
 def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
@@ -146,13 +122,13 @@ class OverSeeds:
     note: str
 
 
-def over_seeds(claim: str, rule: Rule, layers: int | None = None) -> OverSeeds:
+def over_seeds(claim: str, rule: ClaimRule, layers: int | None = None) -> OverSeeds:
     """A claim measured on seeds of models with `layers` layers; of any depth, if that is None."""
     found = [one for one in _stored().get(claim, ()) if layers is None or one.layers == layers]
     return summarize_seeds(rule, found)
 
 
-def summarize_seeds(rule: Rule, seeds: Sequence[SeedValue]) -> OverSeeds:
+def summarize_seeds(rule: ClaimRule, seeds: Sequence[SeedValue]) -> OverSeeds:
     """Mean, interval and verdict of some seeds, by the current rule."""
     seeds = sorted(seeds, key=lambda one: one.seed)
     if not seeds:
@@ -166,7 +142,7 @@ def summarize_seeds(rule: Rule, seeds: Sequence[SeedValue]) -> OverSeeds:
     )
 
 
-def _mean(rule: Rule, values: Sequence[float]) -> Estimate | None:
+def _mean(rule: ClaimRule, values: Sequence[float]) -> Estimate | None:
     """The mean with Student's interval over seeds, clipped to the bounds of the quantity."""
     count = len(values)
     if count < 2:

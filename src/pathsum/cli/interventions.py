@@ -116,7 +116,7 @@ def replace(
         --term QUERY KEY: Or the softmax of one term of the scores, for example embed 'embed>L0H7'.
         --copying: Keep only the copying part of its OV.
         --top-tokens: Keep only the N tokens that each source token raises most.
-        --knockout: What an ablated head is replaced by: zero, mean, resample or 'first token'.
+        --knockout: What an ablated head is replaced by: zero, mean, resample or first_token.
         --patterns-preserved: Freeze the patterns of later heads.
         --from-position: Count predictions from this position on.
         --text: Measure on this text file; default: repeated random tokens.
@@ -138,7 +138,7 @@ def replace(
         pattern=_score_term(term) or pattern,
         ov=_value_part(copying, top_tokens),
         knockout=knockout,
-        after="patterns preserved" if patterns_preserved else "recomputed",
+        after="freeze_patterns" if patterns_preserved else "recomputed",
         from_position=from_position,
         targets=parse_targets(targets, tokens),
         metric=metric,

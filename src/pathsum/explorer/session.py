@@ -16,7 +16,7 @@ from pathsum.claims.examples import (
     Sequences,
     examples,
     given_examples,
-    measured_sequences,
+    intervention_sequences,
     text_pieces,
 )
 from pathsum.explorer.cache import Cache
@@ -238,7 +238,9 @@ class Session:
     def sequences(self, params: ModelParams) -> tuple[Sequences, ...]:
         """The sequences that the cost of an intervention is measured on."""
         known = self.built_in_examples(params)
-        return self.result(params, "sequences", lambda model, _: measured_sequences(model, known))
+        return self.result(
+            params, "sequences", lambda model, _: intervention_sequences(model, known)
+        )
 
     def sequence_run(self, params: ModelParams, on: Sequences) -> Trace:
         """The unedited run of some sequences, which interventions start from."""

@@ -34,7 +34,7 @@ from pathsum.explorer.answers.text import predictions, rank_telling
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
-from pathsum.model.edits import HeadOutput
+from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph, GraphEdge
@@ -203,14 +203,12 @@ def _probabilities_without(
 ) -> list[float]:
     """The probability of the token at each position, in a run without each group of heads."""
     prefix = trace.prefix(0, max(positions) + 1)
-    rows, length = len(groups), prefix.tokens.shape[1]
-    edits: list[HeadOutput] = []
-    for head in dict.fromkeys(head for group in groups for head in group):
-        nothing = torch.zeros_like(prefix.head_z(head)).expand(rows, -1, -1)
-        off = torch.tensor([head in group for group in groups], device=prefix.tokens.device)
-        edits.append(HeadOutput(head, nothing, off[:, None].expand(rows, length)))
+    zero = prefix.weights.W_E.new_zeros(trace.model.config.d_head)
+    edits = [
+        Edit(Site(head, value="z"), zero, row) for row, group in enumerate(groups) for head in group
+    ]
     at = torch.tensor(positions, device=prefix.tokens.device)
-    logits = run_logits(prefix.weights, prefix.tokens, edits, prefix, at)[:, 0]
+    logits = run_logits(prefix.weights, prefix.tokens, edits, at, copies=len(groups))[:, 0]
     tokens = torch.tensor([find_target_token(trace, position) for position in positions])
     return logits.softmax(-1).gather(-1, tokens.to(logits.device)[:, None])[:, 0].tolist()
 

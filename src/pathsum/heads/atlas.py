@@ -30,6 +30,7 @@ from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     MatchingScores,
+    score_weights,
     through_previous,
 )
 from pathsum.heads.kinds import (
@@ -39,7 +40,6 @@ from pathsum.heads.kinds import (
     SCORE_COLUMNS,
     TITLES,
     UNKNOWN,
-    WEIGHT_SCORES,
     HeadEntry,
     HeadEvidence,
     first_by_weights,
@@ -222,7 +222,7 @@ def _measure(
         score_on_similar_tokens(null, names, sequences, seed, progress),
         score_on_split_words(null, names, seed, progress),
         on_text,
-        _weight_scores(model, names, draws, seed, progress),
+        score_weights(model, names, draws, seed, progress),
     )
     scores: dict[HeadId, dict[str, Score]] = {}
     for number, head in enumerate(model.heads):
@@ -235,19 +235,6 @@ def _measure(
     for group in groups:
         absent |= group.absent
     return HeadScores(scores, absent, on_text.measured_on), first
-
-
-def _weight_scores(
-    model: Model, names: Collection[str], draws: int, seed: int, progress: Progress
-) -> HeadScores:
-    """Scores from weights alone."""
-    result: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
-    even = draws + draws % 2  # each rotation counts with its negative
-    for score in WEIGHT_SCORES:
-        if score.name in names:
-            for head, one in score.measure(model, even, seed, progress).items():
-                result[head][score.name] = one
-    return HeadScores(result, {})
 
 
 def _wanted(scores: Sequence[str] | None) -> frozenset[str]:

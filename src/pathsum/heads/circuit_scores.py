@@ -4,7 +4,7 @@ Scores from weights are Σλ / Σ|λ| over the eigenvalues λ of a circuit. Thei
 its reads and writes rotated at random, which makes λ as likely as −λ, so the threshold is 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -14,22 +14,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.rotations import DRAWS, rotated_cores, sequential_p, significant_values
 from pathsum.algebra.spectrum import positivity
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, eigenvalues_above_noise
 from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
 from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import (
-    PAPER,
     PAPER_2022,
+    WEIGHTS_ALONE,
+    DataScore,
     HeadScore,
+    HeadScores,
     Score,
+    ScoreInfo,
     WeightScore,
     against_rotations,
-    data_score,
-    weight_info,
 )
 from pathsum.model import HeadId, Model, Path
 from pathsum.model.folding import value_reads
@@ -55,16 +56,18 @@ def _copying(view: LayerView) -> Float[Tensor, "sequence head"]:
     return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1)
 
 
-COPYING_BY_DATA = data_score(
+COPYING_BY_DATA = DataScore(
+    ScoreInfo(
+        name="copying",
+        title="copying (data)",
+        about="When the head attends to a token, how much of what it raises is that very token.",
+        formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
+        threshold=0.1,
+        reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "
+        "and twice what random heads give",
+        citation=PAPER_2022,
+    ),
     _copying,
-    name="copying",
-    title="copying (data)",
-    about="When the head attends to a token, how much of what it raises is that very token.",
-    formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
-    threshold=0.1,
-    reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "
-    "and twice what random heads give",
-    citation=PAPER_2022,
     of_ov=True,
     of_tokens_out=True,
 )
@@ -85,13 +88,15 @@ def _copying_by_weights(
 
 
 COPYING_BY_WEIGHTS = WeightScore(
-    info=weight_info(
+    info=ScoreInfo(
         name="copying_weights",
         title="copying (weights)",
         about="Whether attending to a token raises that same token, for all tokens at once.",
+        evidence="weights",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centered",
         null="this head's reads and writes, rotated at random between this model's embeddings",
         reason="any excess of positive eigenvalues that chance does not explain",
+        probe=WEIGHTS_ALONE,
     ),
     of_ov=True,
     of_tokens_out=True,
@@ -105,17 +110,17 @@ def _deleting(view: LayerView) -> Float[Tensor, "sequence head"]:
     return (-view.written_along_stream() / size[:, None])[..., 1:].mean(-1)
 
 
-DELETING = data_score(
+DELETING = DataScore(
+    ScoreInfo(
+        name="deleting",
+        title="deleting (data)",
+        about="How much of what is in the stream the head takes out again.",
+        formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
+        threshold=0.1,
+        reason="a tenth of what is in the stream; random heads give 0 on average",
+        ceiling=None,  # a head can overshoot and write the negative of what it read
+    ),
     _deleting,
-    name="deleting",
-    title="deleting (data)",
-    about="How much of what is in the stream the head takes out again.",
-    formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
-    threshold=0.1,
-    reason="a tenth of what is in the stream; random heads give 0 on average",
-    citation=PAPER,
-    # No ceiling: a head can overshoot and write the negative of what it read.
-    ceiling=None,
     of_ov=True,
 )
 
@@ -141,13 +146,15 @@ def _deleting_by_weights(
 
 
 DELETING_BY_WEIGHTS = WeightScore(
-    info=weight_info(
+    info=ScoreInfo(
         name="deleting_weights",
         title="deleting (weights)",
         about="Whether the head writes the negative of what it reads.",
+        evidence="weights",
         formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
         null="this head's reads and writes, rotated at random",
         reason="any excess of negative eigenvalues that chance does not explain",
+        probe=WEIGHTS_ALONE,
     ),
     of_ov=True,
     measure=_deleting_by_weights,
@@ -212,23 +219,43 @@ def _matching_by_weights(
 
 
 MATCHING_BY_WEIGHTS = WeightScore(
-    info=weight_info(
+    info=ScoreInfo(
         name="matching_weights",
         title="matching (weights)",
         about="Whether tokens attend to the same token, by content alone and without composition.",
+        evidence="weights",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centered over tokens",
         null="this head's query and key reads, rotated at random",
         reason="any excess of positive eigenvalues that chance does not explain",
+        probe=WEIGHTS_ALONE,
     ),
     measure=_matching_by_weights,
 )
 
+WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
+"""Scores from weights alone that every model has."""
+
+
+def score_weights(
+    model: Model, names: Collection[str], draws: int, seed: int, progress: Progress
+) -> HeadScores:
+    """Scores from weights alone of every head."""
+    result: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    even = draws + draws % 2  # each rotation counts with its negative
+    for score in WEIGHT_SCORES:
+        if score.name in names:
+            for head, one in score.measure(model, even, seed, progress).items():
+                result[head][score.name] = one
+    return HeadScores(result, {})
+
+
 MATCHING_THROUGH_PREVIOUS = HeadScore(
-    weight_info(
+    ScoreInfo(
         name="matching_through_previous",
         title="matching through previous token",
         about="Whether the head attends to where the token before is the current one, as induction "
         "heads do, by what its keys read of a previous-token head.",
+        evidence="weights",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, OV the best previous-token "
         "head's below, keys centered over tokens",
         null="this head's queries and keys, rotated at random; the previous-token head stays as "

@@ -5,7 +5,7 @@ The scores that find candidates are in `pattern_scores`, the tests of the mechan
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replace_fields
+from typing import Annotated
 
 import torch
 
@@ -16,7 +16,7 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.head_mapping import HeadMapping
-from pathsum.base.p_value import ProbabilityColumn
+from pathsum.base.table import rows_table
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
@@ -36,7 +36,7 @@ from pathsum.heads.mechanism import (
 from pathsum.heads.null import RandomHeads
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
-from pathsum.heads.score import ALPHA, Score
+from pathsum.heads.score import ALPHA, DataScore, Score
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Replacement, ablate, replace
@@ -59,41 +59,29 @@ class InductionHead(Record, kind="induction-head"):
                      `partner_recovered` that of the ideal previous-token pattern in the partner
     """
 
-    head: HeadId
-    stripe: Score
-    prefix_matching: Score
-    mechanism: Mechanism
-    partner: HeadId | None
-    edges: tuple[PartnerEdge, ...]
-    ov_positivity: float
-    qk_positivity: float | None
-    none_share: float
+    head: Annotated[HeadId, text_column("head")]
+    mechanism: Annotated[Mechanism, text_column("mechanism")]
+    partner: Annotated[HeadId | None, text_column("partner")]
+    stripe: Annotated[Score, Column("stripe", ".2f")]
+    prefix_matching: Annotated[Score, Column("prefix", ".2f")]
+    k_share: Annotated[float, Column("K share", ".0%")]
     q_share: float
-    k_share: float
     qk_share: float
-    cost: Estimate
+    none_share: float
+    ov_positivity: Annotated[float, Column("OV λ", "+.2f")]
+    qk_positivity: Annotated[float | None, Column("QK λ", "+.2f")]
+    cost: Annotated[Estimate, Column("cost", ".2f")]
+    recovered: Annotated[Estimate | None, Column("recovered", ".0%")]
+    edges: tuple[PartnerEdge, ...]
     cost_patterns_kept: Estimate
-    recovered: Estimate | None
     partner_recovered: Estimate | None
     evidence: tuple[str, ...]
 
     def to_table(self) -> Table:
         """The strongest edges, and the evidence below."""
-        columns = (
-            text_column("edge"),
-            Column("stripe left", ".3f"),
-            Column("lost", ".0%"),
-            Column("composition", ".3f"),
-            Column("z", "+.1f"),
-            ProbabilityColumn(),
-        )
-        rows = tuple(
-            (str(e.edge), e.stripe_left, e.share_lost, e.score, e.z, e.p) for e in self.edges[:6]
-        )
-        title = f"{self.head}: {self.mechanism_text}"
         meaning = f"p, z: of the composition score, against random rotations. {MEANING}"
-        note = "\n".join((*self.evidence, meaning))
-        return Table(columns, rows, title=title, note=note)
+        title, note = f"{self.head}: {self.mechanism_text}", "\n".join((*self.evidence, meaning))
+        return rows_table(self.edges[:6], title, note, PartnerEdge)
 
     @property
     def mechanism_text(self) -> str:
@@ -137,25 +125,6 @@ class Induction(Record, HeadMapping[InductionHead], kind="induction"):
 
     def to_table(self) -> Table:
         """One row per head."""
-        columns = (
-            text_column("head"),
-            text_column("mechanism"),
-            Column("stripe", ".2f"),
-            Column("prefix", ".2f"),
-            Column("K share", ".0%"),
-            Column("OV λ", "+.2f"),
-            Column("QK λ", "+.2f"),
-            Column("cost", ".2f"),
-            Column("recovered", ".0%"),
-        )
-        rows = tuple(
-            (
-                *(h.head, h.mechanism[0] + f" with {h.partner}" if h.partner else "none"),
-                *(h.stripe.value, h.prefix_matching.value, h.k_share, h.ov_positivity),
-                *(h.qk_positivity, h.cost.value, h.recovered and h.recovered.value),
-            )
-            for h in self.heads
-        )
         rejected = [f"{head} {why}" for head, why in self.rejected.items()] if self.heads else []
         legend = (
             "λ: eigenvalue positivity of OV, and of QK through the partner; cost: nats on the "
@@ -167,7 +136,7 @@ class Induction(Record, HeadMapping[InductionHead], kind="induction"):
         )
         notes = (self.why_none, *rejected, legend if self.heads else "", losses, self.note)
         note = "\n".join(filter(None, notes))
-        return Table(columns, rows, title=f"induction in {self.model}", note=note)
+        return rows_table(self.heads, f"induction in {self.model}", note, InductionHead)
 
 
 @torch.no_grad()
@@ -258,7 +227,7 @@ def induction_scores(
 ) -> dict[HeadId, InductionScores]:
     """Induction stripe and prefix matching of some heads."""
     whole_context = [
-        replace_fields(score, by_position=None) for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
+        DataScore(score.info, score.measure) for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
     ]
     measured = score_on_runs(
         *([(trace, probe)], whole_context, RandomHeads(trace.model, draws, seed)),
@@ -323,7 +292,7 @@ def _verify(
         step("ideal pattern below")
         below = replace(model, partner, tokens, pattern="previous", from_position=start)
     step("ablating")
-    kept = ablate(model, head, tokens, after=After.PATTERNS_PRESERVED, from_position=start).cost
+    kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, from_position=start).cost
     return InductionHead(
         head=head,
         stripe=scores.stripe,

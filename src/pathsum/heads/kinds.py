@@ -16,46 +16,15 @@ from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, form
 from pathsum.base.table import Cell
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.positional import OffsetProfile, position_rows
-from pathsum.heads.circuit_scores import (
-    COPYING_BY_DATA,
-    COPYING_BY_WEIGHTS,
-    DELETING,
-    DELETING_BY_WEIGHTS,
-    MATCHING_BY_WEIGHTS,
-    MATCHING_THROUGH_PREVIOUS,
-)
-from pathsum.heads.pattern_scores import (
-    CURRENT_TOKEN,
-    DUPLICATE_TOKEN,
-    FIRST_TOKEN,
-    HALF,
-    INDUCTION_STRIPE,
-    LOCAL_WINDOW,
-    POSITIONAL,
-    PREVIOUS_TOKEN,
-    WINDOW,
-)
-from pathsum.heads.probe_scores import (
-    FUZZY_INDUCTION,
-    REPEATS_SCORES,
-    TEXT_SCORES,
-    WORD_PIECE,
-    WORD_PIECE_BY_WEIGHTS,
-)
-from pathsum.heads.score import ALPHA, HeadScore, Part, Score, WeightScore, text_name
+from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS, WEIGHT_SCORES
+from pathsum.heads.pattern_scores import HALF, WINDOW
+from pathsum.heads.probe_scores import PROBE_SCORES, WORD_PIECE_BY_WEIGHTS
+from pathsum.heads.score import ALPHA, ContextPart, HeadScore, Score, text_name
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.transformer import attend, attention_read, queries_and_keys
 
-WEIGHT_SCORES: tuple[WeightScore, ...] = (
-    COPYING_BY_WEIGHTS,
-    MATCHING_BY_WEIGHTS,
-    DELETING_BY_WEIGHTS,
-)
-"""Scores from weights alone that every model has."""
-
 ALL_SCORES: tuple[HeadScore, ...] = (
-    *(*REPEATS_SCORES, FUZZY_INDUCTION, WORD_PIECE, *TEXT_SCORES),
-    *(*WEIGHT_SCORES, MATCHING_THROUGH_PREVIOUS, WORD_PIECE_BY_WEIGHTS),
+    *(*PROBE_SCORES, *WEIGHT_SCORES, MATCHING_THROUGH_PREVIOUS, WORD_PIECE_BY_WEIGHTS),
 )
 """Every score of the atlas, in the order of its tables."""
 
@@ -87,7 +56,7 @@ class HeadEvidence:
     first: Float[Tensor, " dest"]
     thresholds: Mapping[str, float]
     alpha: float = ALPHA
-    part: Part | None = None
+    part: ContextPart | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +85,7 @@ def position_peak(offset: int) -> Check:
     return check
 
 
-def _peak_in(head: Head, part: Part) -> int:
+def _peak_in(head: Head, part: ContextPart) -> int:
     """The offset among the nearest few at which the position part is largest in this part."""
     window = min(NEAREST, head.model.config.n_ctx)
     rows = position_rows(head, window)
@@ -124,20 +93,20 @@ def _peak_in(head: Head, part: Part) -> int:
     return int(inside.mean(0).argmax())
 
 
-def positive_score(score: HeadScore, description: str) -> Check:
+def positive_score(name: str, description: str) -> Check:
     """A score from weights is positive and chance does not explain it."""
 
     def check(known: HeadEvidence) -> Finding:
-        found = known.scores.get(score.name)
+        found = known.scores.get(name)
         if found is None:
-            return Finding(False, f"there is no score {score.info.title}")
+            return Finding(False, f"there is no score {TITLES[name]}")
         agrees = found.value > 0 and found.passes(0.0, known.alpha)
         return Finding(agrees, f"{description} {found.value:+.2f}, {found.p_text}")
 
     return check
 
 
-_copies = positive_score(COPYING_BY_WEIGHTS, "OV eigenvalue ratio")
+_copies = positive_score("copying_weights", "OV eigenvalue ratio")
 
 
 def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
@@ -214,34 +183,31 @@ class Kind:
     """
 
     name: str
-    score: HeadScore
+    score: str
     check: Check
     times_chance: float = 1.0
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("induction", INDUCTION_STRIPE, _copies_and_reads_a_lower_head),
-    Kind("previous token", PREVIOUS_TOKEN, position_peak(1)),
+    Kind("induction", "induction", _copies_and_reads_a_lower_head),
+    Kind("previous token", "previous_token", position_peak(1)),
     Kind(
-        "duplicate token",
-        DUPLICATE_TOKEN,
-        positive_score(MATCHING_BY_WEIGHTS, "QK eigenvalue ratio"),
+        *("duplicate token", "duplicate_token"),
+        positive_score("matching_weights", "QK eigenvalue ratio"),
     ),
     Kind(
-        "word piece",
-        WORD_PIECE,
-        positive_score(WORD_PIECE_BY_WEIGHTS, "OV raises the second piece"),
+        *("word piece", "word_piece"),
+        positive_score("word_piece_weights", "OV raises the second piece"),
     ),
-    Kind("current token", CURRENT_TOKEN, position_peak(0)),
-    Kind("local window", LOCAL_WINDOW, _position_window),
-    Kind("copying", COPYING_BY_DATA, _copies, times_chance=2.0),
+    Kind("current token", "current_token", position_peak(0)),
+    Kind("local window", "local_window", _position_window),
+    Kind("copying", "copying", _copies, times_chance=2.0),
     Kind(
-        "deleting",
-        DELETING,
-        positive_score(DELETING_BY_WEIGHTS, "OV eigenvalue ratio, negated,"),
+        *("deleting", "deleting"),
+        positive_score("deleting_weights", "OV eigenvalue ratio, negated,"),
     ),
-    Kind("positional", POSITIONAL, _position_variance),
-    Kind("first token", FIRST_TOKEN, _first_by_tokens_and_positions),
+    Kind("positional", "positional", _position_variance),
+    Kind("first token", "first_token", _first_by_tokens_and_positions),
 )
 """Every kind, the most specific first; heads of every kind rest on the first token, the last."""
 
@@ -308,12 +274,12 @@ def judge(known: HeadEvidence) -> HeadEntry:
     return HeadEntry(head, name, tuple(kinds), known.scores, tuple(evidence), tuple(against))
 
 
-def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, Part | None]]:
+def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, ContextPart | None]]:
     """Scores that suggest a kind, on random tokens or on text, as text.
 
     Each with the part of the context where it passes, or None if it passes over all of it.
     """
-    for name, where in ((kind.score.name, ""), (text_name(kind.score.name), " on text")):
+    for name, where in ((kind.score, ""), (text_name(kind.score), " on text")):
         score = known.scores.get(name)
         if score is None:
             continue

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.base import Edge, HeadRead, Record, Side
+from pathsum.base import Column, Record, Side, Site, text_column
+from pathsum.base.p_value import ProbabilityColumn
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe
@@ -35,22 +36,24 @@ class PartnerEdge(Record, kind="partner-edge"):
     edge's composition.
     """
 
-    edge: Edge
-    stripe_left: float
-    share_lost: float
-    score: float
-    z: float
-    p: float
+    edge: Annotated[Site, text_column("edge")]
+    stripe_left: Annotated[float, Column("stripe left", ".3f")]
+    share_lost: Annotated[float, Column("lost", ".0%")]
+    score: Annotated[float, Column("composition", ".3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
 
     @property
     def writer(self) -> HeadId:
         """The lower head."""
-        return self.edge.heads[0]
+        assert isinstance(self.edge.writer, HeadId)
+        return self.edge.writer
 
     @property
     def side(self) -> Side:
         """Whether the edge leads into the query or the key."""
-        return self.edge.heads[1].side
+        assert self.edge.side is not None
+        return self.edge.side
 
 
 def candidate_partners(
@@ -90,7 +93,7 @@ def cut_edges(
         step(f"cutting edges from {writer} to")
         row = composed.heads.index(writer)
         for side in (Side.K, Side.Q):
-            edge = Edge(writer, HeadRead(reader, side))
+            edge = Site(writer, reader, side)
             patched = patched_pattern(trace, edge, other)
             left = float(stripe(patched[:, None], probe).mean())
             scores = composed.scores(side.value)

@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import triangle
-from pathsum.algebra.rotations import random_frames, root
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import random_frames, root, seeded
 from pathsum.base import Side
 from pathsum.base.batching import batched
 from pathsum.heads.layer_view import LayerView

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import PAPER, PAPER_2022, data_score
+from pathsum.heads.score import PAPER, PAPER_2022, DataScore, ScoreInfo
 from pathsum.text.probes import RepeatedTokens
 
 HALF = 0.5
@@ -44,15 +44,17 @@ def _previous_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return _from_second(view.pattern.diagonal(-1, dim1=-2, dim2=-1))
 
 
-PREVIOUS_TOKEN = data_score(
+PREVIOUS_TOKEN = DataScore(
+    ScoreInfo(
+        name="previous_token",
+        title="previous token",
+        about="How much the head attends to the token just before.",
+        formula="mean over i ≥ 1 of A[i, i−1]",
+        threshold=HALF,
+        reason=_HALF_REASON,
+        citation=PAPER_2022,
+    ),
     by_position=_previous_token,
-    name="previous_token",
-    title="previous token",
-    about="How much the head attends to the token just before.",
-    formula="mean over i ≥ 1 of A[i, i−1]",
-    threshold=HALF,
-    reason=_HALF_REASON,
-    citation=PAPER_2022,
 )
 
 
@@ -60,15 +62,17 @@ def _current_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return _from_second(view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:])
 
 
-CURRENT_TOKEN = data_score(
+CURRENT_TOKEN = DataScore(
+    ScoreInfo(
+        name="current_token",
+        title="current token",
+        about="How much the head attends to its own position.",
+        formula="mean over i ≥ 1 of A[i, i]",
+        threshold=HALF,
+        reason=_HALF_REASON,
+        citation=PAPER_2022,
+    ),
     by_position=_current_token,
-    name="current_token",
-    title="current token",
-    about="How much the head attends to its own position.",
-    formula="mean over i ≥ 1 of A[i, i]",
-    threshold=HALF,
-    reason=_HALF_REASON,
-    citation=PAPER_2022,
 )
 
 
@@ -76,14 +80,16 @@ def _first_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return _from_second(view.pattern[:, :, 1:, 0])
 
 
-FIRST_TOKEN = data_score(
+FIRST_TOKEN = DataScore(
+    ScoreInfo(
+        name="first_token",
+        title="first token",
+        about="How much the head rests on the first token, as heads do when nothing matches.",
+        formula="mean over i ≥ 1 of A[i, 0]",
+        threshold=HALF,
+        reason=_HALF_REASON,
+    ),
     by_position=_first_token,
-    name="first_token",
-    title="first token",
-    about="How much the head rests on the first token, as heads do when nothing matches.",
-    formula="mean over i ≥ 1 of A[i, 0]",
-    threshold=HALF,
-    reason=_HALF_REASON,
 )
 
 
@@ -92,15 +98,17 @@ def _duplicate_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attention_to(view.pattern, (tokens[:, :, None] == tokens[:, None, :]).tril(-1))
 
 
-DUPLICATE_TOKEN = data_score(
+DUPLICATE_TOKEN = DataScore(
+    ScoreInfo(
+        name="duplicate_token",
+        title="duplicate token",
+        about="How much the head attends to earlier copies of the current token.",
+        formula="mean over i with an earlier copy of Σ A[i, j], j < i with the token of i",
+        threshold=0.3,
+        reason="attention without matching gives the copies about 1/n",
+        citation="Wang et al. 2022, Interpretability in the Wild",
+    ),
     by_position=_duplicate_token,
-    name="duplicate_token",
-    title="duplicate token",
-    about="How much the head attends to earlier copies of the current token.",
-    formula="mean over i with an earlier copy of Σ A[i, j], j < i with the token of i",
-    threshold=0.3,
-    reason="attention without matching gives the copies about 1/n",
-    citation="Wang et al. 2022, Interpretability in the Wild",
     needs="an earlier copy of its token",
 )
 
@@ -127,14 +135,16 @@ def _stripe_by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return values
 
 
-INDUCTION_STRIPE = data_score(
+INDUCTION_STRIPE = DataScore(
+    ScoreInfo(
+        name="induction",
+        title="induction stripe",
+        about="In a repeat, how much the head attends to the token that came next the first time.",
+        formula="mean over i in the second of two repeats of length L of A[i, i−L+1]",
+        threshold=0.3,
+        reason="far above what random heads give; trained induction heads reach 0.4 to 1",
+    ),
     by_position=_stripe_by_position,
-    name="induction",
-    title="induction stripe",
-    about="In a repeat, how much the head attends to the token that came next the first time.",
-    formula="mean over i in the second of two repeats of length L of A[i, i−L+1]",
-    threshold=0.3,
-    reason="far above what random heads give; trained induction heads reach 0.4 to 1",
 )
 
 
@@ -149,15 +159,17 @@ def _prefix_matching(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attention_to(view.pattern[..., 1:], followed)
 
 
-PREFIX_MATCHING = data_score(
+PREFIX_MATCHING = DataScore(
+    ScoreInfo(
+        name="prefix_matching",
+        title="prefix matching",
+        about="How much the head attends to all tokens that came after earlier copies of this one.",
+        formula="mean over queries with an earlier copy of Σ A[i, j+1], j < i with the token of i",
+        threshold=0.3,
+        reason="far above what random heads give; the 2022 paper's heads reach 0.94",
+        citation=PAPER_2022,
+    ),
     by_position=_prefix_matching,
-    name="prefix_matching",
-    title="prefix matching",
-    about="How much the head attends to all tokens that came after earlier copies of this one.",
-    formula="mean over queries with an earlier copy of Σ A[i, j+1], j < i with the token of i",
-    threshold=0.3,
-    reason="far above what random heads give; the 2022 paper's heads reach 0.94",
-    citation=PAPER_2022,
     needs="an earlier copy of its token",
 )
 
@@ -197,15 +209,17 @@ def offset_sums(pattern: Float[Tensor, "*some n n"]) -> Float[Tensor, "*some n"]
     return rows.sum(-2).roll(1, -1)
 
 
-POSITIONAL = data_score(
+POSITIONAL = DataScore(
+    ScoreInfo(
+        name="positional",
+        title="positional",
+        about="How much the offset alone decides where the head attends, whatever the tokens are.",
+        formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first "
+        "copy, and 0 where that is negative",
+        threshold=HALF,
+        reason="the offset explains more of the pattern than everything else together",
+    ),
     _positional,
-    name="positional",
-    title="positional",
-    about="How much the offset alone decides where the head attends, whatever the tokens are.",
-    formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first copy, "
-    "and 0 where that is negative",
-    threshold=HALF,
-    reason="the offset explains more of the pattern than everything else together",
 )
 
 
@@ -218,14 +232,21 @@ def _local_window(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return attended
 
 
-LOCAL_WINDOW = data_score(
+LOCAL_WINDOW = DataScore(
+    ScoreInfo(
+        name="local_window",
+        title="local window",
+        about="How much the head attends to the five tokens just before, whatever they are.",
+        formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
+        threshold=0.7,
+        reason="most of the attention, over more than one position, or it is a previous-token head",
+        citation=PAPER + " (erratum: heads that attend to the last several tokens)",
+    ),
     by_position=_local_window,
-    name="local_window",
-    title="local window",
-    about="How much the head attends to the five tokens just before, whatever they are.",
-    formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
-    threshold=0.7,
-    reason="most of the attention, over more than one position, or it is a previous-token head",
-    citation=PAPER + " (erratum: heads that attend to the last several tokens)",
     needs=f"more than {WINDOW} positions before it",
+)
+
+PATTERN_SCORES = (
+    *(PREVIOUS_TOKEN, CURRENT_TOKEN, FIRST_TOKEN, DUPLICATE_TOKEN),
+    *(INDUCTION_STRIPE, PREFIX_MATCHING, POSITIONAL, LOCAL_WINDOW),
 )

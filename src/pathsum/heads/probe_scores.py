@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress
 from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError
@@ -26,27 +26,18 @@ from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
 from pathsum.heads.layer_view import LayerOV, LayerView, layer_view
 from pathsum.heads.measure import by_draw, score_on_runs
 from pathsum.heads.null import RandomHeads
-from pathsum.heads.pattern_scores import (
-    CURRENT_TOKEN,
-    DUPLICATE_TOKEN,
-    FIRST_TOKEN,
-    INDUCTION_STRIPE,
-    LOCAL_WINDOW,
-    POSITIONAL,
-    PREFIX_MATCHING,
-    PREVIOUS_TOKEN,
-)
+from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PATTERN_SCORES
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import (
     PAPER_2022,
+    WEIGHTS_ALONE,
     DataScore,
     HeadScore,
     HeadScores,
     Score,
+    ScoreInfo,
     against_null,
-    data_score,
     on_text,
-    weight_info,
 )
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
@@ -54,10 +45,7 @@ from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.text.probes import RepeatedTokens, with_start
 from pathsum.text.shards import spaced
 
-REPEATS_SCORES: tuple[DataScore, ...] = (
-    *(PREVIOUS_TOKEN, CURRENT_TOKEN, FIRST_TOKEN, DUPLICATE_TOKEN, INDUCTION_STRIPE),
-    *(PREFIX_MATCHING, COPYING_BY_DATA, POSITIONAL, LOCAL_WINDOW, DELETING),
-)
+REPEATS_SCORES: tuple[DataScore, ...] = (*PATTERN_SCORES, COPYING_BY_DATA, DELETING)
 """Scores on repeated random tokens."""
 
 TEXT_SCORES: tuple[DataScore, ...] = tuple(
@@ -138,17 +126,20 @@ def _similar_stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
     return rows.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-FUZZY_INDUCTION = data_score(
+FUZZY_INDUCTION = DataScore(
+    ScoreInfo(
+        name="fuzzy_induction",
+        title="fuzzy induction",
+        about="How much the head attends to what came next after a token similar to the current "
+        "one.",
+        formula="mean over i in the second block of A[i, i−L+1], the second block being the "
+        "nearest neighbors of the first by the cosine of centered embeddings",
+        probe="a block of random tokens, then a block of their nearest neighbors by embedding",
+        threshold=0.3,
+        reason="that of the induction stripe",
+        citation=PAPER_2022 + " (heads that match similar tokens)",
+    ),
     _similar_stripe,
-    name="fuzzy_induction",
-    title="fuzzy induction",
-    about="How much the head attends to what came next after a token similar to the current one.",
-    formula="mean over i in the second block of A[i, i−L+1], the second block being the nearest "
-    "neighbors of the first by the cosine of centered embeddings",
-    probe="a block of random tokens, then a block of their nearest neighbors by embedding",
-    threshold=0.3,
-    reason="that of the induction stripe",
-    citation=PAPER_2022 + " (heads that match similar tokens)",
 )
 
 
@@ -240,27 +231,32 @@ def _attention_to_word(view: LayerView) -> Float[Tensor, "sequence head"]:
     return view.pattern[rows, :, -1, probe.positions[: len(view.pattern)]]
 
 
-WORD_PIECE = data_score(
+WORD_PIECE = DataScore(
+    ScoreInfo(
+        name="word_piece",
+        title="word piece",
+        about="How much the first piece of a split word attends to the whole word earlier in the "
+        "text.",
+        formula="mean over split words of A[last, position of ab], the last token being a",
+        probe="random tokens with a whole word ab somewhere and its first piece a at the end",
+        threshold=0.3,
+        reason="attention without matching gives the word about 1/n",
+    ),
     _attention_to_word,
-    name="word_piece",
-    title="word piece",
-    about="How much the first piece of a split word attends to the whole word earlier in the text.",
-    formula="mean over split words of A[last, position of ab], the last token being a",
-    probe="random tokens with a whole word ab somewhere and its first piece a at the end",
-    threshold=0.3,
-    reason="attention without matching gives the word about 1/n",
     of_tokens_out=True,
 )
 WORD_PIECE_BY_WEIGHTS = HeadScore(
-    weight_info(
+    ScoreInfo(
         name="word_piece_weights",
         title="word piece (weights)",
         about="Whether attending to a whole word raises the second piece of the word when it is "
         "split.",
+        evidence="weights",
         formula="2 · mean over split words of the rank of b in the full OV row of ab, in [0, 1], "
         "− 1",
         null="this head's reads and writes, rotated at random between this model's embeddings",
         reason="any excess over the middle rank that chance does not explain",
+        probe=WEIGHTS_ALONE,
     ),
     of_ov=True,
     of_tokens_out=True,
@@ -382,3 +378,7 @@ def rank_second_pieces(
         for head, ov in enumerate(ovs):
             drawn[head].append(rank(ov, rotated).mean(0))
     return against_null(rank(own, read, more), by_draw(drawn), rank(own, read).mean(0))
+
+
+PROBE_SCORES: tuple[DataScore, ...] = (*REPEATS_SCORES, FUZZY_INDUCTION, WORD_PIECE, *TEXT_SCORES)
+"""Every score that is measured on a probe."""

@@ -1,12 +1,12 @@
 """Scores of heads: what one is (`ScoreInfo`), how it is measured, and its value (`Score`).
 
-A head may do something only in one part of the context, which a mean over all of it hides; `Part`
-is the part where a score is largest.
+A head may do something only in one part of the context, which a mean over all of it hides.
+`ContextPart` is the part where a score is largest.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -22,6 +22,7 @@ from pathsum.model import Model
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
 REPEATS = "random tokens that training has seen, repeated, after the start token"
+WEIGHTS_ALONE = "none: weights alone"
 TEXT = "text that training did not see, or the tokens that were given"
 RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
 
@@ -42,7 +43,7 @@ class _Tested(Estimate):
 
 
 @dataclass(frozen=True)
-class Part(_Tested):
+class ContextPart(_Tested):
     """The part of the context in which a head's score is largest.
 
     `value` is the mean over the 16 consecutive positions where that is largest. `null` and `p`
@@ -68,30 +69,32 @@ class Score(_Tested):
     """
 
     through: HeadId | None = None
-    part: Part | None = None
+    part: ContextPart | None = None
 
     def __str__(self) -> str:
         return self.format(".2f") + (f", through {self.through}" if self.through else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoreInfo(Record, kind="head-score-info"):
     """The description of a score, shown next to its numbers.
 
-    `about` is one plain sentence on what a head with a high score does.
+    `about` is one plain sentence on what a head with a high score does. The defaults are those of a
+    score on repeated random tokens. Scores from weights have a null that is symmetric around 0,
+    which is their threshold.
     """
 
     name: str
     title: str
     about: str
-    evidence: Literal["data", "weights"]
+    evidence: Literal["data", "weights"] = "data"
     formula: str
-    probe: str
-    ceiling: float | None
-    null: str
-    threshold: float
+    probe: str = REPEATS
+    ceiling: float | None = 1.0
+    null: str = RANDOM_HEADS
+    threshold: float = 0.0
     reason: str
-    citation: str
+    citation: str = PAPER
 
     def to_table(self) -> Table:
         """One row per field."""
@@ -103,7 +106,7 @@ class ScoreInfo(Record, kind="head-score-info"):
 Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
 """A score from data: one number per sequence and head."""
 ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
-"""A score at every destination, NaN at those that do not count; `measure` is its mean."""
+"""A score at every destination, NaN at those that do not count."""
 MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
 """Scores every head of a model from its weights, given an even number of null draws and a seed."""
 
@@ -117,8 +120,8 @@ class HeadScore:
     """
 
     info: ScoreInfo
-    of_ov: bool = False
-    of_tokens_out: bool = False
+    of_ov: bool = field(default=False, kw_only=True)
+    of_tokens_out: bool = field(default=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -126,86 +129,30 @@ class HeadScore:
         return self.info.name
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DataScore(HeadScore):
-    """A score measured on a run, of the probe or of text.
+    """A score measured on a run, of the probe or of text: by sequence, or by position.
 
     `needs` names the requirement for a destination to count, for scores that not every text allows.
     """
 
-    measure: Measure
-    by_position: ByPosition | None = None
-    needs: str = "a position before it"
+    by_sequence: Measure | None = None
+    by_position: ByPosition | None = field(default=None, kw_only=True)
+    needs: str = field(default="a position before it", kw_only=True)
+
+    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
+        """The score of each sequence: by default the mean over the destinations that count."""
+        if self.by_sequence is not None:
+            return self.by_sequence(view)
+        assert self.by_position is not None
+        return self.by_position(view).nanmean(-1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WeightScore(HeadScore):
     """A score computed from weights alone."""
 
     measure: MeasureWeights
-
-
-def data_score(
-    measure: Measure | None = None,
-    *,
-    name: str,
-    title: str,
-    about: str,
-    formula: str,
-    threshold: float,
-    reason: str,
-    citation: str = PAPER,
-    probe: str = REPEATS,
-    ceiling: float | None = 1.0,
-    by_position: ByPosition | None = None,
-    needs: str = "a position before it",
-    of_ov: bool = False,
-    of_tokens_out: bool = False,
-) -> DataScore:
-    """A score on repeated random tokens, or another probe, compared with random heads.
-
-    `measure` is by default the mean of `by_position` over the destinations that count.
-    """
-
-    def mean_over_destinations(view: LayerView) -> Float[Tensor, "sequence head"]:
-        assert by_position is not None
-        return by_position(view).nanmean(-1)
-
-    info = ScoreInfo(
-        name=name,
-        title=title,
-        about=about,
-        evidence="data",
-        formula=formula,
-        probe=probe,
-        ceiling=ceiling,
-        null=RANDOM_HEADS,
-        threshold=threshold,
-        reason=reason,
-        citation=citation,
-    )
-    return DataScore(
-        info=info,
-        of_ov=of_ov,
-        of_tokens_out=of_tokens_out,
-        measure=measure or mean_over_destinations,
-        by_position=by_position,
-        needs=needs,
-    )
-
-
-def weight_info(
-    *,
-    name: str,
-    title: str,
-    about: str,
-    formula: str,
-    null: str,
-    reason: str,
-    probe: str = "none: weights alone",
-) -> ScoreInfo:
-    """A score from weights whose null is symmetric around 0, which is its threshold."""
-    return ScoreInfo(name, title, about, "weights", formula, probe, 1.0, null, 0.0, reason, PAPER)
 
 
 def on_text(score: DataScore) -> DataScore:
@@ -246,7 +193,7 @@ def best_parts(
     profile: Float[Tensor, "head dest"],
     compared: Float[Tensor, " head"],
     null: Float[Tensor, "drawn head"],
-) -> list[Part | None]:
+) -> list[ContextPart | None]:
     """The best part of each head; None where fewer positions count than two parts have.
 
     `compared` and `null` are `largest_parts` of each head and of its random heads, on the same
@@ -259,7 +206,7 @@ def best_parts(
     rows = profile[:, counted]
     best = rows.unfold(-1, PART, 1).mean(-1).max(-1)
     above = (null >= compared - TIE).sum(0).tolist()
-    found: list[Part | None] = []
+    found: list[ContextPart | None] = []
     for head, (value, start) in enumerate(
         zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ):
@@ -268,7 +215,7 @@ def best_parts(
         first = int(before.max()) + 1 if len(before) else 0
         last = int(after.min()) - 1 if len(after) else len(places) - 1
         found.append(
-            Part(
+            ContextPart(
                 value,
                 null=float(null[:, head].mean()),
                 p=(1 + above[head]) / (1 + len(null)),

@@ -3,9 +3,9 @@
 config       sizes and architecture
 weights      tensors, read and checked on first use; `store` and `storage` are where they are kept
 transformer  the parts of the forward pass; `rotary` positions; `grouped_query`: shared K/V heads
-edits        the edits of a run; `edit_plan` sorts and applies them
+edit         Edit: a site of a run and the value that replaces it
+editor       the edits of a run, applied; `node_edges`: edges at single positions
 forward      the forward pass, `run`: with edits, and with what to record (`recording`)
-node_reads   runs in which single edges between nodes are kept or cut; near the end, `cut_logits`
 trace        Trace: the record of one run
 folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path

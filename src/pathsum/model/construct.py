@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base.arguments import checked
 from pathsum.base.errors import ConfigError, InputError
 from pathsum.model.config import Config, Positions

@@ -12,7 +12,7 @@ attends; it writes nothing, or the same at every position. A head replaced by so
 zero writes a bias, so its edges cannot be edited in the same call.
 
 An edited **edge** or **pattern** is not in the weights: every run makes the edit (see
-`pathsum.model.edits`). Along an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
+`pathsum.model.edit`). Along an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
 writes, or a vector [d_model]; a pattern `L1H0.pattern` is replaced by that of another head of the
 same layer or below, on the same text, or by a matrix [n_ctx, n_ctx]. A message that is the same for
 every text carries no information about it, so in analyses of weights a path along such an edge is
@@ -27,9 +27,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import HeadId, Site, Value, Writer, find_head, parse_choice
+from pathsum.base import HeadId, Source, find_head, parse_choice
 from pathsum.base.errors import InputError
-from pathsum.model.edits import ModelEdit
+from pathsum.base.site import Site
+from pathsum.model.edit import Edit
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import check_other, check_pattern, check_vector, find_site, site_value
@@ -55,11 +56,10 @@ def edit_model(
     _check_pattern_chains(model, parsed)
     _check_writers(parsed)
     weights, changed = model.weights, dict[str, Tensor]()
-    made: list[ModelEdit] = []
+    made: list[Edit] = []
     for one in _with_means(model, parsed, reference):
-        is_node = one.site.reader is None and not one.gives_pattern
-        in_weights = is_node and _into_weights(weights, one.site.writer, one.tensor, changed)
-        made.append(replace(one, tensor=None) if in_weights else one)
+        in_weights = _is_node(one) and _into_weights(weights, one, changed)
+        made.append(replace(one, value=None) if in_weights else one)
     # Editing the embedding does not change a tied unembedding.
     config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
     store = OverlayStore(weights.store, changed)
@@ -68,7 +68,11 @@ def edit_model(
     return replace(model, weights=edited, name=name)
 
 
-def _check_writers(parsed: Sequence[ModelEdit]) -> None:
+def _is_node(edit: Edit) -> bool:
+    return edit.site.reader is None and edit.site.value is None
+
+
+def _check_writers(parsed: Sequence[Edit]) -> None:
     """Raises InputError if both a head and one of its edges are replaced.
 
     A head that writes a constant writes it as a bias, which all its readers share.
@@ -77,9 +81,8 @@ def _check_writers(parsed: Sequence[ModelEdit]) -> None:
         one.site.writer
         for one in parsed
         if isinstance(one.site.writer, HeadId)
-        and one.site.reader is None
-        and not one.gives_pattern
-        and (one.tensor is None or bool(one.tensor.any()))
+        and _is_node(one)
+        and not (isinstance(one.value, Tensor) and not bool(one.value.any()))
     }
     for one in parsed:
         if one.site.reader is not None and one.site.writer in constant:
@@ -89,12 +92,13 @@ def _check_writers(parsed: Sequence[ModelEdit]) -> None:
             )
 
 
-def _parse_edit(model: "Model", name: Any, value: Any) -> ModelEdit:
-    """One edit; if it takes a mean, its tensor is still None."""
-    if isinstance(name, Value) or (isinstance(name, str) and name.strip().endswith(".pattern")):
-        return _parse_pattern_edit(model, Value.parse(name), value)
-    site = find_site(model, name)
-    if site.written_at is not None or site.read_at is not None:
+def _parse_edit(model: "Model", name: Any, value: Any) -> Edit:
+    """One edit; if it takes a mean, its value is still None."""
+    site = Site.parse(name)
+    if site.value is not None or site.writer is None:
+        return _parse_pattern_edit(model, site, value)
+    site = find_site(model, site)
+    if site.at is not None or site.to is not None:
         raise InputError(
             f"{site} names a position, but an edited model is edited at every position; leave the "
             "position out, or patch a run: trace.patch({'" + str(site) + "': 'zero'})"
@@ -104,7 +108,7 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> ModelEdit:
     width = model.config.d_head if head else model.config.d_model
     if isinstance(value, Tensor):
         check_vector(value, width, str(site))
-        return ModelEdit(site, "a given vector", value.detach().to(model.weights.W_E))
+        return Edit(site, value.detach().to(model.weights.W_E), label="a given vector")
     if not isinstance(value, str):
         raise InputError(
             f"{site} cannot be replaced by a {type(value).__name__}; use 'zero', 'mean' or a "
@@ -112,42 +116,42 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> ModelEdit:
         )
     choice = parse_choice(("zero", "mean"), value, f"the edit of {site}")
     zeros = model.weights.W_E.new_zeros(width)
-    return ModelEdit(site, choice, zeros if choice == "zero" else None)
+    return Edit(site, zeros if choice == "zero" else None, label=choice)
 
 
-def _parse_pattern_edit(model: "Model", value: Value, given: Any) -> ModelEdit:
-    head = value.head
-    if value.kind != "pattern" or head is None:
+def _parse_pattern_edit(model: "Model", site: Site, given: Any) -> Edit:
+    head = site.head
+    if site.value != "pattern" or head is None:
         raise InputError(
-            f"{value} cannot be edited permanently; edit a head, an edge or 'L1H4.pattern', or "
+            f"{site} cannot be edited permanently; edit a head, an edge or 'L1H4.pattern', or "
             "hook the value in a run: model.trace(text, hooks=…)"
         )
     find_head(head, model.config.n_layers, model.config.n_heads)
     if not isinstance(given, Tensor):
         other = model.head(given).id
         check_other(model.config, head, other)
-        return ModelEdit(Site(head), f"that of {other}", pattern_of=other)
+        return Edit(site, Site(other, value="pattern"), label=f"that of {other}")
     check_pattern(model.config, head, given)
-    return ModelEdit(Site(head), "a given matrix", given.to(model.weights.W_E))
+    return Edit(site, given.to(model.weights.W_E), label="a given matrix")
 
 
-def _check_pattern_chains(model: "Model", parsed: list[ModelEdit]) -> None:
+def _check_pattern_chains(model: "Model", parsed: list[Edit]) -> None:
     """Raises InputError if a head would attend by a pattern that is itself another head's."""
     known = (*parsed, *model.weights.edits)
-    borrowers = {one.site.writer for one in known if one.pattern_of is not None}
+    borrowers = {one.site for one in known if isinstance(one.value, Site)}
     for one in parsed:
-        if one.pattern_of is not None and one.pattern_of in borrowers:
+        if isinstance(one.value, Site) and one.value in borrowers:
             raise InputError(
-                f"{one.site.writer} is to attend like {one.pattern_of}, which attends like another "
-                "head itself; name that one"
+                f"{one.site.writer} is to attend like {one.value.writer}, which attends like "
+                "another head itself; name that one"
             )
 
 
-def _into_weights(
-    weights: Weights, writer: Writer, constant: Tensor | None, changed: dict[str, Tensor]
-) -> bool:
+def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> bool:
     """Make a node write the same everywhere, by its weights; False if no weights do that."""
-    assert constant is not None
+    writer, constant = edit.site.writer, edit.value
+    assert isinstance(writer, HeadId | Source)
+    assert isinstance(constant, Tensor)
 
     def stored(name: str) -> Tensor:
         return changed[name] if name in changed else weights.read(name)
@@ -180,11 +184,9 @@ def _into_weights(
 # ---- means over text
 
 
-def _with_means(
-    model: "Model", parsed: list[ModelEdit], reference: TextOrTokens | None
-) -> list[ModelEdit]:
+def _with_means(model: "Model", parsed: list[Edit], reference: TextOrTokens | None) -> list[Edit]:
     """The edits, with the means that some of them take."""
-    asked = {number: one.site for number, one in enumerate(parsed) if one.in_weights}
+    asked = {number: one.site for number, one in enumerate(parsed) if one.value is None}
     if not asked:
         if reference is not None:
             raise InputError(
@@ -197,7 +199,7 @@ def _with_means(
     words = f"mean over {sum(batch.numel() for batch in batches):,} tokens{drawn}"
     means = mean_values(model, batches, asked)
     return [
-        replace(one, value=words, tensor=means[number]) if number in means else one
+        replace(one, value=means[number], label=words) if number in means else one
         for number, one in enumerate(parsed)
     ]
 

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.base import Edge, HeadId, HeadRead, LogitsRead, Path, Side, Source, find_head
+from pathsum.base import HeadId, Path, Source, find_head
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import NotExactError, PathError
 from pathsum.base.shapes import HeadPattern
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model.folding import (
     centered_unembedding,
     embed_through,
@@ -140,7 +141,7 @@ class Head:
     def _between_tokens(self, qk: Factored) -> Factored:
         weights = self.model.weights
         embeddings = embeddings_as_read(weights, self.id.layer)
-        reads = [Edge(Source("embed"), HeadRead(self.id, side)) for side in (Side.Q, Side.K)]
+        reads = [Site(Source("embed"), self.id, side) for side in (Side.Q, Side.K)]
         if not weights.edited_edges.isdisjoint(reads):
             qk = _zeros_like(qk)  # one of the two sides is the same for every token
         return embeddings @ qk @ embeddings.T
@@ -182,19 +183,16 @@ def path_ov(model: "Model", path: Path) -> Factored:
     return product if carries_text(model, path.heads) else _zeros_like(product)
 
 
-def carries_text(model: "Model", steps: Sequence[HeadId | Source | LogitsRead]) -> bool:
+def carries_text(model: "Model", steps: Sequence[HeadId | Source]) -> bool:
     """Whether what one step writes reaches the next one's values (or the logits) at every step.
 
     An edited edge carries the same for every text, so a path along it carries nothing.
     """
     edges = model.weights.edited_edges
-    for writer, reader in pairwise(steps):
-        assert not isinstance(writer, LogitsRead)
-        assert not isinstance(reader, Source)
-        read = HeadRead(reader, Side.V) if isinstance(reader, HeadId) else reader
-        if Edge(writer, read) in edges:
-            return False
-    return True
+    return not any(
+        Site(writer, reader, Side.V if isinstance(reader, HeadId) else None) in edges
+        for writer, reader in pairwise(steps)
+    )
 
 
 def _zeros_like(product: Factored) -> Factored:
@@ -222,7 +220,7 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
     else:
         rows = embeddings_as_read(weights, model.config.n_layers) if W_pos is None else W_pos
         found = Factored(rows, centered_unembedding(weights))
-    steps = (path.source, *path.heads, LogitsRead())
+    steps = (path.source, *path.heads, LOGITS)
     return found if carries_text(model, steps) else _zeros_like(found)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import parse_choice
 from pathsum.base.arguments import checked
 from pathsum.base.errors import WeightsError, near_misses

@@ -21,8 +21,8 @@ from pathsum.base.errors import (
     first_line,
 )
 from pathsum.model.config import Config
+from pathsum.model.edit import Edit, Function
 from pathsum.model.edited import edit_model
-from pathsum.model.edits import Hooks, ModelEdit
 from pathsum.model.forward import run_logits
 from pathsum.model.head import Head
 from pathsum.model.recording import Keep
@@ -159,7 +159,7 @@ class Model:
         self,
         text: OneSequence | Sequence[OneSequence],
         *,
-        hooks: Hooks | None = None,
+        hooks: Mapping[str, Function] | None = None,
         requires_grad: bool = False,
         keep: Keep | None = None,
         progress: Progress = silent,
@@ -169,8 +169,8 @@ class Model:
         A list of texts, or of lists of ids, is a batch; where their lengths differ they are padded
         on the right, and `trace.lengths` has the length of each.
 
-        `hooks` maps names of values (`"L1H4.pattern"`, `"L0H3.z"`, `"residual@L1"`; all of them are
-        in `pathsum.base.Value`) to functions: each is called with its value during the run, and
+        `hooks` maps names of values (`"L1H4.pattern"`, `"L0H3.z"`, `"residual1"`; see `Site`) to
+        functions: each is called with its value during the run, and
         what it returns, unless None, takes its place. With `requires_grad` the recorded streams,
         patterns, z, MLP outputs and logits are in one graph, for `torch.autograd.grad`.
 
@@ -281,7 +281,7 @@ class Model:
         )
 
     @property
-    def edits(self) -> tuple[ModelEdit, ...]:
+    def edits(self) -> tuple[Edit, ...]:
         """The edits that `edited` made, in order."""
         return self.weights.edits
 

@@ -17,7 +17,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.shapes import HeadPattern, Pattern, PerHead, Scale, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config
-from pathsum.model.edits import Edit
+from pathsum.model.edit import Edit
 from pathsum.model.weights import Weights
 
 All: TypeAlias = Literal["all"]
@@ -243,6 +243,7 @@ class Recorder:
 
     def __init__(self, record: Recording, kept: Kept | None) -> None:
         self.kept, self._off = kept, record is Recording.LOGITS
+        self.without_logits = record is Recording.RESIDUAL
         self.patterns: list[Pattern | None] = []
         self.head_patterns: dict[HeadId, HeadPattern] = {}
         self.streams: list[Stream | None] = []
@@ -280,6 +281,13 @@ class Recorder:
         heads = () if self.kept is None else self.kept.heads[layer]
         for head, pattern in zip(heads, patterns(heads).unbind(1) if heads else (), strict=True):
             self.head_patterns[HeadId(layer, head)] = pattern
+
+    def widen(self, repeat: Callable[[Tensor], Tensor]) -> None:
+        """Repeat the tensors of layers that copies of the tokens share."""
+        for recorded in (self.patterns, self.streams, self.edited_z, self.mlp_outputs):
+            recorded[:] = [None if one is None else repeat(one) for one in recorded]
+        self.head_patterns = {head: repeat(one) for head, one in self.head_patterns.items()}
+        self._scales = {name: [*map(repeat, every)] for name, every in self._scales.items()}
 
     def scales(self, final: Scale) -> NormScales:
         """All scales, given that of the unembedding's read."""

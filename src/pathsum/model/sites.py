@@ -1,4 +1,4 @@
-"""Names of sites and values, and stored edits, checked against the config of a model."""
+"""Names of sites, and stored edits, checked against the config of a model."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -6,32 +6,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pathsum.base import (
-    HeadId,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
-    Reader,
-    Side,
-    Site,
-    Source,
-    Value,
-    Writer,
-    find_head,
-)
+from pathsum.base import HeadId, Source, find_head
 from pathsum.base.errors import InputError, PathError
+from pathsum.base.site import Side, Site, SiteName, Writer
 from pathsum.model.config import Config
-from pathsum.model.edits import Hook
+from pathsum.model.edit import Edit
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.model.trace import Trace
 
 
-def find_site(model: "Model", name: Any) -> Site:
+def find_site(model: "Model", name: SiteName) -> Site:
     """The node or edge that a name means in a model; raises an error if the model has none."""
     site = Site.parse(name)
-    _check_site(model.config, site)
+    if site.value is not None or (site.writer is None and site.reader is not None):
+        raise PathError(
+            f"{site} is not a node or an edge; use a name such as 'L0H7', 'mlp0' or 'L0H7→L1H4.k'"
+        )
+    check_site(model.config, site)
     return site
 
 
@@ -48,60 +41,71 @@ def site_value(run: "Trace", site: Site) -> Tensor:
     """The value of a run at a site: a head's z, or the output of a writer, [batch, pos, width]."""
     if site.reader is None and isinstance(site.writer, HeadId):
         return run.head_z(site.writer)
+    assert isinstance(site.writer, HeadId | Source)
     return run.written(site.writer)
 
 
-def find_hook(model: "Model", name: Any, function: Any) -> Hook:
-    """The hook that a name and a function mean in a model, or an error if it has no such value."""
-    value = Value.parse(name)
+def find_hook(model: "Model", name: SiteName, function: Any) -> Edit:
+    """The edit that passes a named value through a function; an error if there is no such value."""
+    site, config = Site.parse(name), model.config
+    head, writer = site.head, site.writer
+    if site.is_edge or site.at is not None or (head is not None and site == Site(head)):
+        raise PathError(
+            f"{site} is not a value that a hook can be called with; use 'L1H4.pattern', 'L1H4.z', "
+            "'L1H4.q' (the stream that a head reads), 'residual1', 'embed', 'mlp0' or 'logits'"
+        )
     if not callable(function):
         raise InputError(
-            f"the hook on {value} is a {type(function).__name__}; give a function that takes the "
+            f"the hook on {site} is a {type(function).__name__}; give a function that takes the "
             "value and returns a replacement or None"
         )
-    if value.head is not None:
-        find_head(value.head, model.config.n_layers, model.config.n_heads)
-    elif isinstance(value.of, Source):
-        _check_writer(model.config, value.of)
-    elif value.layer is not None and value.layer > model.config.n_layers:
-        raise PathError(
-            f"there is no {value}: this model has {model.config.n_layers} layers, so the last "
-            f"stream is residual@L{model.config.n_layers}"
-        )
+    if head is not None:
+        find_head(head, config.n_layers, config.n_heads)
+    elif isinstance(writer, Source) and writer.kind == "residual":
+        if writer.layer > config.n_layers:
+            raise PathError(
+                f"there is no {site}: this model has {config.n_layers} layers, so the last "
+                f"stream is residual{config.n_layers}"
+            )
+    elif isinstance(writer, Source) and writer.kind != "logits":
+        _check_writer(config, writer)
+    elif isinstance(site.reader, Source) and site.reader.kind == "mlp":
+        _check_mlp(config, site.reader.layer)
     called: Any = function
-    return Hook(value, called)
+    return Edit(site, called, label="a function")
 
 
-def _check_site(config: Config, site: Site) -> None:
+def check_site(config: Config, site: Site) -> None:
+    """Raise an error if a model with this config has no such node or edge."""
+    assert site.writer is not None
     _check_writer(config, site.writer)
     if site.reader is not None:
-        if isinstance(site.reader, HeadRead):
-            find_head(site.reader.head, config.n_layers, config.n_heads)
-        elif isinstance(site.reader, MlpRead):
+        if isinstance(site.reader, HeadId):
+            find_head(site.reader, config.n_layers, config.n_heads)
+        elif site.reader.kind == "mlp":
             _check_mlp(config, site.reader.layer)
-        _check_order(config, site.writer, site.reader)
+        _check_order(config, site)
         _check_positions(site)
 
 
 def _check_positions(site: Site) -> None:
-    written, read = site.written_at, site.read_at
     # Whether 4 comes before -1 depends on the text.
-    if written is None or read is None or (written < 0) != (read < 0):
+    if site.at is None or site.to is None or (site.at < 0) != (site.to < 0):
         return
-    looks_back = isinstance(site.reader, HeadRead) and site.reader.side is not Side.Q
-    if written > read or (written != read and not looks_back):
+    looks_back = site.side in (Side.K, Side.V)
+    if site.at > site.to or (site.at != site.to and not looks_back):
         raise PathError(
             f"{str(site)!r} does not exist: keys and values are read at the reader's position and "
             "before it, everything else at the reader's position only"
         )
 
 
-def _check_writer(config: Config, writer: Writer) -> None:
+def _check_writer(config: Config, writer: object) -> None:
     if isinstance(writer, HeadId):
         find_head(writer, config.n_layers, config.n_heads)
-    elif writer.kind == "mlp":
+    elif isinstance(writer, Source) and writer.kind == "mlp":
         _check_mlp(config, writer.layer)
-    elif writer.kind != "embed":
+    elif writer != Source("embed"):
         raise PathError(
             f"{writer} is the same in every run of one length, so exchanging it changes nothing; "
             "name a head, 'embed' or an MLP"
@@ -115,20 +119,23 @@ def _check_mlp(config: Config, layer: int) -> None:
         raise PathError(f"there is no mlp{layer}: this model has layers 0 to {config.n_layers - 1}")
 
 
-def _check_order(config: Config, writer: Writer, reader: Reader) -> None:
-    if isinstance(reader, LogitsRead):
+def _check_order(config: Config, site: Site) -> None:
+    writer, reader = site.writer, site.reader
+    assert isinstance(writer, HeadId | Source)
+    assert reader is not None
+    if isinstance(reader, Source) and reader.kind == "logits":
         return
-    layer = reader.layer if isinstance(reader, MlpRead) else reader.head.layer
     # In a serial block the MLP reads what the heads of its own layer wrote.
     same_layer = (
-        isinstance(reader, MlpRead)
+        isinstance(reader, Source)
         and isinstance(writer, HeadId)
         and config.block == "serial"
-        and writer.layer == layer
+        and writer.layer == reader.layer
     )
-    if writer.layer >= layer and not same_layer:
+    if writer.layer >= reader.layer and not same_layer:
+        named = reader if site.side is None else f"{reader}.{site.side.value}"
         raise PathError(
-            f"{reader} cannot read {writer}: data flows upwards, so what is read must be written "
+            f"{named} cannot read {writer}: data flows upwards, so what is read must be written "
             "before; use a writer in an earlier layer"
         )
 
@@ -137,20 +144,29 @@ def _check_order(config: Config, writer: Writer, reader: Reader) -> None:
 
 
 def check_edit(config: Config, site: Site, tensor: Tensor | None, other: HeadId | None) -> None:
-    """Raise if no run of a model with this config can make the edit (see `ModelEdit`)."""
-    _check_site(config, site)
-    if site.written_at is not None or site.read_at is not None:
+    """Raise an error if no run of a model with this config can make the edit."""
+    if site.at is not None or site.to is not None:
         raise InputError(f"{site} names a position, but a model is edited at every position")
-    head = site.writer if site.reader is None and isinstance(site.writer, HeadId) else None
+    head = site.head
+    if site.value == "pattern" and head is not None:
+        find_head(head, config.n_layers, config.n_heads)
+        if other is not None and tensor is None:
+            check_other(config, head, other)
+        elif tensor is not None and other is None:
+            check_pattern(config, head, tensor)
+        else:
+            raise InputError(f"{site} needs either a matrix or the name of another head")
+        return
     if other is not None:
-        if tensor is not None or head is None:
-            raise InputError(f"{site} cannot take the pattern of {other}; name a head")
-        check_other(config, head, other)
-    elif tensor is None:
+        raise InputError(f"{site} cannot take the pattern of {other}; name a pattern")
+    if site.writer is None or site.value is not None:
+        raise InputError(f"{site} cannot be edited in every run; name a node, an edge or a pattern")
+    check_site(config, site)
+    if tensor is None:
         if site.reader is not None:
-            raise InputError(f"nothing says what {site} carries; an edge needs a vector")
+            raise InputError(f"no replacement given for edge {site}; an edge needs a vector")
     elif head is not None:
-        check_pattern(config, head, tensor)
+        raise InputError(f"{site} is edited in the weights; a run takes no vector for it")
     else:
         check_vector(tensor, config.d_model, str(site))
 

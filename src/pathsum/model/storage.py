@@ -27,7 +27,7 @@ from pathsum.base.files import (
     write_together,
 )
 from pathsum.model.config import Config
-from pathsum.model.edits import ModelEdit
+from pathsum.model.edit import Edit
 from pathsum.model.sites import check_edit
 from pathsum.model.store import FileStore
 from pathsum.model.weights import Weights
@@ -176,18 +176,18 @@ def _write_held_out(file: Path, tokens: Tensor, save: str | None = None) -> None
     save_file({"tokens": tokens.to(torch.int32).contiguous().cpu()}, str(file), about)
 
 
-def _write_edit(name: str, edit: ModelEdit, tensors: dict[str, Tensor]) -> dict[str, str]:
+def _write_edit(name: str, edit: Edit, tensors: dict[str, Tensor]) -> dict[str, str]:
     """An edit as JSON; its tensor, if a run needs one, goes to the others."""
-    written = {"site": str(edit.site), "value": edit.value}
-    if edit.pattern_of is not None:
-        written["like"] = str(edit.pattern_of)
-    if edit.tensor is not None:
+    written = {"site": str(edit.site), "value": edit.label}
+    if isinstance(edit.value, Site):
+        written["like"] = str(edit.value.writer)
+    if isinstance(edit.value, Tensor):
         written["tensor"] = name
-        tensors[name] = edit.tensor.contiguous().cpu()
+        tensors[name] = edit.value.contiguous().cpu()
     return written
 
 
-def _read_edit(folder: Path, config: Config, store: FileStore, given: Any) -> ModelEdit:
+def _read_edit(folder: Path, config: Config, store: FileStore, given: Any) -> Edit:
     wrong = FileError(
         f"{folder / CONFIG} lists an edit of the model that cannot be read, {given!r}; save the "
         "edited model again"
@@ -211,7 +211,7 @@ def _read_edit(folder: Path, config: Config, store: FileStore, given: Any) -> Mo
             f"{folder / CONFIG} lists an edit that this model cannot make: {error}; save the "
             "edited model again"
         ) from error
-    return ModelEdit(site, value, tensor, other)
+    return Edit(site, tensor if other is None else Site(other, value="pattern"), label=value)
 
 
 def _read_head(folder: Path) -> dict[str, Any]:

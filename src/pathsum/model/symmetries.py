@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import inverse, qr
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold
@@ -155,7 +155,7 @@ def _haar(d: int, seed: int) -> Float[Tensor, "d d"]:
 
 def _rebuilt(model: Model, change: Callable[[str, Tensor, int], Tensor]) -> Model:
     """The model with every tensor changed, given its name, itself and its layer (−1: none)."""
-    outside = [str(edit) for edit in model.edits if not edit.in_weights]
+    outside = [str(edit) for edit in model.edits if edit.value is not None]
     if outside:
         raise NotExactError(
             f"this model has edits that are not in its weights ({'; '.join(outside)}), so a change "

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import HeadId, HeadName, HeadRead, Progress, Side, Source, parse_writer, silent
+from pathsum.base import HeadId, HeadName, Progress, Side, Source, parse_writer, silent
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.base.site import Site, SiteName
 from pathsum.base.terminal import shorten
 from pathsum.model import transformer
-from pathsum.model.edits import Attend, AttendLike, Edit, FreezePatterns, Hook, Message, ReadShift
+from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
 from pathsum.model.sequences import require_position
@@ -298,9 +298,7 @@ class Trace(Run):
     @property
     def every_edit(self) -> tuple[Edit, ...]:
         """The edits of the model that runs make, and then those of this run."""
-        standing = [edit for edit in self.weights.edits if not edit.in_weights]
-        made = [edit.on(self.tokens, self.weights.W_E) for edit in standing]
-        return (*made, *self.edits)
+        return (*(edit for edit in self.weights.edits if edit.value is not None), *self.edits)
 
     def _check_linear(self) -> None:
         if not all(edit.linear for edit in self.every_edit):
@@ -311,18 +309,11 @@ class Trace(Run):
             )
 
     def _check_scores_follow(self, head: HeadId) -> None:
-        for edit in self.every_edit:
-            given = isinstance(edit, Attend | AttendLike) and edit.head == head
-            if isinstance(edit, Message | ReadShift):
-                reader = edit.edge.reader if isinstance(edit, Message) else edit.reader
-                given = isinstance(reader, HeadRead) and reader.head == head
-            if isinstance(edit, Hook):
-                given = edit.value.head == head and edit.value.kind != "z"
-            if given or isinstance(edit, FreezePatterns):
-                raise NotExactError(
-                    f"the scores of {head} do not follow from the stream of this run, because its "
-                    "pattern or one of its reads was edited; use the unedited run"
-                )
+        if any(edit.changes_scores_of(head) for edit in self.every_edit):
+            raise NotExactError(
+                f"the scores of {head} do not follow from the stream of this run, because its "
+                "pattern or one of its reads was edited; use the unedited run"
+            )
 
 
 def named_value(trace: Trace, site: Site) -> Float[Tensor, "..."]:
@@ -376,7 +367,6 @@ def trace_run(
     model: "Model",
     tokens: Tokens,
     edits: Sequence[Edit] = (),
-    start: Run | None = None,
     lengths: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
     keep: Keep | None = None,
@@ -385,14 +375,11 @@ def trace_run(
 ) -> Trace:
     """Run a model, with edits if there are any, and record everything, or what `keep` lists.
 
-    `lengths` are those of padded sequences; by default all are as long as `tokens`. A run that
-    starts from one without logits does not record them either.
+    `lengths` are those of padded sequences; by default all are as long as `tokens`.
     """
     kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
-    if start is not None and start.recorded_logits is None:
-        record = Recording.RESIDUAL
     found = run(
-        *(model.weights, tokens, edits, record, start),
+        *(model.weights, tokens, edits, record),
         requires_grad=requires_grad,
         kept=kept,
         progress=progress,

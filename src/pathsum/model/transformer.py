@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.centering import remove_mean
 from pathsum.algebra.decompositions import is_finite
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import HeadId, Side
 from pathsum.base.errors import InputError
 from pathsum.base.shapes import (

@@ -6,20 +6,24 @@ Sources make one, analyses consume one.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import is_finite
-from pathsum.base import Edge, HeadId
+from pathsum.base import HeadId
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import WeightsError, near_misses
 from pathsum.model.config import Config
-from pathsum.model.edits import ModelEdit
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.layers import Layers
 from pathsum.model.store import Store
+
+if TYPE_CHECKING:
+    from pathsum.base.site import Site
+    from pathsum.model.edit import Edit
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +156,7 @@ class Weights:
         store: Store,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
-        edits: tuple[ModelEdit, ...] = (),
+        edits: "tuple[Edit, ...]" = (),
     ) -> None:
         self.config = config
         self.store = store
@@ -241,16 +245,15 @@ class Weights:
         )
 
     @cached_property
-    def edited_edges(self) -> frozenset[Edge]:
+    def edited_edges(self) -> "frozenset[Site]":
         """Edges that carry the same for every text, because the model was edited."""
-        found = (edit.site.edge for edit in self.edits)
-        return frozenset(edge for edge in found if edge is not None)
+        return frozenset(edit.site for edit in self.edits if edit.site.is_edge)
 
     @cached_property
     def edited_patterns(self) -> frozenset[HeadId]:
         """Heads that attend by another pattern than their own, because the model was edited."""
-        heads = (edit.site.writer for edit in self.edits if edit.gives_pattern)
-        return frozenset(head for head in heads if isinstance(head, HeadId))
+        heads = (edit.site.head for edit in self.edits if edit.site.value == "pattern")
+        return frozenset(head for head in heads if head is not None)
 
     def converts(self, name: str) -> bool:
         """Whether reading this tensor makes a copy."""

@@ -6,25 +6,37 @@ In reading order:
     path_sum       PathSum: the logits as a sum over paths (`trace.paths()`)
     score_sum      ScoreSum: a head's scores as a sum over pairs of parts (`trace.scores(head)`)
     score_cells    the strongest terms of a head's attention scores
-    target         Target: the logit, or difference of logits, that is explained
+    target         Target and Prediction: the logit, or difference of logits, that is explained
+    flows          every total toward a target, and the one direct attribution
     breakdown      named shares of a number
-    flows          every total toward a target, from one sweep up and one down
-    attribution    LogitAttribution: these totals (`trace.paths().toward(...)`)
+    attribution    LogitAttribution: totals by order, head, edge, source (`paths.toward(...)`)
     search         the strongest single paths, with a proof or a bound
     explanation    PathExplanation: one prediction as a sum over paths, and where paths came from
     logit_effects  direct attribution and logit effects of the next token at every position
-    circuit/       the circuit of a prediction: V, Q and K edges down to the tokens
+    graph          Graph: nodes and edges with their scores, of one prompt or of many
+    graph_views    a graph as a tree, as circuit-tracer's JSON, and the difference of two
+    sentence       the sentence that explains a prediction; its templates
+    edges          names and orders of edges; runs with edges cut, and with only some edges
+    gradients      scores of edges by gradients (EAP, EAP-IG)
+    attention      why a head attended where it did: scores, their contributions and writers
+    growth         growing a circuit from the prediction down
+    score          `score`: the one attribution, by share, gradient, ig, cut or keep
+    prompts        Prompt: a text, the prediction to explain, and names of positions
+    circuit        `trace.circuit(...)`, and `mean_circuit` over prompts
+    faithfulness   the share of a prediction that a circuit keeps on its own
     truncation     streams truncated by order, all in one pass
-    terms          term importance: what paths of each order do for the loss
-    intervene/     ablating, replacing and patching: runs with parts exchanged
+    terms          term importance: the loss saved by paths of each order
     virtual_head   chains of heads as heads
+    intervene/     ablating, replacing and patching: runs with parts exchanged
 """
 
-from pathsum.base import Edge, Part, Side
+from pathsum.base import Part, Side
 from pathsum.base.estimate import Estimate
 from pathsum.paths.attribution import LogitAttribution
 from pathsum.paths.breakdown import Breakdown, Grid
+from pathsum.paths.circuit import find_circuit, mean_circuit
 from pathsum.paths.explanation import explain_prediction, routes
+from pathsum.paths.graph import Graph
 from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
@@ -40,6 +52,8 @@ from pathsum.paths.logit_effects import (
     moved_by_layer,
 )
 from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.paths.prompts import Prompt
+from pathsum.paths.score import score
 from pathsum.paths.score_cells import ScoreCell, ScoreSummary
 from pathsum.paths.score_sum import ScoreSum, expand_scores
 from pathsum.paths.search import TopPaths
@@ -63,8 +77,8 @@ __all__ = [
     "CausalEffects",
     "CopyingPart",
     "DirectAttribution",
-    "Edge",
     "Estimate",
+    "Graph",
     "Grid",
     "IdealPattern",
     "Knockout",
@@ -75,6 +89,7 @@ __all__ = [
     "PatchEffect",
     "PatchSweep",
     "PathSum",
+    "Prompt",
     "Replacement",
     "Scales",
     "ScoreCell",
@@ -98,15 +113,18 @@ __all__ = [
     "expand_logits",
     "expand_scores",
     "explain_prediction",
+    "find_circuit",
     "find_target",
     "head_set",
     "logit_effects",
+    "mean_circuit",
     "moved_by_layer",
     "patch",
     "patch_effect",
     "patch_sweep",
     "replace",
     "routes",
+    "score",
     "term_importance",
     "virtual_head",
     "without",

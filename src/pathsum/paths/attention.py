@@ -1,4 +1,4 @@
-"""Where the nodes of a head attend and why: scores, what they are worth, and who wrote them.
+"""Where the nodes of a head attend and why: scores, their contributions, and their writers.
 
 A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
 number explained), so its effect is Σ_j A_j v_j. Scale all scores by t: at t = 0 attention is
@@ -42,7 +42,7 @@ class Inputs:
 
     `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
     position has one column, and `places` has that position for each node. `gradient` gives the
-    gradients of shares at what is written, for some nodes and columns.
+    gradients of shares at the written vectors, for some nodes and columns.
     """
 
     side: Side
@@ -97,8 +97,8 @@ class Attention:
             yield read.bias_part, read.of_bias()[0]
 
     @cached_property
-    def worth(self) -> "ScoreWeights":
-        """The worth of each score."""
+    def score_weights(self) -> "ScoreWeights":
+        """The contribution of one unit of each score."""
         return score_weights(self.scores, self.values, self.seen, self.config.score_cap, self.sink)
 
     @cached_property
@@ -151,7 +151,7 @@ class Attention:
 
     def explained(self, floor: float) -> list[int]:
         """The nodes whose scores are decomposed: where they attend matters enough."""
-        enough = self.worth.effect.abs() >= floor
+        enough = self.score_weights.effect.abs() >= floor
         return (enough & ~self.is_alone & ~self.is_uniform).nonzero()[:, 0].tolist()
 
     def described(self, floor: float) -> Iterator[tuple[Attended | None, str]]:
@@ -160,7 +160,7 @@ class Attention:
         columns = (
             *(self.sources, self.pattern[nodes, self.sources], self.scores[nodes, self.sources]),
             (self.contrast * self.scores.where(self.seen, 0.0)).sum(-1),
-            *(self.worth.uniform, self.worth.effect, self.worth.error),
+            *(self.score_weights.uniform, self.score_weights.effect, self.score_weights.error),
             *(self.rivals, self.is_alone, self.is_uniform, self.seen.sum(-1)),
         )
         for row in zip(*(column.tolist() for column in columns), strict=True):
@@ -179,10 +179,10 @@ class Attention:
             yield attended, note
 
     def inputs(self, nodes: list[int]) -> Iterator[Inputs]:
-        """Who wrote the keys and the queries of some nodes."""
+        """The writers of the keys and the queries of some nodes."""
         if nodes:
             weights, contrast = (
-                each[nodes].to(self.queries) for each in (self.worth.weights, self.contrast)
+                each[nodes].to(self.queries) for each in (self.score_weights.weights, self.contrast)
             )
             yield self._key_inputs(self.queries[nodes], weights, contrast)
             yield self._query_inputs(self.places[nodes], weights, contrast)
@@ -227,13 +227,13 @@ class Attention:
         contrast: Float[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the queries of some nodes."""
-        # The worth of a unit of the query to the prediction, then to the contrast.
-        worth = torch.cat([weights @ self.keys, contrast @ self.keys]) * self.config.score_scale
+        # The gradient of the prediction at the query, then that of the contrast.
+        gradients = torch.cat([weights @ self.keys, contrast @ self.keys]) * self.config.score_scale
         twice = places.repeat(2)
-        along = self.query.adjoint(worth, twice)
+        along = self.query.adjoint(gradients, twice)
         extra = list(self._extra(self.query))
         parts = [self.run.writes_at(self.head.layer, along, twice)]
-        parts += [(worth * vectors[twice]).sum(-1)[:, None] for _, vectors in extra]
+        parts += [(gradients * vectors[twice]).sum(-1)[:, None] for _, vectors in extra]
         shares, exact = torch.cat(parts, 1)[..., None].split(len(places))
         return Inputs(
             Side.Q,
@@ -247,10 +247,10 @@ class Attention:
 
 @dataclass(frozen=True, eq=False)
 class ScoreWeights:
-    """`weights[row, j]` is the worth of one unit of score j; `effect` is the total that they split.
+    """`weights[row, j]` is the contribution of one unit of score j; they split `effect`.
 
-    `uniform` is the worth of equal scores. `sink` is the share of the sink's logit, if there is
-    one. `error` is |Σ_j s_j w_j + sink − effect|, in the unit of the values.
+    `uniform` is the contribution of equal scores. `sink` is the share of the sink's logit, if
+    there is one. `error` is |Σ_j s_j w_j + sink − effect|, in the unit of the values.
     """
 
     weights: Float[Tensor, "row src"]
@@ -267,7 +267,7 @@ def score_weights(
     cap: float | None = None,
     sink: float | None = None,
 ) -> ScoreWeights:
-    """The worth of each score, for rows of attention over the sources that each has `seen`.
+    """The contribution of each score, for rows of attention over the sources that each has `seen`.
 
     With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. A `sink`
     is one more logit in the softmax, which moves nothing. The Gauss–Legendre rule is refined until

@@ -10,16 +10,16 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.base import (
+    LOGITS,
     Column,
-    Edge,
     Estimate,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
     Progress,
     Record,
     Side,
+    Site,
+    Source,
     Table,
     computed_field,
     silent,
@@ -90,7 +90,7 @@ class LogitAttribution(Record, kind="toward"):
 
     @property
     def estimate(self) -> Estimate:
-        """`total` with its standard error and 95 % interval over sequences."""
+        """`total` with its standard error and 95% interval over sequences."""
         return Estimate.around(self.total, self.stderr, self.sequences)
 
     @property
@@ -111,8 +111,8 @@ class LogitAttribution(Record, kind="toward"):
     def top(self, k: int = 20, budget: int = 50_000, progress: Progress = silent) -> TopPaths:
         """The k single paths of largest |contribution|, by best-first search.
 
-        Evaluates up to `budget` paths. The result says whether it is `proven`, or how large a path
-        could still be hidden (`bound`).
+        Evaluates up to `budget` paths. The result is `proven`, or has a `bound` on the paths
+        that could still be hidden.
         """
         return strongest_paths(self._paths, self._target, self.total, k, budget, progress)
 
@@ -138,11 +138,11 @@ class LogitAttribution(Record, kind="toward"):
         effects = (replace(one, frozen=self._frozen_share(one.edge)) for one in found.effects)
         return replace(found, effects=tuple(effects))
 
-    def _frozen_share(self, edge: Edge) -> float | None:
-        if isinstance(edge.reader, LogitsRead):
-            return self.by_edge[edge.writer, "logits"]
-        if isinstance(edge.reader, HeadRead) and edge.reader.side is Side.V:
-            return self.by_edge[edge.writer, edge.reader.head]
+    def _frozen_share(self, edge: Site) -> float | None:
+        assert isinstance(edge.writer, HeadId | Source)
+        assert edge.reader is not None
+        if edge.reader == LOGITS or edge.side is Side.V:
+            return self.by_edge[edge.writer, str(edge.reader)]
         return None  # no path enters a query, a key or an MLP
 
     @property
@@ -159,7 +159,7 @@ class LogitAttribution(Record, kind="toward"):
         ]
         rows.append(("all", f"{self.paths:,}", *self._shown(self.estimate)))
         columns = (text_column("order"), Column("paths"), *self._columns("logit"))
-        note = f"remainder {self.remainder:.1e} of the model's own logits"
+        note = f"reconstruction error {self.remainder:.1e} of the model's own logits"
         return Table(columns, tuple(rows), title=self.question, note=note)
 
     def head_table(self, k: int = SHOWN) -> Table:
@@ -202,7 +202,7 @@ class LogitAttribution(Record, kind="toward"):
         return (None,) * len(self._columns("through"))
 
     def _columns(self, name: str, of: str = "") -> tuple[Column, ...]:
-        """A value and, over several sequences, its 95 % interval."""
+        """A value and, over several sequences, its 95% interval."""
         interval = (Column(f"{of}low", "+.3f"), Column(f"{of}high", "+.3f"))
         return (Column(name, "+.3f"), *(() if self.stderr is None else interval))
 

@@ -50,7 +50,7 @@ class Breakdown(Record, kind="breakdown"):
         return float(self.values.sum())
 
     def estimate(self, name: "int | HeadName | Source") -> Estimate:
-        """A share with its standard error and 95 % interval over sequences."""
+        """A share with its standard error and 95% interval over sequences."""
         place = find_name(self.names, name)
         stderr = None if self.stderr is None else float(self.stderr[place])
         return Estimate.around(float(self.values[place]), stderr, self.sequences)
@@ -66,7 +66,7 @@ class Breakdown(Record, kind="breakdown"):
         if self.names and not isinstance(self.names[0], int):
             rows.sort(key=lambda row: -abs(float(row[1] or 0)))
         columns = (text_column(self.what), Column("logit", "+.3f"))
-        return Table((*columns, Column("± 95 %")) if several else columns, tuple(rows))
+        return Table((*columns, Column("± 95%")) if several else columns, tuple(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Grid(Record, kind="breakdown-grid"):
     def estimate(
         self, row: "int | HeadName | Source", column: "int | HeadName | Source"
     ) -> Estimate:
-        """A share with its standard error and 95 % interval over sequences."""
+        """A share with its standard error and 95% interval over sequences."""
         at = find_name(self.rows, row), find_name(self.columns, column)
         stderr = None if self.stderr is None else float(self.stderr[at])
         return Estimate.around(float(self.values[at]), stderr, self.sequences)
@@ -120,11 +120,11 @@ class Grid(Record, kind="breakdown-grid"):
             for row, column, value in self.ranked(k)
         )
         columns = (text_column(first), text_column(second), Column("logit", "+.3f"))
-        return Table((*columns, Column("± 95 %")) if several else columns, rows)
+        return Table((*columns, Column("± 95%")) if several else columns, rows)
 
 
 def half_width(estimate: Estimate) -> float | None:
-    """Half of the 95 % interval."""
+    """Half of the 95% interval."""
     return None if estimate.high is None else estimate.high - estimate.value
 
 

@@ -50,8 +50,8 @@ def find_circuit(
     that is more) are summed up as left out; if more than `max_nodes` nodes remain, that floor is
     raised until they do not, and the result reports it. A score is compared with those of the
     alternatives, or with the score of the position `rival`. With `effects`, each edge that is kept
-    is also cut, one at a time, and everything after it recomputed: a cut edge carries nothing, or
-    what it carries in the run `other`.
+    is also cut, one at a time, and everything after it recomputed: a cut edge carries zero, or its
+    value in the run `other`.
 
     >>> from pathsum.model import construct
     >>> found = construct.induction().trace("a b c d a").circuit(token="b")
@@ -98,7 +98,7 @@ def mean_circuit(
     Prompts are texts, token ids or `Prompt`s, of any lengths. Positions correspond by name: "last"
     (where the prediction is made), "first", and the names that a prompt gives; those without a name
     by number, if all prompts have one length, and otherwise as one place "elsewhere". With
-    `effects`, edges are cut: they carry nothing, or what they carry in the corrupted prompt.
+    `effects`, edges are cut: they carry zero, or their value in the corrupted prompt.
 
     >>> from pathsum.model import construct
     >>> texts = ["a b c d a", "f g h i f"]

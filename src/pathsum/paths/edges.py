@@ -8,8 +8,8 @@ are in the circuit already.
     random_order   random walks from the logits down to the tokens
 
 Cut edges carry a reference (zero, a mean, another run), and everything after them is recomputed;
-only the reading node is affected. The other way round, only some edges carry what the run wrote,
-and all others the reference.
+only the reading node is affected. Conversely, some edges carry their own value, and all others the
+reference.
 
     values_without     the prediction with some edges cut
     values_with_only   the prediction with all others cut
@@ -23,15 +23,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import HeadId, NodeEdge, Progress, Source, silent
+from pathsum.base import HeadId, Progress, Source, silent
 from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
 from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Config, Model, Trace
-from pathsum.model.edits import CutEdges, Writes
+from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import split_by_memory
-from pathsum.model.node_reads import kept_logits
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import writers_below
 from pathsum.paths.intervene.patching import check_runs
@@ -144,9 +143,9 @@ def _draw(below: int, generator: torch.Generator) -> int:
 class Reference(enum.StrEnum):
     """The content of edges that are cut; another run is given as its trace.
 
-    `ZERO`   nothing
-    `MEAN`   the mean of what its writer writes, over a text and its positions
-    `OTHER`  what it carries in the run to which the circuit's edges were cut (`other`, `corrupted`)
+    `ZERO`   zero
+    `MEAN`   the mean output of its writer, over a text and its positions
+    `OTHER`  its value in the run to which the circuit's edges were cut (`other`, `corrupted`)
     """
 
     ZERO = "zero"
@@ -164,19 +163,12 @@ def values_without(
     """The prediction with the edges of each row cut, row by row, everything after recomputed."""
     start, target = of.alone()
     writes = reference_writes(of, reference, text)
-    layers = start.model.config.n_layers
-
-    def lowest(row: Edges) -> int:
-        return min(
-            (e.reader.layer if isinstance(e.reader, HeadId) else layers for e in row),
-            default=layers,
-        )
-
     values, done = start.streams[0].new_zeros(len(rows)), 0
-    # Rows that change the same layers are run together: layers below are not computed again.
+    # Copies of a run share the layers below their edits, so rows are grouped by layer.
     by_layer: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        by_layer.setdefault(lowest(row), []).append(number)
+        layers = (edge.reader.layer for edge in row if isinstance(edge.reader, HeadId))
+        by_layer.setdefault(min(layers, default=start.model.config.n_layers), []).append(number)
     for numbers in by_layer.values():
         for part in batched(numbers, 4 * start.streams[0].nbytes):
             progress(done, len(rows), "cutting edges")
@@ -211,20 +203,17 @@ def logits_without(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with the edges of each row taken from the reference."""
-    edit = CutEdges(tuple(tuple(_names(row)) for row in rows), reference)
-    positions = target.positions.expand(len(rows))
-    return run_logits(start.weights, start.tokens, [edit], start, positions)[:, 0]
+    edits, positions = cut_edges(rows, reference), target.positions.expand(len(rows))
+    return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
 
 
 def logits_with_only(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with all other edges taken from the reference."""
-    return kept_logits(start, [_names(row) for row in rows], reference, int(target.positions[0]))
-
-
-def _names(row: Edges) -> list[NodeEdge]:
-    return [NodeEdge.parse(str(edge)) for edge in row]
+    edits = keep_edges(rows, Writes.of(start), reference)
+    positions = target.positions.expand(len(rows))
+    return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
 
 
 def is_written(node: Site) -> bool:
@@ -264,7 +253,7 @@ def reference_writes(
 
 
 def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
-    """The mean of what each writer writes over sequences and positions, at every position."""
+    """The mean output of each writer over sequences and positions, at every position."""
     sums: list[Tensor] = []
     count = 0
     for batch in batches:

@@ -25,13 +25,13 @@ from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.search import TopPaths
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
 
-# Positions that gave less than this share of what the strongest gave are not listed.
+# Positions below this share of the strongest position's contribution are not listed.
 LEAST_SHARE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """The strongest source positions of a path, what each contributed, and its strongest route.
+    """The strongest source positions of a path, their contributions, and their strongest routes.
 
     The `values` of all positions add up to the path's value; the largest magnitudes are listed.
     `ways[i]` is the route from `positions[i]` to the target, one more position than the path has

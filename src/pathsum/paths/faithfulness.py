@@ -1,6 +1,6 @@
 """Faithfulness: how much of a prediction the edges of a circuit keep on their own.
 
-Keep some edges, let all others carry what a reference wrote, and recompute everything. With no edge
+Keep some edges, let all others carry the reference, and recompute everything. With no edge
 the prediction is the reference's (`empty`), with all of them it is the model's own (`full`), and
 
     kept = (value with these edges alone − empty) / (full − empty)
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import Column, Estimate, Progress, Record, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio

@@ -38,7 +38,7 @@ from pathsum.paths.target import Target
 class Flows:
     """The totals toward the target in each sequence, before averaging.
 
-    Writers of `last` are sources, then heads: what each wrote straight into the target.
+    Writers of `last` are sources, then heads: their direct contributions to the target.
     """
 
     order: Float[Tensor, "batch order"]
@@ -157,7 +157,7 @@ def _product(
 
 
 def _meet_sources(frozen: Frozen, layer: int, gradients: Streams, source: Tensor) -> None:
-    """Fill in what the sources of a layer give, position by position."""
+    """Fill in the contributions of a layer's sources, position by position."""
     together = gradients.sum(0)
     for place, found in enumerate(frozen.sources):
         if found.layer == layer:

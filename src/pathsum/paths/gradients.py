@@ -1,6 +1,6 @@
 """Gradients of a prediction at every edge: edge attribution patching (EAP and EAP-IG).
 
-The score of an edge is (what the writer wrote − the reference) · the gradient of the prediction at
+The score of an edge is (the writer's output − the reference) · the gradient of the prediction at
 the reader's read, at the run itself (EAP) or averaged over runs between the reference's inputs and
 its own (EAP-IG). MLPs are leaves, as in the circuit: they are inputs, and gradients do not pass
 through them.
@@ -16,7 +16,7 @@ from torch import Tensor
 from pathsum.base import Source
 from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Run, Trace, transformer
-from pathsum.model.edits import SourceOutput, Writes
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
@@ -50,9 +50,9 @@ def gradient_order(
 def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
     """The run whose inputs are the reference's plus a share of the difference."""
 
-    def mixed(source: Source) -> SourceOutput:
+    def mixed(source: Source) -> Edit:
         there, here = reference.source(source), own.source(source)
-        return SourceOutput(source, there + share * (here - there))
+        return Edit(Site(source), there + share * (here - there))
 
     leaves = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
     edits = [mixed(source) for source in (Source("embed"), *leaves)]
@@ -131,7 +131,7 @@ class _Gradients:
 
 
 class GradientScores:
-    """Attribution scores of edges: gradients, averaged over runs, along what was written."""
+    """Scores of edges: gradients, averaged over runs, times the difference of outputs."""
 
     def __init__(
         self, start: Trace, target: Target, reference: Writes, steps: int | None = None

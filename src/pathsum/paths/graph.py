@@ -130,7 +130,7 @@ class GraphNode:
 class GraphEdge:
     """One node read by another, with three numbers that are never mixed.
 
-    `exact` is the part of what the reader reads, in its own unit: logits for V edges, score units
+    `exact` is the edge's part of the read, in the read's own unit: logits for V edges, score units
     (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction by the
     method of its graph, in logits: for a V edge of a circuit the same number, for Q and K edges by
     integrated gradients over the attention. `effect` is the drop of the prediction when the edge is
@@ -409,6 +409,10 @@ class Graph(Record, kind="circuit"):
             return Group(self.tree(), Text(), self.to_table(rows=30))
         return Group(Text(self.sentence), self.tree(), self._note())
 
+    def __repr__(self) -> str:
+        size = f"{len(self.nodes)} nodes, {len(self.edges)} edges"
+        return f"Graph({self.title}; {size}, by {self.by.value})"
+
     def _note(self, shown: int = 0) -> str:
         if self.is_mean:
             return (
@@ -422,8 +426,8 @@ class Graph(Record, kind="circuit"):
         return (
             f"V edges are exact with patterns and scales held fixed; Q and K shares are integrated "
             f"over the attention (quadrature error {self.quadrature_error:.1g} logits). "
-            f"Remainder {self.remainder:.1g}. Edges below {self.floor:.2g} logits are left out"
-            f"{raised}."
+            f"Reconstruction error {self.remainder:.1g}. Edges below {self.floor:.2g} logits are "
+            f"left out{raised}."
         )
 
 

@@ -1,16 +1,15 @@
 """Growing a circuit: from the prediction down, keeping the edges that carry enough of it.
 
-Each head node has a gradient G at what it writes: the sum, over the kept edges that leave it, of
-what a unit of its write is worth to the prediction. Its V inputs split write · G exactly. What it
-moves from source j is worth v_j = (read at j) · W_V W_O G, so attending by its scores is worth
-Σ_j A_j v_j; `attention` splits what that is above uniform attention over the scores, and so over
-the parts of queries and keys. All readers of a head are in layers above it, so one pass from the
-top layer down meets every node after all its readers. The nodes of a head, one per position, are
-decomposed together.
+Each head node has a gradient G: that of the prediction at its output, summed over the kept edges
+that leave it. Its V inputs split output · G exactly. Moving source j contributes
+v_j = (read at j) · W_V W_O G, so attending by its scores contributes Σ_j A_j v_j; `attention`
+splits the excess over uniform attention over the scores, and so over the parts of queries and keys.
+All readers of a head are in layers above it, so one pass from the top layer down meets every node
+after all its readers. The nodes of a head, one per position, are decomposed together.
 
 Edges are kept from a floor on: `threshold` times the prediction, or times a part of what its direct
-shares add up to before they cancel, if that is larger. Of two tokens that nearly tie, the
-difference is close to nothing, and every edge of the model would carry a large share of it.
+shares add up to before they cancel, if that is larger. The difference of two tokens
+that nearly tie is close to zero, and every edge of the model would carry a large share of it.
 """
 
 import sys
@@ -199,7 +198,7 @@ class Growth:
         explained = attention.explained(self.floor)
         some = [nodes[number] for number in explained]
         for inputs in attention.inputs(explained):
-            kept = self._keep(some, inputs, attention.worth.sink[explained])
+            kept = self._keep(some, inputs, attention.score_weights.sink[explained])
             for number, one in zip(explained, kept, strict=True):
                 left_out[number].append(one)
         self.left_out += [one for each in left_out for one in each]
@@ -261,7 +260,7 @@ class Growth:
         columns: Int[Tensor, " edge"],
         shares: Float[Tensor, " edge"],
     ) -> None:
-        """Add the worth of kept edges, by their numbers, to the head nodes that they leave."""
+        """Add the gradients of kept edges, by their numbers, to the head nodes that they leave."""
         numbers = [number for each in to_heads.values() for number in each]
         gradients = inputs.gradient(into[numbers], columns[numbers])
         slots = [slot for slot, each in enumerate(to_heads.values()) for _ in each]

@@ -1,4 +1,4 @@
-"""Direct logit attribution: what each head and each source wrote straight into a logit.
+"""Direct logit attribution: the direct contribution of each head and each source to a logit.
 
 For the next token at each destination, vocabulary mean removed. A head's share splits further by
 the source position that it was moved from, the logit-effect matrix:
@@ -57,7 +57,7 @@ class DirectAttribution(Record, kind="direct-attribution"):
             (text_column("component"), Column("mean logit", "+.3f")),
             (*rows, ("all", float(self.total.nanmean()))),
             title="direct attribution to the next token, vocabulary mean removed",
-            note=f"remainder {self.remainder:.1e} of the model's own logits",
+            note=f"reconstruction error {self.remainder:.1e} of the model's own logits",
         )
 
 
@@ -164,7 +164,7 @@ def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
 class _NextTokenTarget:
     """The logit explained at each destination, vocabulary mean removed.
 
-    `direction` is its gradient at the final stream, `bias` what the logits' own bias adds, and
+    `direction` is its gradient at the final stream, `bias` the part of the logits' own bias, and
     `known` whether the destination has a next token.
     """
 

@@ -110,7 +110,7 @@ def place_names(
 
     A name that was given comes first, then "last" (the position of the prediction, if it has no
     other name) and "first". Other positions are numbered if all prompts have one length; otherwise
-    nothing says which correspond, and they are "elsewhere".
+    they do not correspond, and are "elsewhere".
     """
     numbered = len(set(zip(lengths, targets, strict=True))) == 1
     found: list[list[str]] = []

@@ -201,7 +201,7 @@ def _check(of: Prediction, rival: int | None, threshold: float, max_nodes: int) 
             "this run was edited, so its scores and writes need not follow from its streams; ask "
             "for the circuit of the unedited run"
         )
-    made = "; ".join(str(edit) for edit in trace.weights.edits if not edit.in_weights)
+    made = "; ".join(str(edit) for edit in trace.weights.edits if edit.value is not None)
     if made:
         raise NotExactError(
             f"the circuit of a model whose edges or patterns were edited ({made}) is not an "

@@ -37,8 +37,8 @@ class CellTerm(Record, kind="cell-term"):
 class ScoreCell(Record, kind="score-cell"):
     """One score, of a destination for a source, as a sum of terms, largest magnitude first.
 
-    `none + q + k + qk = score`, and `rest` is the sum of the terms not listed. `parts` says whether
-    parts are single paths or, in deep models, everything that a lower head wrote.
+    `none + q + k + qk = score`, and `rest` is the sum of the terms not listed. `parts` is
+    "paths" or, in deep models, "writers": everything that a lower head wrote.
     """
 
     head: HeadId
@@ -73,7 +73,7 @@ class ScoreCell(Record, kind="score-cell"):
         return (
             f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
             f"{len(self.terms)} of {self.count:,} terms, the others {self.rest:+.3f}; "
-            f"remainder {self.remainder:.1e}"
+            f"reconstruction error {self.remainder:.1e}"
         )
 
 
@@ -114,7 +114,7 @@ class ScoreSummary(Record, kind="score-summary"):
         shown = min(len(self.terms), self.count)
         note = (
             f"spread: rms within rows, which is what the softmax sees; {shown} of "
-            f"{self.count:,} terms; remainder {self.remainder:.1e}"
+            f"{self.count:,} terms; reconstruction error {self.remainder:.1e}"
         )
         return rows_table((*self.groups, *self.terms), f"{self.head}: terms of its scores", note)
 

@@ -96,7 +96,7 @@ class TopPaths(Record, kind="top-paths"):
             estimate = Estimate.around(ranked.value, ranked.stderr, self.sequences)
             spread = (half_width(estimate),) if several else ()
             rows.append((str(ranked.path), ranked.value, *spread))
-        spread = (Column("± 95 %"),) if several else ()
+        spread = (Column("± 95%"),) if several else ()
         if self.proven:
             proof = "proven: no other path is stronger"
         else:

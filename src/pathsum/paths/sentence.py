@@ -40,7 +40,7 @@ NO_EFFECT = 1e-3
 
 
 def write_sentence(graph: "Graph") -> Sentence:
-    """The part of the strongest head in words: what it adds, where it attends, and why there."""
+    """The part of the strongest head in words: its share, its attention and the reasons for it."""
     heads = [edge for edge in graph.inputs(graph.top) if edge.edge.start.head]
     if not heads or heads[0].share * graph.total <= 0:
         return fill(WORDS["no_head"])
@@ -95,7 +95,7 @@ def _token(graph: "Graph", position: int) -> Span:
 
 
 def _counts(edge: "GraphEdge", graph: "Graph") -> bool:
-    """Whether an edge raises what the prediction is, and cutting it does not show otherwise."""
+    """Whether an edge adds to the prediction, and cutting it changes the prediction."""
     if edge.share * graph.total <= 0:
         return False
     return edge.effect is None or abs(edge.effect) >= NO_EFFECT * abs(graph.total)

@@ -111,7 +111,7 @@ def by_virtual_head(model: Model) -> list[TermSet]:
 
 @dataclass(frozen=True, eq=False)
 class TermSetGain(Record, kind="term-set-gain"):
-    """The loss that one set of terms saves, in nats, with 95 % intervals.
+    """The loss that one set of terms saves, in nats, with 95% intervals.
 
     `alone` is the gain of adding it to the paths of lower order, `given_others` the cost of
     removing it from all paths of its order and lower. The two differ where the effects of terms
@@ -131,7 +131,7 @@ class TermImportance(Record, kind="term-importance"):
 
     `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of a uniform
     guess, `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
-    `gain_estimates` are the same numbers with 95 % intervals; `sets` has the requested splits.
+    `gain_estimates` are the same numbers with 95% intervals; `sets` has the requested splits.
     """
 
     model: str
@@ -166,7 +166,7 @@ class TermImportance(Record, kind="term-importance"):
         ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
         note = (
             "alone: gain when added to the paths of lower order; given others: cost of removing it "
-            "from all paths of its order and lower (with 95 % interval)"
+            "from all paths of its order and lower (with 95% interval)"
         )
         return rows_table(ranked, f"by set of terms, gain in {self.unit}", note)
 
@@ -338,7 +338,7 @@ def _note(
     model: Model, scale: Scales, mlps: MlpOutputs, sequences: int, predictions: int, unit: str
 ) -> str:
     parts = [
-        f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95 % intervals",
+        f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95% intervals",
         "patterns are the run's own",
     ]
     if model.config.logit_cap is not None:

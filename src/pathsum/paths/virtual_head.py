@@ -42,7 +42,7 @@ class TopPairs(Record, kind="virtual-head-tokens"):
         """One row per pair."""
         rows = tuple((pair.source.text, pair.out.text, pair.effect) for pair in self.pairs)
         columns = (token_column("attending to"), token_column("raises"), Column("by", "+.3f"))
-        return Table(columns, rows, title=f"{self.head}: what it does to tokens")
+        return Table(columns, rows, title=f"{self.head}: largest effects on tokens")
 
 
 @dataclass(frozen=True, eq=False)

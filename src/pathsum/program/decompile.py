@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Edge, HeadId, HeadRead, Progress, Side, silent
+from pathsum.base import HeadId, Progress, Side, Site, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
@@ -265,7 +265,7 @@ def _edge_curves(
     snapshots: Sequence[SnapshotMetrics], heads: Sequence[HeadId], writer: HeadId, reader: HeadId
 ) -> list[Curve]:
     row, column = heads.index(writer), heads.index(reader)
-    edge = str(Edge(writer, HeadRead(reader, Side.K)))
+    edge = str(Site(writer, reader, Side.K))
     excess = [Estimate(float(at.k_excess[row, column])) for at in snapshots]
     z = [Estimate(float(at.k_z[row, column])) for at in snapshots]
     largest = [Estimate(float(at.k_excess.nan_to_num(-1.0).max())) for at in snapshots]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base.shapes import Logits, Stream, Tokens
 from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate

@@ -317,7 +317,7 @@ export interface WithoutAnswer {
   loss_after: Matrix;
 }
 
-export interface Part {
+export interface ContextPart {
   value: number;
   stderr: number | null;
   low: number | null;
@@ -338,7 +338,7 @@ export interface Score {
   p: number | null;
   draws: number | null;
   through: string | null;
-  part: Part | null;
+  part: ContextPart | null;
 }
 
 export interface HeadEntry {
@@ -449,7 +449,7 @@ export interface Effect {
   note: string;
 }
 
-export interface Attention {
+export interface TokenAttention {
   head: string;
   token: Token;
   attends_to: Scored[];
@@ -462,7 +462,7 @@ export interface TokenTables {
   version: 1;
   effect: Effect;
   raised_by: Scored[];
-  attention: Attention;
+  attention: TokenAttention;
   note: string;
 }
 
@@ -504,7 +504,7 @@ export interface SkipTrigram {
   evidence: { antecedents: number; followed: number; rate: number; bigram_rate: number; lift: number } | null;
   fires: number | null;
   variants: string[];
-  occurrence: string;
+  occurrence: string | null;
   place: TriplePlace | null;
 }
 
@@ -535,8 +535,8 @@ export interface SkipTrigrams {
 export interface Ablation {
   model: string;
   heads: string[];
-  knockout: "zero" | "mean" | "resample" | "first token";
-  after: "recomputed" | "patterns preserved";
+  knockout: "zero" | "mean" | "resample" | "first_token";
+  after: "recomputed" | "freeze_patterns";
   loss: Estimate;
   loss_without: Estimate;
   cost: Estimate;
@@ -549,8 +549,8 @@ export interface Replacement {
   model: string;
   head: string;
   description: string;
-  knockout: "zero" | "mean" | "resample" | "first token";
-  after: "recomputed" | "patterns preserved";
+  knockout: "zero" | "mean" | "resample" | "first_token";
+  after: "recomputed" | "freeze_patterns";
   loss: Estimate;
   loss_ablated: Estimate;
   loss_replaced: Estimate;
@@ -762,12 +762,12 @@ export interface Dynamics {
   note: string;
 }
 
-export interface Rule {
+export interface ClaimRule {
   quantity: string;
-  unit: string;
   sense: "at least" | "at most";
   holds: number;
   partly: number;
+  unit: string;
   lowest: number | null;
   highest: number | null;
 }
@@ -796,7 +796,7 @@ export interface Outline {
   section: string;
   title: string;
   text: string;
-  rule: Rule;
+  rule: ClaimRule;
   rule_text: string;
   paper_value: string;
   paper_number: number | null;

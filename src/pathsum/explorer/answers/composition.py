@@ -8,7 +8,7 @@ from jaxtyping import Complex
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.base import Edge, HeadId, HeadRead, Path, Progress, Record, Side
+from pathsum.base import HeadId, Path, Progress, Record, Side, Site
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits import (
     Composition,
@@ -70,7 +70,7 @@ class PatchEffectOn:
 class EdgePage(Record, kind="page-edge"):
     """A composed circuit: its spectrum next to the null's, its tokens, and its effect on a run."""
 
-    edge: Edge
+    edge: Site
     weights: VirtualWeights
     eigenvalues: Tensor
     null_eigenvalues: Tensor
@@ -133,7 +133,7 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
     rows = strongest_rows(model, circuit)
     begin(3)
     return EdgePage(
-        edge=Edge(writer, HeadRead(reader, Side(kind))),
+        edge=Site(writer, reader, Side(kind)),
         weights=weights,
         eigenvalues=as_pairs(values),
         null_eigenvalues=as_pairs(scaled_to(null, values)),
@@ -145,11 +145,12 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
 
 
 def _parse_edge(model: Model, name: str) -> tuple[HeadId, HeadId, CompositionKind]:
-    edge = Edge.parse(name[:60])
-    if not isinstance(edge.writer, HeadId) or not isinstance(edge.reader, HeadRead):
+    edge = Site.parse(name[:60])
+    if not isinstance(edge.writer, HeadId) or not isinstance(edge.reader, HeadId):
         raise InputError(f"{edge} does not join two heads; use an edge such as 'L0H7→L1H4.k'")
-    writer, reader = model.head(edge.writer).id, model.head(edge.reader.head).id
-    return writer, reader, edge.reader.side.value
+    writer, reader = model.head(edge.writer).id, model.head(edge.reader).id
+    assert edge.side is not None
+    return writer, reader, edge.side.value
 
 
 def _chance(found: Composition, z: float) -> ChanceCount:

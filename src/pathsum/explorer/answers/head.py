@@ -18,7 +18,7 @@ from pathsum.circuits import (
     token_qk,
 )
 from pathsum.circuits.copying import CopyingNull, HeadCopying
-from pathsum.circuits.qk_ov import Attention, Effect
+from pathsum.circuits.qk_ov import Effect, TokenAttention
 from pathsum.circuits.token_basis import (
     Scored,
     Token,
@@ -63,7 +63,7 @@ class TokenTables(Record, kind="page-token"):
 
     effect: Effect
     raised_by: tuple[Scored, ...]
-    attention: Attention
+    attention: TokenAttention
     note: str
 
 
@@ -219,7 +219,7 @@ TRIPLE_SEQUENCES = 12
 
 _KNOCKOUTS = (
     (Knockout.ZERO, After.RECOMPUTED),
-    (Knockout.ZERO, After.PATTERNS_PRESERVED),
+    (Knockout.ZERO, After.FREEZE_PATTERNS),
     (Knockout.MEAN, After.RECOMPUTED),
     (Knockout.FIRST, After.RECOMPUTED),
 )
@@ -297,17 +297,14 @@ def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
             knockout=knockout,
             after=after,
             from_position=first,
-            start=start,
         )
         for knockout, after in _KNOCKOUTS
     ]
     replacements = [
-        replace_head(model, name, tokens, pattern=pattern, from_position=first, start=start)
+        replace_head(model, name, tokens, pattern=pattern, from_position=first)
         for pattern in IdealPattern
     ]
-    replacements.append(
-        replace_head(model, name, tokens, ov="copying", from_position=first, start=start)
-    )
+    replacements.append(replace_head(model, name, tokens, ov="copying", from_position=first))
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
 
 

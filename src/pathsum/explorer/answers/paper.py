@@ -4,12 +4,11 @@
 by a separate question, so that a page shows the first ones while others are computed.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pathsum.base import Record
-from pathsum.claims.claim import Claim, Outline, Results, Subject, measure, outline, plain_link
+from pathsum.claims.claim import Claim, Outline, Results, Subject, measure, outline
 from pathsum.claims.paper import STATEMENTS, find_statement
 from pathsum.claims.picture import (
     GraphPicture,
@@ -70,9 +69,6 @@ def claim_subject(session: Session, params: ModelParams) -> Subject:
     )
     chosen |= {} if params.step is None else {"step": params.step}
 
-    def make_link(view: str, state: Mapping[str, str | int]) -> str:
-        return plain_link(view, chosen | dict(state))
-
     result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
     return Subject(
         model=session.model(params),
@@ -82,7 +78,7 @@ def claim_subject(session: Session, params: ModelParams) -> Subject:
         step=params.step,
         folder=BUNDLED / opened.path if opened.path in bundled_names() else Path(opened.path),
         is_own=opened in session.models,
-        make_link=make_link,
+        address=chosen,
     )
 
 

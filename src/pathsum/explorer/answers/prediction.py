@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import LogitsRead, Record
+from pathsum.base import LOGITS, Record
 from pathsum.base.errors import HeadError, InputError
 from pathsum.circuits.token_basis import find_token
 from pathsum.explorer.answers.model import piece, shown_piece
@@ -15,7 +15,6 @@ from pathsum.explorer.answers.text import predictions
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Model, Trace
-from pathsum.model.edits import Message
 from pathsum.model.losses import trace_losses
 from pathsum.paths import expand_logits
 from pathsum.paths.circuit import find_circuit
@@ -225,10 +224,10 @@ def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[T
         }
     rest = trace.streams[-1][0, position] - sum(written.values())
     for edit in trace.edits:
-        if not (isinstance(edit, Message) and isinstance(edit.edge.reader, LogitsRead)):
-            continue
-        if edit.destinations is None or bool(edit.destinations[0, position]):
-            written[str(edit.edge.writer)] = edit.written[0, position]
+        site = edit.site
+        if site.reader == LOGITS and {site.at, site.to} <= {None, position}:
+            assert isinstance(edit.value, Tensor)
+            written[str(site.writer)] = edit.value[0, position]
     values = torch.stack([*written.values(), rest]) @ gradient
     values[-1] += bias[0]
     return (*written, "positions and biases"), values

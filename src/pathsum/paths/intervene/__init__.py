@@ -8,5 +8,5 @@ patching      edges and nodes taken from another run, or ablated (`patch`); head
 causal        the effect of every edge, by patching (`causal_effects`)
 patch_sweep   the effect of every node at every position (`patch_sweep`)
 
-Edits are values in `pathsum.model.edits`; `pathsum.model.forward` applies them.
+Edits are values in `pathsum.model.edit`; `pathsum.model.forward` applies them.
 """

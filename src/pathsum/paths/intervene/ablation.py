@@ -1,15 +1,15 @@
 """Ablation: the loss without some heads, and what replaces them (`Knockout`)."""
 
 import enum
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.seeds import seeded
+from pathsum.algebra.rotations import seeded
 from pathsum.base import (
     Progress,
     Record,
@@ -26,8 +26,8 @@ from pathsum.base.estimate import Estimate
 from pathsum.base.head_id import is_pair
 from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
-from pathsum.model.edited import mean_of_runs, mean_values
-from pathsum.model.edits import Attend, Edit, FreezePatterns, HeadOutput
+from pathsum.model.edit import Edit
+from pathsum.model.edited import mean_values
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
     NATS,
@@ -40,9 +40,6 @@ from pathsum.model.losses import (
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.paths.intervene.descriptions import IdealPattern
-
-_KEPT = "_ablation_losses"
-"""The attribute of a shared trace that holds the losses of its ablations."""
 
 
 class Knockout(enum.StrEnum):
@@ -57,19 +54,25 @@ class Knockout(enum.StrEnum):
     ZERO = "zero"
     MEAN = "mean"
     RESAMPLE = "resample"
-    FIRST = "first token"
+    FIRST = "first_token"
 
 
 class After(enum.StrEnum):
     """What is recomputed after the edit.
 
-    `RECOMPUTED`          everything is recomputed: the full ablation
-    `PATTERNS_PRESERVED`  patterns are forced to the unedited run's and the rest is recomputed: what
-                          the head does through values and logits, not through attention
+    `RECOMPUTED`       everything is recomputed: the full ablation
+    `FREEZE_PATTERNS`  patterns are forced to the unedited run's and the rest is recomputed: the
+                       head's effect through values and logits, not through attention
     """
 
     RECOMPUTED = "recomputed"
-    PATTERNS_PRESERVED = "patterns preserved"
+    FREEZE_PATTERNS = "freeze_patterns"
+
+
+AFTER = {
+    After.RECOMPUTED: "everything after it recomputed",
+    After.FREEZE_PATTERNS: "patterns frozen",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +105,7 @@ class Ablation(Record, kind="ablation"):
         counted = "loss" if self.unit == NATS else self.unit
         columns = (text_column(""), *interval_columns(counted, ".4f"))
         note = (
-            f"{self.knockout.value} ablation, everything after {self.after.value}; {self.unit} per "
+            f"{self.knockout.value} ablation, {AFTER[self.after]}; {self.unit} per "
             f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
         )
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
@@ -121,7 +124,6 @@ def ablate(
     metric: MetricName = "loss",
     reference: TextOrTokens | None = None,
     seed: int = 0,
-    start: Trace | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """The loss with and without some heads (one, or several together).
@@ -131,8 +133,7 @@ def ablate(
     `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of wrong
     predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
     `reference` is what `knockout="mean"` averages over, by default the batches themselves; `seed`
-    draws the partners of `knockout="resample"`. Several ablations of one batch can share its trace,
-    `start`.
+    draws the partners of `knockout="resample"`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -145,9 +146,9 @@ def ablate(
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")
     found = find_heads(model, heads)
-    on = Measured.on(model, batches, targets, metric, from_position, start)
-    replaced = KnockoutValue(model, found, knockout, on.batches, reference, seed, start)
-    loss, lost = on.losses(replaced, (replaced,), after, progress, "ablating")
+    on = LossRuns.on(model, batches, targets, metric, from_position)
+    replaced = KnockoutValue(model, found, knockout, on.batches, reference, seed)
+    loss, lost = on.losses(replaced, (replaced.edits,), after, progress, "ablating")
     return Ablation(
         model=model.name,
         heads=found,
@@ -162,20 +163,19 @@ def ablate(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """Batches, their targets, and how predictions are scored from position `first` on.
+Variant: TypeAlias = Callable[[Trace, Tokens], Sequence[Edit]]
+"""The edits of a run, given its trace and the partners that `Knockout.RESAMPLE` draws."""
 
-    `start` is a shared trace of the batches; `next_tokens` is whether the targets are those.
-    """
+
+@dataclass(frozen=True, eq=False)
+class LossRuns:
+    """Batches, their targets, and how predictions are scored from position `first` on."""
 
     model: Model
     batches: TokenBatches
     targets: TokenBatches
     scored: Scored
     first: int
-    start: Trace | None
-    next_tokens: bool
 
     @classmethod
     def on(
@@ -185,28 +185,15 @@ class Measured:
         targets: Int[Tensor, "n pos"] | None,
         metric: MetricName,
         first: int,
-        start: Trace | None,
-    ) -> "Measured":
-        """Parse the batches and the metric, and check that `start` is a run of these batches."""
-        scored = find_metric(metric)
+    ) -> "LossRuns":
+        """Parse the batches, the targets and the metric."""
         batches, wanted = predicted_batches(model, given, targets, first)
-        if start is not None:
-            parts = [part for tokens in batches for part in split_by_memory(model, tokens)]
-            if start.model is not model or start.edits or len(parts) != 1:
-                raise InputError(
-                    "start must be an unedited trace by the same model, of a single batch that "
-                    "fits in memory; leave it out for several batches"
-                )
-            if not torch.equal(start.tokens, parts[0]):
-                raise InputError(
-                    "start is a trace of other tokens; pass the trace of these batches"
-                )
-        return cls(model, batches, wanted, scored, first, start, targets is None)
+        return cls(model, batches, wanted, find_metric(metric), first)
 
     def losses(
         self,
         replaced: "KnockoutValue",
-        variants: "Sequence[Variant]",
+        variants: Sequence[Variant],
         after: After,
         progress: Progress,
         doing: str,
@@ -220,53 +207,15 @@ class Measured:
                 split_by_memory(model, ids) for ids in (tokens, replaced.partners(tokens), wanted)
             )
             for part, partners, answers in zip(*pieces, strict=True):
-                trace = model.trace(part) if self.start is None else self.start
-                for kept, variant in zip(found, (None, *variants), strict=True):
-                    kept.append(self._run(trace, partners, answers, variant, after))
+                trace = model.trace(part)
+                found[0].append(self.scored.of(trace.logits, answers, self.first))
+                counted = slice(self.first, None)
+                for kept, variant in zip(found[1:], variants, strict=True):
+                    edits = (*after_edits(trace, after), *variant(trace, partners))
+                    logits = run_logits(model.weights, part, edits, counted)
+                    kept.append(self.scored.of(logits, answers[:, counted]))
         progress(count, count, doing)
         return tuple(map(SequenceLosses.joined, found))
-
-    def _run(
-        self,
-        trace: Trace,
-        partners: Tokens,
-        answers: Tokens,
-        variant: "Variant | None",
-        after: After,
-    ) -> SequenceLosses:
-        """The losses of one run, or those that another call measured on the same `start`."""
-        known: dict[object, SequenceLosses] = {}
-        if self.start is not None and self.next_tokens and self.scored.unit == NATS:
-            # Cached on the frozen trace, outside its fields: no result of the trace depends on it.
-            known = vars(self.start).setdefault(_KEPT, known)
-        # Before the cache is looked up: descriptions also compare themselves with the run.
-        edits = () if variant is None else variant.edits(trace, partners)
-        same = (None, None) if variant is None else (variant.same_run, after)
-        key = None if variant is not None and variant.same_run is None else (self.first, *same)
-        if key is not None and key in known:
-            return known[key]
-        if variant is None:
-            found = self.scored.of(trace.logits, answers, self.first)
-        else:
-            every, counted = (*edits, *after_edits(trace, after)), slice(self.first, None)
-            logits = run_logits(self.model.weights, trace.tokens, every, trace, counted)
-            found = self.scored.of(logits, answers[:, counted])
-        if key is not None:
-            known[key] = found
-        return found
-
-
-class Variant(Protocol):
-    """What is changed in a run."""
-
-    @property
-    def same_run(self) -> Hashable | None:
-        """Equal for variants that make the same edits of the same run; None for any others."""
-        ...
-
-    def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:
-        """The edits of a run, given the partners that `Knockout.RESAMPLE` draws."""
-        ...
 
 
 def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
@@ -279,8 +228,11 @@ def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[Head
 
 
 def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
-    """Edits that force patterns to those of a run, if they are to be preserved."""
-    return () if after is After.RECOMPUTED else (FreezePatterns(tuple(trace.patterns)),)
+    """Edits that force patterns to those of a run, if they are frozen."""
+    if after is After.RECOMPUTED:
+        return ()
+    heads = [head.id for head in trace.model.heads]
+    return tuple(Edit(Site(head, value="pattern"), trace.pattern(head)) for head in heads)
 
 
 class KnockoutValue:
@@ -294,7 +246,6 @@ class KnockoutValue:
         batches: TokenBatches,
         reference: TextOrTokens | None = None,
         seed: int = 0,
-        start: Trace | None = None,
     ) -> None:
         self.model, self.heads, self.knockout = model, heads, knockout
         self._generator = seeded(seed)
@@ -311,22 +262,11 @@ class KnockoutValue:
         self._means: dict[HeadId, Float[Tensor, " k"]] = {}
         if knockout is Knockout.MEAN:
             sites = {head: Site(head) for head in heads}
-            if reference is None and start is not None:
-                means = mean_of_runs([start], sites)
-                self._means = {head: mean.to(model.weights.W_E) for head, mean in means.items()}
-            else:
-                over = batches
-                if reference is not None:
-                    # Nothing is predicted on it.
-                    over = token_batches(model, reference, targets_given=True)
-                self._means = mean_values(model, over, sites)
-        self._own_mean = reference is None
-
-    @property
-    def same_run(self) -> Hashable | None:
-        """Its heads and what replaces them, unless that is drawn or comes from other text."""
-        repeats = self.knockout is not Knockout.RESAMPLE and self._own_mean
-        return (self.heads, self.knockout) if repeats else None
+            # Nothing is predicted on a reference.
+            over = batches
+            if reference is not None:
+                over = token_batches(model, reference, targets_given=True)
+            self._means = mean_values(model, over, sites)
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence another one of the batch, drawn at random."""
@@ -341,16 +281,15 @@ class KnockoutValue:
         """The edits that ablate the heads in a run."""
         if self.knockout is Knockout.FIRST:
             first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
-            return tuple(Attend(head, first) for head in self.heads)
+            return tuple(Edit(Site(head, value="pattern"), first) for head in self.heads)
         other = self.model.trace(partners) if self.knockout is Knockout.RESAMPLE else trace
-        shape = *trace.tokens.shape, self.model.config.d_head
         edits: list[Edit] = []
         for head in self.heads:
             if self.knockout is Knockout.ZERO:
-                z = trace.streams[head.layer].new_zeros(shape)
+                z = trace.streams[head.layer].new_zeros(self.model.config.d_head)
             elif self.knockout is Knockout.MEAN:
-                z = self._means[head].expand(shape)
+                z = self._means[head]
             else:
                 z = other.head_z(head)
-            edits.append(HeadOutput(head, z))
+            edits.append(Edit(Site(head, value="z"), z))
         return tuple(edits)

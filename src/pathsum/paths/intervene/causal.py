@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import (
+    LOGITS,
     Column,
-    Edge,
     HeadId,
     HeadName,
-    HeadRead,
-    LogitsRead,
-    MlpRead,
     Progress,
-    Reader,
     Record,
     Side,
+    Site,
+    SiteName,
+    Source,
     Table,
     interval_columns,
     silent,
@@ -33,18 +32,19 @@ from pathsum.base import (
     token_column,
 )
 from pathsum.base.arguments import checked
+from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace, trace_run
-from pathsum.model.edits import Edit, ReadShift
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import find_site, writers_below
 from pathsum.paths.intervene.patching import check_runs, patch
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
-# Entries of the residual streams of runs that are computed together: 16 MB in float32.
-RUN_TOGETHER = 1 << 22
+BYTES_PER_NUMBER = 16
+"""Memory of a run per number in its residual stream: the stream and what is computed from it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class EdgeEffect:
     has None.
     """
 
-    edge: Edge
+    edge: Site
     effect: Estimate
     frozen: float | None = None
 
@@ -75,13 +75,15 @@ class CausalEffects(Record, kind="causal-effects"):
     value_other: Estimate
     effects: tuple[EdgeEffect, ...]
 
-    def __getitem__(self, edge: Any) -> float:
+    def __getitem__(self, edge: SiteName) -> float:
         """The effect of an edge, as `effects["L0H0", "L1H0", "k"]`."""
         return self.edge(edge).effect.value
 
-    def edge(self, edge: Any) -> EdgeEffect:
+    def edge(self, edge: SiteName) -> EdgeEffect:
         """The effect of an edge with its interval and its frozen share."""
-        wanted = Edge.parse(edge)
+        wanted = Site.parse(edge)
+        if not wanted.is_edge:
+            raise InputError(f"{str(wanted)!r} is not an edge; use a name such as 'L0H7→L1H4.k'")
         for found in self.effects:
             if found.edge == wanted:
                 return found
@@ -144,27 +146,29 @@ def causal_effects(
     predicts); `metric` is instead a function of the logits that returns one number per sequence.
     `into` keeps only edges into some heads; by default edges into all heads, MLPs and the logits
     are measured, whose number grows with the square of the number of heads. All edges into one read
-    run together: layers below it, positions before the first that differs, and the other heads of
-    its layer are computed once.
+    run together, and the layers below it are computed once.
     """
     check_runs(trace, other)
     trace, other = same_batch(trace, other)
     measure = find_measure(trace, metric, position, token, versus)
     value, value_other = measure.of(trace), measure.of(other)
     edges = list(edges_of(trace.model, into))
-    trace, other = as_far_as_needed(trace, other, measure)
-    writers = dict.fromkeys(edge.writer for edge in edges)
-    changes = {writer: other.written(writer) - trace.written(writer) for writer in writers}
-    by_reader: dict[Reader, list[Edge]] = {}
+    trace, other = truncate_runs(trace, other, measure)
+    writes, batch = Writes.of(other), measure.batch
+    by_reader: dict[Site, list[Site]] = {}
     for edge in edges:
-        by_reader.setdefault(edge.reader, []).append(edge)
-    found: dict[Edge, Estimate] = {}
-    for reader, group in by_reader.items():
-        for part in _parts(trace, group):
+        by_reader.setdefault(edge.read, []).append(edge)
+    bytes_each = trace.tokens.numel() * trace.model.config.d_model * BYTES_PER_NUMBER
+    found: dict[Site, Estimate] = {}
+    for group in by_reader.values():
+        for part in batched(group, bytes_each):
             progress(len(found), len(edges), "patching edges")
-            change = torch.cat([changes[edge.writer] for edge in part])
-            changed = (change != 0).any(-1)
-            after = patched_values(trace, measure, [ReadShift(reader, change)], changed)
+            edits = [
+                Edit(edge, writes, copy * batch + row)
+                for copy, edge in enumerate(part)
+                for row in range(batch)
+            ]
+            after = patched_values(trace, measure, edits, len(part))
             for edge, values in zip(part, after, strict=True):
                 found[edge] = mean_estimate(value - values)
     progress(len(edges), len(edges), "patching edges")
@@ -178,26 +182,15 @@ def causal_effects(
 
 
 def patched_values(
-    trace: Trace, measure: Measure, edits: Sequence[Edit], changed: Bool[Tensor, "sequence pos"]
-) -> Float[Tensor, "run batch"]:
-    """The measure in edited copies of a run, as many as the batch of `changed` holds.
-
-    `changed` says which positions the edits may change; later ones follow from them.
-    """
-    runs = len(changed) // measure.batch
-    tokens = trace.tokens.repeat(runs, 1)
-    positions = None if measure.positions is None else measure.positions.repeat(runs)
-    # An edited run keeps its edits, and its layers cannot be taken over.
-    start = None if trace.edits else trace
-    places = changed.any(0).nonzero()
-    first = int(places[0]) if len(places) else changed.shape[1] - 1
-    first = first if positions is None else min(first, int(positions.min()))
+    trace: Trace, measure: Measure, edits: Sequence[Edit], copies: int
+) -> Float[Tensor, "copy batch"]:
+    """The measure in copies of a run, each with its own edits (`Edit.sequence`)."""
+    positions = None if measure.positions is None else measure.positions.repeat(copies)
     every = (*trace.edits, *edits)
-    logits = run_logits(trace.weights, tokens, every, start, positions, from_position=first)
-    return measure.of_each(logits)
+    return measure.of_each(run_logits(trace.weights, trace.tokens, every, positions, copies))
 
 
-def as_far_as_needed(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, Trace]:
+def truncate_runs(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, Trace]:
     """Both runs up to the last position that is measured; edited runs stay as they are."""
     if measure.positions is None or trace.edits or other.edits:
         return trace, other
@@ -211,15 +204,7 @@ def as_far_as_needed(trace: Trace, other: Trace, measure: Measure) -> tuple[Trac
     )
 
 
-def _parts(trace: Trace, edges: list[Edge]) -> Iterable[list[Edge]]:
-    """Edges in groups that are run in one batch; one at a time if the trace has edits."""
-    batch, length = trace.tokens.shape
-    size = max(1, RUN_TOGETHER // (batch * length * trace.model.config.d_model))
-    size = 1 if trace.edits else size
-    return (edges[at : at + size] for at in range(0, len(edges), size))
-
-
-def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[Edge]:
+def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[Site]:
     """Every edge of a model, or those into some heads, from the bottom up."""
     config = model.config
     chosen = None if into is None else {model.head(name).id for name in into}
@@ -229,13 +214,13 @@ def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[E
         for head in heads:
             if chosen is None or head in chosen:
                 for writer in below:
-                    yield from (Edge(writer, HeadRead(head, side)) for side in Side)
+                    yield from (Site(writer, head, side) for side in Side)
         if config.mlp != "none" and chosen is None:
             read = below if config.block == "parallel" else [*below, *heads]
-            yield from (Edge(writer, MlpRead(layer)) for writer in read)
+            yield from (Site(writer, Source("mlp", layer)) for writer in read)
     if chosen is None:
         every = writers_below(config, config.n_layers)
-        yield from (Edge(writer, LogitsRead()) for writer in every)
+        yield from (Site(writer, LOGITS) for writer in every)
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,10 +317,10 @@ def same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
     """Both runs with as many sequences as the larger has."""
     size = max(len(trace.tokens), len(other.tokens))
 
-    def widened(run: Trace) -> Trace:
+    def expand_batch(run: Trace) -> Trace:
         if len(run.tokens) == size:
             return run
         tokens = run.tokens.expand(size, -1)
         return trace_run(run.model, tokens, run.edits, lengths=run.lengths)
 
-    return widened(trace), widened(other)
+    return expand_batch(trace), expand_batch(other)

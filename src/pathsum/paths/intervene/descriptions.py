@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import eig, pinv, qr
-from pathsum.base import Part, PartName, parse_option
+from pathsum.base import LOGITS, Part, PartName, Site, Source, parse_option
+from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.base.shapes import HeadPattern, Tokens
+from pathsum.base.shapes import HeadPattern, Logits, Tokens
 from pathsum.circuits.qk_ov import token_ov
-from pathsum.model import Head, HeadId, Model, Trace
-from pathsum.model.edits import TableToLogits
-from pathsum.model.folding import unembed_through
-from pathsum.model.transformer import head_pattern
+from pathsum.model import Head, HeadId, Trace, transformer
+from pathsum.model.edit import Edit
+from pathsum.model.folding import bias_in_z, unembed_through
 
 
 class IdealPattern(enum.StrEnum):
@@ -163,7 +163,7 @@ def described_pattern(trace: Trace, head: HeadId, described: PatternDescription)
     if isinstance(described, IdealPattern):
         return described.of(trace.tokens, trace.logits.dtype)
     scores = trace.scores(head).term(described.query, described.key)
-    return head_pattern(trace.weights, head, scores)
+    return transformer.head_pattern(trace.weights, head, scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,24 +204,109 @@ def copying_projector(head: Head) -> CopyingProjector:
     return CopyingProjector(matrix, int(kept.sum()), len(small), share)
 
 
-def top_token_table(model: Model, head: Head, tokens: Tokens, count: int) -> TableToLogits:
-    """The rows of the head's table that these tokens need."""
-    if count > model.config.d_vocab:
-        raise InputError(
-            f"TopTokens({count}) keeps more than the vocabulary of {model.config.d_vocab} tokens; "
-            "use a smaller count"
+def keep_copying_part(head: Head, matrix: Float[Tensor, "k k"]) -> list[Edit]:
+    """Edits that project a head's z; the part that its biases add stays as it is."""
+    layer, seen = head.model.weights.layers[head.id.layer], list[Tensor]()
+
+    def project(z: Tensor) -> Tensor:
+        bias = bias_in_z(layer, head.id.head, seen.pop())
+        return (z - bias) @ matrix + bias
+
+    return [
+        Edit(Site(head.id, value="pattern"), seen.append),
+        Edit(Site(head.id, value="z"), project),
+    ]
+
+
+class TopTokenTable:
+    """A head's OV as a table of its source tokens, in place of its direct effect on the logits.
+
+    The head writes nothing that later components read, except for its biases. Its write still
+    belongs to the stream whose size the final normalization measures, so the scale is that of the
+    whole.
+    """
+
+    def __init__(self, head: Head, tokens: Tokens, count: int) -> None:
+        model = head.model
+        if count > model.config.d_vocab:
+            raise InputError(
+                f"TopTokens({count}) keeps more than the vocabulary of {model.config.d_vocab} "
+                "tokens; use a smaller count"
+            )
+        # Scales of the run's reads multiply the rows later, so rows come before normalization.
+        ids, self.rows = tokens.unique(return_inverse=True)
+        values_of_ids = model.weights.W_E[ids] @ head.W_V
+        effects = unembed_through(model.weights, head.W_O)
+        raised: list[Tensor] = []
+        values: list[Tensor] = []
+        for block in values_of_ids.split(batch_size(4 * model.config.d_vocab)):
+            best = (block @ effects).topk(count, dim=-1)
+            raised.append(best.indices)
+            values.append(best.values)
+        self.head, self.raised, self.values = head, torch.cat(raised), torch.cat(values)
+
+    def edits(self) -> list[Edit]:
+        """The edits of a run on these tokens."""
+        head, weights = self.head.id, self.head.model.weights
+        config, layer = weights.config, weights.layers[head.layer]
+        seen: dict[str, Tensor] = {}
+        z: list[Tensor] = []
+
+        def read(stream: Tensor) -> None:
+            seen["scale"] = transformer.attention_read(config, layer, stream)[1]
+
+        def attend(pattern: Tensor) -> None:
+            seen["pattern"] = pattern
+
+        def write(written: Tensor) -> Tensor:
+            # The norm after the heads, if there is one, measures what all of them write.
+            scale = transformer.write(config, layer, torch.stack(z, 1))[1][..., None]
+            bias = bias_in_z(layer, head.head, seen["pattern"]) @ layer.W_O[head.head] * scale
+            bias = bias.expand_as(written)
+            seen["attended"] = seen["pattern"] * seen["scale"][:, None] * scale
+            seen["written"] = written - bias
+            return bias
+
+        def finish(stream: Tensor) -> Tensor:
+            whole = stream + seen["written"]
+            seen["final"] = transformer.normalize(config, whole, None, None)[1]
+            return whole
+
+        def raise_logits(logits: Tensor) -> Tensor:
+            direct = unembed_through(weights, seen["written"])
+            table = self.look_up(seen["attended"], logits.shape[-1])
+            return logits + seen["final"][..., None] * (table - direct)
+
+        last = Source("residual", config.n_layers)
+        return [
+            Edit(Site(Source("residual", head.layer)), read),
+            Edit(Site(head, value="pattern"), attend),
+            *(
+                Edit(Site(HeadId(head.layer, one), value="z"), z.append)
+                for one in range(config.n_heads)
+            ),
+            Edit(Site(head), write),
+            Edit(Site(last), finish),
+            Edit(Site(LOGITS, value="pre"), raise_logits),
+        ]
+
+    def look_up(self, attended: HeadPattern, vocab: int) -> Logits:
+        """Σ_src attended[dest, src] · table[token at src], [batch, dest, vocab]."""
+        count, n = self.raised.shape
+        places = torch.arange(count, device=self.raised.device).repeat_interleave(n)
+        # Transposed: a sparse matrix multiplies from the left.
+        table = torch.sparse_coo_tensor(
+            torch.stack((self.raised.reshape(-1), places)),
+            self.values.reshape(-1),
+            size=(vocab, count),
+            check_invariants=True,
         )
-    # Scales of this run's reads multiply the rows later, so rows are taken before normalization.
-    ids, rows = tokens.unique(return_inverse=True)
-    values_of_ids = model.weights.W_E[ids] @ head.W_V
-    effects = unembed_through(model.weights, head.W_O)
-    raised: list[Tensor] = []
-    values: list[Tensor] = []
-    for block in values_of_ids.split(max(1, (1 << 25) // model.config.d_vocab)):
-        best = (block @ effects).topk(count, dim=-1)
-        raised.append(best.indices)
-        values.append(best.values)
-    return TableToLogits(head.id, rows, torch.cat(raised), torch.cat(values))
+        batch, dest, _ = attended.shape
+        by_row = attended.new_zeros(batch, dest, count)
+        rows = self.rows[:, None, :].expand_as(attended)
+        by_row.scatter_add_(-1, rows, attended)
+        raised = torch.sparse.mm(table, by_row.reshape(batch * dest, count).T.contiguous())
+        return raised.T.reshape(batch, dest, -1)
 
 
 def _real_basis(vectors: Tensor, values: Tensor) -> Float[Tensor, "k q"]:

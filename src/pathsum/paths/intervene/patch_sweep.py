@@ -6,9 +6,10 @@ what the ablation of that node there does to it.
 """
 
 import enum
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -24,6 +25,7 @@ from pathsum.base import (
     Writer,
     interval_columns,
     is_number,
+    parse_choice,
     parse_option,
     silent,
     text_column,
@@ -34,14 +36,14 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.table import Cell
 from pathsum.model import HeadId, Model, Trace
-from pathsum.model.edits import Edit, HeadOutput, SourceOutput
+from pathsum.model.edit import Edit
 from pathsum.model.sequences import OneSequence
 from pathsum.model.sites import find_site
-from pathsum.paths.intervene.causal import as_far_as_needed, patched_values, same_batch
+from pathsum.paths.intervene.causal import patched_values, same_batch, truncate_runs
 from pathsum.paths.intervene.patching import check_runs, find_replacement
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
-# Tokens run together: enough for an efficient matrix product, and little is computed in vain.
+# Tokens run together: enough for an efficient matrix product, and little wasted work.
 _TOKENS_TOGETHER = 1024
 
 
@@ -56,15 +58,8 @@ class PatchInto(enum.StrEnum):
     CLEAN = "clean"
 
 
-class AblateBy(enum.StrEnum):
-    """The replacement for a node in a sweep without another run.
-
-    `ZERO`  nothing
-    `MEAN`  its mean over all positions and sequences of the run
-    """
-
-    ZERO = "zero"
-    MEAN = "mean"
+AblateBy: TypeAlias = Literal["zero", "mean"]
+"""The replacement for a node in a sweep without another run: zero, or its mean over the run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +149,7 @@ class PatchSweep(Record, kind="patch-sweep"):
     def _what_was_done(self) -> str:
         clean, count = f"{self.metric}: {self.clean.format('.4f')}", f"{self.sequences} sequences"
         if self.by is not None or self.corrupted is None:
-            other = "zero" if self.by is AblateBy.ZERO else "its mean"
+            other = "zero" if self.by == "zero" else "its mean"
             return (
                 f"{clean} ({count})\nreplaced one at a time by {other}; share 1 takes the number "
                 "to 0"
@@ -183,7 +178,7 @@ def patch_sweep(
     clean: OneSequence | Sequence[OneSequence],
     corrupted: OneSequence | Sequence[OneSequence] | None = None,
     *,
-    by: AblateBy | str | None = None,
+    by: str | None = None,
     metric: Metric | None = None,
     position: PositionName | None = None,
     token: TokenName | None = None,
@@ -208,9 +203,8 @@ def patch_sweep(
     >>> sorted(site for site, effect in sweep.top(2))  # a, moved to b; and b, copied to the end
     ['L0H0@2', 'L1H0@5']
 
-    Everything else is recomputed after a patch. Layers below the node and positions before it are
-    taken from the unpatched run, and nodes of a layer are run together, so a sweep costs a fraction
-    of one run per cell.
+    Everything else is recomputed after a patch. Nodes of a layer are run together, and the layers
+    below them are computed once.
     """
     into, by = _parse_kind(corrupted is not None, by, into)
     here = model.trace(clean)
@@ -220,7 +214,7 @@ def patch_sweep(
     measure = find_measure(runs[0], metric, position, token, versus)
     values = [measure.of(run) for run in runs]
     base_at = 1 if into is PatchInto.CORRUPTED else 0
-    base, source = as_far_as_needed(runs[base_at], runs[1 - base_at], measure)
+    base, source = truncate_runs(runs[base_at], runs[1 - base_at], measure)
     found = _find_nodes(model, nodes)
     length, first = base.tokens.shape[1], 0
     if by is None:
@@ -232,7 +226,7 @@ def patch_sweep(
         if by is None:
             return find_replacement(base, Site(node), source)
         # A mean is over the whole text, even if the number is measured in the middle of it.
-        return find_replacement(runs[0], Site(node), by.value)[:, :length]
+        return find_replacement(runs[0], Site(node), by)[:, :length]
 
     after = _sweep(base, replacement, measure, found, first, progress)
     effects = torch.zeros_like(after)
@@ -263,7 +257,7 @@ def _sweep(
 
 
 def _parse_kind(
-    has_other: bool, by: AblateBy | str | None, into: PatchInto | str | None
+    has_other: bool, by: str | None, into: PatchInto | str | None
 ) -> tuple[PatchInto, AblateBy | None]:
     """The run that is patched, and how nodes are ablated if there is no other run."""
     patched = None if into is None else parse_option(PatchInto, into, "into")
@@ -276,7 +270,8 @@ def _parse_kind(
         return patched or PatchInto.CORRUPTED, None
     if patched is not None:
         raise InputError("into says which of two runs is patched; leave it out with by=")
-    return PatchInto.CLEAN, parse_option(AblateBy, by, "by")
+    choice = parse_choice(("zero", "mean"), by, "by")
+    return PatchInto.CLEAN, "zero" if choice == "zero" else "mean"
 
 
 def _result(
@@ -319,14 +314,15 @@ def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
         return [head.id for head in model.heads]
     sites = [find_site(model, name) for name in ([nodes] if isinstance(nodes, str) else nodes)]
     for site in sites:
-        if site.reader is not None or site.written_at is not None:
+        if site.reader is not None or site.at is not None:
             raise InputError(
                 f"{site} is not a node; a sweep goes over all positions of nodes such as 'L0H7', "
                 "'mlp0' and 'embed'; use trace.patch for a single edge or position"
             )
     if not sites:
         raise InputError("no nodes were given; name at least one, or leave nodes out for all heads")
-    return list(dict.fromkeys(site.writer for site in sites))
+    found = dict.fromkeys(site.writer for site in sites)
+    return [writer for writer in found if isinstance(writer, HeadId | Source)]
 
 
 def _parts(base: Trace, nodes: Sequence[Writer], first: int) -> Iterator[tuple[list[int], range]]:
@@ -339,12 +335,9 @@ def _parts(base: Trace, nodes: Sequence[Writer], first: int) -> Iterator[tuple[l
         groups.setdefault((node.layer, isinstance(node, HeadId)), []).append(number)
     batch, length = base.tokens.shape
     for numbers in groups.values():
-        at = first
-        while at < length:
-            cost = len(numbers) * batch * (length - at)
-            count = min(length - at, max(1, _TOKENS_TOGETHER // cost))
-            yield numbers, range(at, at + count)
-            at += count
+        count = max(1, _TOKENS_TOGETHER // (len(numbers) * batch * length))
+        for at in range(first, length, count):
+            yield numbers, range(at, min(at + count, length))
 
 
 def _patched(
@@ -355,21 +348,14 @@ def _patched(
     places: range,
 ) -> Float[Tensor, "run batch"]:
     """The measure with each node patched at each place: all nodes at the first place, and so on."""
-    batch, length = base.tokens.shape
-    runs = len(places) * len(nodes)
-    device = base.tokens.device
-    edits: list[Edit] = []
-    changed = torch.zeros(runs * batch, length, dtype=torch.bool, device=device)
-    for number, node in enumerate(nodes):
-        where = torch.zeros(len(places), len(nodes), batch, length, dtype=torch.bool, device=device)
-        for at, place in enumerate(places):
-            where[at, number, :, place] = True
-        mask = where.view(runs * batch, length)
-        changed |= mask
-        given = replacement(node).repeat(runs, 1, 1)
-        if isinstance(node, HeadId):
-            edits.append(HeadOutput(node, given, mask))
-        else:
-            assert isinstance(node, Source)
-            edits.append(SourceOutput(node, given, mask))
-    return patched_values(base, measure, edits, changed)
+    batch, given = len(base.tokens), {node: replacement(node) for node in nodes}
+    sequences = itertools.product(places, nodes, range(batch))
+    edits = [
+        Edit(
+            Site(node, at=place, value="z" if isinstance(node, HeadId) else None),
+            given[node][row : row + 1] if len(given[node]) > 1 else given[node],
+            sequence,
+        )
+        for sequence, (place, node, row) in enumerate(sequences)
+    ]
+    return patched_values(base, measure, edits, len(places) * len(nodes))

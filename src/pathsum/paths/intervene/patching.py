@@ -13,33 +13,21 @@ other run's output. Positions restrict a patch: `L0H7@4` exchanges what L0H7 wri
 `L0H7@4→L1H4@9.k` what L1H4, computing its destination 9, sees of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
-from pathsum.base import (
-    Edge,
-    HeadId,
-    HeadRead,
-    LogitsRead,
-    Node,
-    NodeEdge,
-    Site,
-    Source,
-    Writer,
-    parse_choice,
-)
+from pathsum.base import HeadId, Part, Side, Site, SiteName, parse_choice
 from pathsum.base.errors import InputError, NotExactError, PathError
-from pathsum.base.path import split_arrows
 from pathsum.base.shapes import HeadPattern
-from pathsum.model import Trace, trace_run
-from pathsum.model.edit_plan import EditedReads, Plan
-from pathsum.model.edits import Edit, HeadOutput, Message, SourceOutput
+from pathsum.model import Recording, Trace, trace_run, transformer
+from pathsum.model.edit import Edit
 from pathsum.model.sequences import require_position
 from pathsum.model.sites import find_site, site_value
+from pathsum.model.weights import layer_of_one_head
 
 
 def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
@@ -59,45 +47,61 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
     together: each stands in for what its writer wrote in the patched run. The result is a trace
     that raises NotExactError for what the edits make untrue.
     """
-    parsed = tuple(patch_edit(trace, name, value) for name, value in edits.items())
-    start = None if trace.edits else trace
-    return trace_run(trace.model, trace.tokens, (*trace.edits, *parsed), start, trace.lengths)
+    parsed = [edit for name, value in edits.items() for edit in patch_edits(trace, name, value)]
+    record = Recording.RESIDUAL if trace.recorded_logits is None else Recording.ALL
+    every = (*trace.edits, *parsed)
+    return trace_run(trace.model, trace.tokens, every, trace.lengths, record=record)
 
 
-def patched_pattern(trace: Trace, edge: Edge, other: Trace) -> HeadPattern:
+def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:
     """The pattern of the head that reads an edge, if the edge carries what it does in `other`.
 
-    The same as in `trace.patch({edge: other})`, without running the layers above the head.
+    The same as in `trace.patch({edge: other})`, without running the other heads and layers.
     """
-    assert isinstance(edge.reader, HeadRead)
-    head = edge.reader.head
+    head, writer = edge.reader, edge.writer
+    assert isinstance(head, HeadId)
+    assert writer is not None
+    assert not isinstance(writer, Part)
     if trace.edits or trace.weights.edits:
         return patch(trace, {edge: other}).pattern(head)
-    reads = EditedReads(trace.model.config, Plan.of((patch_edit(trace, edge, other),)))
-    reads.written[edge.writer] = trace.written(edge.writer)
-    layer = trace.weights.layers[head.layer]
-    return reads.pattern(head, layer, trace.streams[head.layer], trace.patterns[head.layer])
+    config, layer = trace.model.config, trace.weights.layers[head.layer]
+    stream = trace.streams[head.layer]
+    changed = stream + other.written(writer) - trace.written(writer)
+    query, key = (
+        transformer.head_read(
+            config, layer, head.head, side, changed if side is edge.side else stream
+        )
+        for side in (Side.Q, Side.K)
+    )
+    alone = layer_of_one_head(config, layer, head.head)
+    return transformer.attend(config, alone, query[:, None], key[:, None])[:, 0]
 
 
-def patch_edit(trace: Trace, name: Any, value: Any) -> Edit:
-    """The edit that a name and what replaces it mean in a run."""
+def patch_edits(trace: Trace, name: SiteName, value: Any) -> Iterator[Edit]:
+    """The edits of a run that a name and what replaces it mean."""
     site = find_site(trace.model, name)
     written = find_replacement(trace, site, value)
-    at, read_at = (position_mask(trace, where) for where in (site.written_at, site.read_at))
-    if site.edge is not None:
-        return Message(site.edge, written, read_at, at)
-    if isinstance(site.writer, HeadId):
-        return HeadOutput(site.writer, written, at)
-    return SourceOutput(site.writer, written, at)
+    if site.head is not None:
+        # A head is replaced before W_O.
+        site = replace(site, value="z")
+    if site.at is None and site.to is None:
+        yield Edit(site, written)
+        return
+    lengths = trace.lengths.tolist()
+    for position in (site.at, site.to):
+        if position is not None:
+            require_position(position, min(lengths), of="the shortest sequence")
+    if len(set(lengths)) == 1 or min(p for p in (site.at, site.to) if p is not None) >= 0:
+        yield Edit(_placed(site, lengths[0]), written)
+        return
+    for sequence, length in enumerate(lengths):
+        yield Edit(_placed(site, length), written, sequence)
 
 
-def position_mask(trace: Trace, position: int | None) -> Bool[Tensor, "batch pos"] | None:
-    """A mask of one position per sequence; negative ones count from the sequence's end."""
-    if position is None:
-        return None
-    require_position(position, int(trace.lengths.min()), of="the shortest sequence")
-    places = torch.arange(trace.tokens.shape[1], device=trace.tokens.device)
-    return places == (position % trace.lengths)[:, None]
+def _placed(site: Site, length: int) -> Site:
+    """A site whose negative positions are counted from the end of a sequence."""
+    at, to = (None if one is None else one % length for one in (site.at, site.to))
+    return replace(site, at=at, to=to)
 
 
 def find_replacement(trace: Trace, site: Site, value: Any) -> Tensor:
@@ -177,35 +181,17 @@ def without(trace: Trace, names: Sequence[str]) -> Trace:
 
 def parse_switch(trace: Trace, name: str) -> Site:
     """The site that a name switches off; raises an error if the run does not have it."""
-    if "@" not in name:
-        return find_site(trace.model, name)
-    if len(split_arrows(name)) == 1:
-        node = Node.parse(name)
-        _check_position(trace, node)
-        if node.head is None:
-            raise PathError(f"{name!r} is not a head; at single positions only heads have a switch")
-        trace.model.head(node.head)
-        return find_site(trace.model, node)
-    edge = NodeEdge.parse(name)
-    _check_position(trace, edge.writer)
-    _check_position(trace, edge.reader)
+    site, length = Site.parse(name), int(trace.lengths[0])
+    if isinstance(site.writer, Part):
+        raise PathError(
+            f"{site} cannot be cut: positions and biases are part of the read itself; cut the "
+            "output of a head, of 'embed' or of an MLP"
+        )
+    for node in (site.start, site.end) if site.is_edge else (site,):
+        if node.at is not None and not 0 <= node.at < length:
+            raise InputError(f"{node} is out of range: the text has positions 0 to {length - 1}")
+    if site.at is not None and not site.is_edge and site.head is None:
+        raise PathError(f"{name!r} is not a head; at single positions only heads have a switch")
     # The same edge without positions has the same reasons not to exist.
-    head = edge.reader.head
-    find_site(trace.model, Edge(_writer(edge), HeadRead(head, edge.side) if head else LogitsRead()))
-    return find_site(trace.model, edge)
-
-
-def _writer(edge: NodeEdge) -> Writer:
-    component = edge.writer.component
-    if isinstance(component, HeadId | Source):
-        return component
-    raise PathError(
-        f"{edge} cannot be cut: positions and biases are part of the read itself; cut what a head, "
-        "'embed' or an MLP wrote"
-    )
-
-
-def _check_position(trace: Trace, node: Node) -> None:
-    length = int(trace.lengths[0])
-    if node.position >= length:
-        raise InputError(f"{node} is out of range: the text has positions 0 to {length - 1}")
+    find_site(trace.model, site.without_positions)
+    return find_site(trace.model, site)

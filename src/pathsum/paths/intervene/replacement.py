@@ -9,7 +9,6 @@ tested by running the model with the description instead of the head:
 better than ablating the head.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from jaxtyping import Int
@@ -18,6 +17,7 @@ from torch import Tensor
 from pathsum.base import (
     Progress,
     Record,
+    Site,
     Table,
     interval_columns,
     parse_option,
@@ -29,10 +29,10 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, ratio
 from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
-from pathsum.model.edits import Attend, Edit, KeepPart
+from pathsum.model.edit import Edit
 from pathsum.model.losses import NATS, OWN_METRIC, MetricName, SequenceLosses
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.intervene.ablation import After, Knockout, KnockoutValue, Measured
+from pathsum.paths.intervene.ablation import AFTER, After, Knockout, KnockoutValue, LossRuns
 from pathsum.paths.intervene.descriptions import (
     CopyingPart,
     CopyingProjector,
@@ -40,12 +40,13 @@ from pathsum.paths.intervene.descriptions import (
     OvDescription,
     PatternDescription,
     TopTokens,
+    TopTokenTable,
     copying_projector,
     described_pattern,
+    keep_copying_part,
     overlap,
     parse_ov,
     parse_pattern,
-    top_token_table,
 )
 
 # A smaller cost, in nats or errors per prediction, is rounding error: too small to divide by. That
@@ -92,7 +93,7 @@ class Replacement(Record, kind="replacement"):
         if self.share is not None:
             rows.append(("share of the cost recovered", *self.share.with_interval))
         notes = [
-            f"{self.knockout.value} ablation, everything after {self.after.value}",
+            f"{self.knockout.value} ablation, {AFTER[self.after]}",
             f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95 %",
             ""
             if self.overlap is None
@@ -120,15 +121,14 @@ def replace(
     metric: MetricName = "loss",
     reference: TextOrTokens | None = None,
     seed: int = 0,
-    start: Trace | None = None,
     progress: Progress = silent,
 ) -> Replacement:
     """Replace a head by a description and measure the share of its ablation cost it recovers.
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
     `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. What is not described stays the head's own.
-    `knockout`, `after`, `reference` and `seed` define the ablation, `from_position`, `targets` and
-    `metric` what is predicted and counted, and `start` is a run to share, as for `ablate`.
+    `knockout`, `after`, `reference` and `seed` define the ablation; `from_position`, `targets` and
+    `metric` define the predictions and their score, as for `ablate`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -143,11 +143,9 @@ def replace(
     described = _Described(
         model, model.head(head).id, parse_pattern(pattern), parse_ov(ov), from_position
     )
-    on = Measured.on(model, batches, targets, metric, from_position, start)
-    ablated_by = KnockoutValue(
-        model, (described.head,), knockout, on.batches, reference, seed, start
-    )
-    variants = (ablated_by, described)
+    on = LossRuns.on(model, batches, targets, metric, from_position)
+    ablated_by = KnockoutValue(model, (described.head,), knockout, on.batches, reference, seed)
+    variants = (ablated_by.edits, described.edits)
     plain, ablated, replaced = on.losses(ablated_by, variants, after, progress, "replacing")
     share, why = recovered_share(described.head, plain, ablated, replaced, on.scored.unit)
     return Replacement(
@@ -196,26 +194,20 @@ class _Described:
         how = self.pattern.description if isinstance(self.pattern, IdealPattern) else self.pattern
         return " with ".join(str(part) for part in (how, self.ov) if part is not None)
 
-    @property
-    def same_run(self) -> Hashable | None:
-        """That of an ablation that does the same: to attend to the first token only."""
-        rests = self.pattern is IdealPattern.FIRST and self.ov is None
-        return ((self.head,), Knockout.FIRST) if rests else None
-
     def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:  # noqa: ARG002
         """The edits of a run; the overlap with the head's own attention is noted."""
         edits: list[Edit] = []
         if self.pattern is not None:
             pattern = described_pattern(trace, self.head, self.pattern)
-            edits.append(Attend(self.head, pattern))
+            edits.append(Edit(Site(self.head, value="pattern"), pattern))
             count, counted = len(trace.tokens), slice(self.first, None)
             found = overlap(trace.pattern(self.head)[:, counted], pattern[:, counted])
             self._overlaps.append((found * count, count))
         if self._projector is not None:
-            edits.append(KeepPart(self.head, self._projector.matrix))
+            edits += keep_copying_part(self.model.head(self.head), self._projector.matrix)
         if isinstance(self.ov, TopTokens):
-            found = self.model.head(self.head)
-            edits.append(top_token_table(self.model, found, trace.tokens, self.ov.count))
+            head = self.model.head(self.head)
+            edits += TopTokenTable(head, trace.tokens, self.ov.count).edits()
         return tuple(edits)
 
     @property

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import type { Rule } from "../../generated/answers";
+import type { ClaimRule } from "../../generated/answers";
 import { stripAxis, zonesOf } from "./strip";
 
-const rule = (holds: number, partly: number): Rule => ({
+const rule = (holds: number, partly: number): ClaimRule => ({
   quantity: "the error",
   unit: "",
   sense: "at most",

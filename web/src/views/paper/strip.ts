@@ -1,5 +1,5 @@
 /** Where on the axis of a strip a rule says what. */
-import type { Rule, SeedValue } from "../../generated/answers";
+import type { ClaimRule, SeedValue } from "../../generated/answers";
 import { type Axis, linearAxis, logAxis } from "../../lib/draw/plot";
 import { tickLabel } from "../../lib/format";
 
@@ -10,7 +10,7 @@ interface Zone {
 }
 
 /** The zones of a rule between two ends, those of no width left out. */
-export function zonesOf(rule: Rule, low: number, high: number): Zone[] {
+export function zonesOf(rule: ClaimRule, low: number, high: number): Zone[] {
   const within = (value: number) => Math.min(high, Math.max(low, value));
   const up = rule.sense === "at least";
   const [holds, partly] = [within(rule.holds), within(rule.partly)];
@@ -36,7 +36,7 @@ export interface StripAxis extends Axis {
 }
 
 /** The axis of a strip; a logarithmic one ends a decade below what is on it, and 0 stands at that end. */
-export function stripAxis(rule: Rule, values: readonly number[], from: number, to: number): StripAxis {
+export function stripAxis(rule: ClaimRule, values: readonly number[], from: number, to: number): StripAxis {
   const all = [...values, rule.holds, rule.partly];
   if (!(rule.holds > 0 && rule.partly > 0 && rule.partly / rule.holds >= FAR_APART)) {
     const axis = linearAxis(all, from, to);

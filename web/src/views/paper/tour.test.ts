@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
-import type { Outline, Rule } from "../../generated/answers";
+import type { ClaimRule, Outline } from "../../generated/answers";
 import { zonesOf } from "./strip";
 import { placeOf, sectionsOf, tally } from "./tour";
 
-const rule: Rule = { quantity: "", unit: "", sense: "at least", holds: 0.5, partly: 0.25, lowest: null, highest: null };
+const rule: ClaimRule = { quantity: "", unit: "", sense: "at least", holds: 0.5, partly: 0.25, lowest: null, highest: null };
 
 function claim(id: string, section: string): Outline {
   const empty = { title: id, text: "", rule_text: "", paper_value: "", note: "", model: "" };

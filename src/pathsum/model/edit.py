@@ -1,0 +1,150 @@
+"""Edit: a site of a run and the value that replaces it; Writes: the outputs of all writers.
+
+`pathsum.model.forward.run` takes edits, and `pathsum.model.editor` applies them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pathsum.base import HeadId, Source
+from pathsum.base.shapes import PerHead, Stream
+from pathsum.base.site import Side, Site
+
+if TYPE_CHECKING:
+    from pathsum.model.recording import Run
+
+Function: TypeAlias = Callable[[Tensor], Tensor | None]
+Computed: TypeAlias = Literal["computed"]
+COMPUTED: Computed = "computed"
+
+
+@dataclass(frozen=True, eq=False)
+class Writes:
+    """The output of every writer in a run, position by position.
+
+    `z[l]` holds z of the heads of layer l times the scale of the norm after them: multiplied by W_O
+    it is the output of each head. `biases` are the shared biases b_O of the layers, where a norm
+    after the heads scales them; otherwise they are the same in every run, and it is empty.
+    """
+
+    embed: Stream
+    z: tuple[PerHead, ...]
+    mlp_outputs: tuple[Stream, ...]
+    biases: tuple[Stream, ...] = ()
+
+    @classmethod
+    def of(cls, run: "Run") -> "Writes":
+        """The writes of a run."""
+        weights, scales = run.weights, run.scales.write
+        scaled = weights.config.norm_place != "before"
+        shared = [layer.b_O for layer in weights.attention] if scaled else []
+        return cls(
+            embed=weights.W_E[run.tokens],
+            z=tuple(run.z(layer) * scale[:, None, :, None] for layer, scale in enumerate(scales)),
+            mlp_outputs=tuple(run.mlp_outputs),
+            biases=tuple(
+                bias * scale[..., None]
+                for bias, scale in zip(shared, scales, strict=False)
+                if bias is not None
+            ),
+        )
+
+    @classmethod
+    def zero(cls, run: "Run") -> "Writes":
+        """Zeros in the shapes of a run's writes."""
+        config, nothing = run.weights.config, run.streams[0].new_zeros(())
+        batch, length, d = run.streams[0].shape
+        heads = nothing.expand(batch, config.n_heads, length, config.d_head)
+        return cls(
+            embed=nothing.expand(batch, length, d),
+            z=(heads,) * config.n_layers,
+            mlp_outputs=tuple(map(torch.zeros_like, run.mlp_outputs)),
+        )
+
+    def zeros(self) -> "Writes":
+        """Zeros in the same shapes."""
+        return Writes(
+            embed=torch.zeros_like(self.embed),
+            z=tuple(map(torch.zeros_like, self.z)),
+            mlp_outputs=tuple(map(torch.zeros_like, self.mlp_outputs)),
+        )
+
+    def source(self, source: Source) -> Stream:
+        """The output of the embedding or of an MLP."""
+        return self.embed if source.kind == "embed" else self.mlp_outputs[source.layer]
+
+
+EditValue: TypeAlias = Tensor | Writes | Site | Function | Computed
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """A site of a run and the value that replaces it, in one sequence of the batch or in all.
+
+    `value` is
+    - a tensor that broadcasts to the site's: [batch, pos, width], or a vector; for a pattern
+      [batch, dest, src]. The width is d_head for `L1H4.z` and d_model for all outputs and reads
+    - the `Writes` of another run, of which the site takes its own part
+    - a function of the tensor, which returns a replacement or None
+    - another site: a pattern may be that of another head of the same layer or below
+    - `COMPUTED`, for an edge: the writer's own output, where its output in the stream is replaced
+    - None, if the weights hold the edit already; `label` then says what it was
+
+    Edits of single sequences come after those of all, and later edits after earlier ones.
+    """
+
+    site: Site
+    value: EditValue | None
+    sequence: int | None = None
+    label: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.site} = {self.label or 'a value'}"
+
+    @property
+    def linear(self) -> bool:
+        """Whether the logits stay a sum over paths with the run's own patterns and scales.
+
+        Patterns and MLP outputs are held fixed in that sum, so queries, keys and the reads of MLPs
+        may be edited.
+        """
+        writer, reader = self.site.writer, self.site.reader
+        if reader is not None:
+            return self.site.side in (Side.Q, Side.K) or str(reader).startswith("mlp")
+        return self.site.value == "pattern" or str(writer).startswith("mlp")
+
+    def changes_scores_of(self, head: HeadId) -> bool:
+        """Whether a head's scores do not follow from the recorded stream."""
+        if self.site.reader is not None:
+            return self.site.reader == head
+        return self.site.head == head and self.site.value == "pattern"
+
+
+def cut_edges(rows: Sequence[Iterable[Site]], reference: Writes) -> list[Edit]:
+    """Edits of as many copies of a run as there are lists of edges, each cut in its copy.
+
+    A cut edge carries the reference's write. Only the reading node is affected: all other readers
+    of the writer, and the same head at other destinations, see its own output.
+    """
+    return [Edit(edge, reference, row) for row, edges in enumerate(rows) for edge in edges]
+
+
+def keep_edges(rows: Sequence[Iterable[Site]], own: Writes, reference: Writes) -> list[Edit]:
+    """Edits of copies of a run in which only the listed edges carry what the run computes.
+
+    All other edges carry the reference's writes. The embedding and MLPs are leaves: a listed edge
+    carries their output in the unedited run, `own`. Positions and biases stay.
+    """
+    heads = [HeadId(layer, head) for layer, z in enumerate(own.z) for head in range(z.shape[1])]
+    mlps = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
+    edits = [Edit(Site(writer), reference) for writer in (Source("embed"), *heads, *mlps)]
+    biases = enumerate(own.biases)
+    edits += [Edit(Site(Source("bias", layer)), written) for layer, written in biases]
+    for row, edges in enumerate(rows):
+        for edge in edges:
+            edits.append(Edit(edge, COMPUTED if isinstance(edge.writer, HeadId) else own, row))
+    return edits

@@ -1,0 +1,417 @@
+"""Editor: the edits of a run, applied inside the forward pass.
+
+The forward pass (`pathsum.model.forward.run`) calls the editor at five points:
+
+1. the output of a component, right after it is computed: `L0H3`, `L0H3.z`, `mlp2@5`, `embed`
+2. an edge into a whole read, `L0H3→L1H4.k`: that reader sees stream + (value − written), all other
+   readers see the stream
+3. an edge at single positions, `L0H3@4→L1H4@9.k`: that row of the head is recomputed
+   (`node_edges`)
+4. a named value, `L1H4.pattern`, `L1H4.k` or `residual2`: replaced, or passed through a function
+5. the logits
+
+A batch may hold several copies of the tokens, each with its own edits. Copies share all that is
+computed before the first edit that tells them apart.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.base import HeadId, Source
+from pathsum.base.errors import InputError
+from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Scale, Stream, Tokens
+from pathsum.base.site import LOGITS, Side, Site
+from pathsum.model import transformer
+from pathsum.model.edit import Edit, Function, Writes
+from pathsum.model.grouped_query import kv_head
+from pathsum.model.node_edges import NodeEdges
+from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
+
+
+class Editor:
+    """The edits of a run in progress."""
+
+    def __init__(
+        self, weights: Weights, tokens: Tokens, edits: Sequence[Edit], copies: int = 1
+    ) -> None:
+        self.weights, self.config, self.tokens = weights, weights.config, tokens
+        self.batch = _batch_size(tokens, edits, copies)
+        # Edits of components, named values and reads; of edges, by the read they enter.
+        self.values: dict[Site, list[Edit]] = {}
+        self.edges: dict[Site, list[Edit]] = {}
+        at_nodes: list[Edit] = []
+        for edit in sorted(edits, key=lambda edit: edit.sequence is not None):
+            site = edit.site
+            if not site.is_edge:
+                self.values.setdefault(site.without_positions, []).append(edit)
+            elif site.to is not None or (site.at is not None and site.side is None):
+                at_nodes.append(edit)
+            else:
+                self.edges.setdefault(site.read, []).append(edit)
+        self.nodes = NodeEdges(weights, at_nodes, self.batch)
+        self.writers = {edit.site.writer for edit in edits if edit.site.is_edge}
+        self.lenders = {edit.value.writer for edit in edits if isinstance(edit.value, Site)}
+        self.used: set[Edit] = set()
+        self.sources: dict[Source, Stream] = {}
+        self.z: dict[int, PerHead] = {}
+        self.outputs: dict[HeadId, Stream] = {}
+        self.patterns: dict[HeadId, Tensor] = {}
+        apart = [
+            _layer_of(edit.site, self.config.n_layers)
+            for group in (*self.values.values(), *self.edges.values())
+            for edit in group
+            if self._tells_apart(edit)
+        ]
+        self.wide_from = min(apart, default=None)
+        self._touched, self._attending_anew = self._find_touched()
+
+    # ---- batches
+
+    def _tells_apart(self, edit: Edit) -> bool:
+        """Whether an edit makes copies of the tokens differ."""
+        given = edit.value
+        wide = isinstance(given, Tensor) and given.ndim == 3 and len(given) > len(self.tokens)
+        return self.batch > len(self.tokens) and (wide or edit.sequence is not None)
+
+    def widen(self, tensor: Tensor) -> Tensor:
+        """A batch repeated until it holds all copies; one sequence is not copied."""
+        return repeat_batch(tensor, self.batch)
+
+    def same_batch(self, one: Stream, other: Stream) -> tuple[Stream, Stream]:
+        """Two streams, the smaller batch repeated."""
+        size = max(len(one), len(other))
+        return repeat_batch(one, size), repeat_batch(other, size)
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether the logits themselves are edited."""
+        return Site(LOGITS) in self.values or Site(LOGITS, value="pre") in self.values
+
+    def enter(self, layer: int, stream: Stream) -> Stream:
+        """The stream before a layer; point 4."""
+        if self.wide_from is not None and layer >= self.wide_from:
+            stream = self.widen(stream)
+        return self.replaced(Site(Source("residual", layer)), stream)
+
+    # ---- values
+
+    def replaced(self, site: Site, tensor: Tensor) -> Tensor:
+        """The tensor at a site after the edits there."""
+        copied = False
+        for edit in self.values.get(site, ()):
+            if callable(edit.value):
+                tensor, copied = self._call(edit, edit.value, tensor), False
+                continue
+            given, at = self._given(edit, site, tensor), edit.site.at
+            if edit.sequence is None:
+                # Either may be of fewer copies than the other.
+                size = max(len(tensor), len(given))
+                tensor, given = repeat_batch(tensor, size), repeat_batch(given, size)
+            if at is None and edit.sequence is None:
+                tensor, copied = given.expand_as(tensor), False
+                continue
+            if not copied:
+                tensor = tensor if edit.sequence is None else self.widen(tensor)
+                tensor, copied = tensor.clone(), True
+            rows = slice(None) if edit.sequence is None else edit.sequence
+            places = slice(None) if at is None else at
+            tensor[rows, places] = _part(given, edit.sequence, at)
+        return tensor
+
+    def _given(self, edit: Edit, site: Site, tensor: Tensor) -> Tensor:
+        value = edit.value
+        if isinstance(value, Site):
+            assert isinstance(value.writer, HeadId)
+            return self.patterns[value.writer]
+        if isinstance(value, Writes):
+            assert isinstance(site.writer, Source)
+            return value.source(site.writer)
+        assert isinstance(value, Tensor)
+        value = value.to(tensor)
+        if site.value == "pattern":
+            value = value[..., : tensor.shape[-2], : tensor.shape[-1]]
+        return value if value.ndim == tensor.ndim else value[(None,) * (tensor.ndim - value.ndim)]
+
+    def _call(self, edit: Edit, function: Function, tensor: Tensor) -> Tensor:
+        given = function(tensor)
+        if given is None:
+            return tensor
+        if not isinstance(given, Tensor) or given.shape != tensor.shape:
+            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise InputError(
+                f"the hook on {edit.site} returned {got}; return a tensor of shape "
+                f"{list(tensor.shape)}, like the one it was called with, or None"
+            )
+        self.used.add(edit)
+        return given.to(tensor)
+
+    def made(self, edits: Iterable[Edit]) -> tuple[Edit, ...]:
+        """The edits that changed the run: a function that returned None did not."""
+        return tuple(edit for edit in edits if not callable(edit.value) or edit in self.used)
+
+    # ---- reads, point 2
+
+    def as_read(self, read: Site, stream: Stream) -> Stream:
+        """The stream as one reader sees it; points 2 and 4."""
+        edits = self.edges.get(read, ())
+        if edits:
+            wide = any(self._tells_apart(edit) for edit in edits)
+            stream = (self.widen(stream) if wide else stream).clone()
+        seen: dict[tuple[object, int | None], Stream] = {}
+        for edit in edits:
+            writer, sequence = edit.site.writer, edit.sequence
+            rows = slice(None) if sequence is None else slice(sequence, sequence + 1)
+            before = seen.get((writer, sequence))
+            if before is None:
+                before = seen.get((writer, None))
+                before = self.written(writer) if before is None else before
+                before = before if sequence is None else _part(before, sequence, None)[None]
+            at = edit.site.at
+            given = self._written_instead(edit, before)
+            given = given if sequence is None else _part(given, sequence, None)[None]
+            change = given - before
+            if at is not None:
+                places = torch.arange(change.shape[1], device=change.device)
+                change = change * (places == at)[:, None]
+            seen[writer, sequence] = before + change
+            change = change if sequence is not None else repeat_batch(change, len(stream))
+            stream[rows] += change
+            if self.nodes.overrides(writer, read):
+                whole = self.nodes.whole_edges.setdefault((writer, read), torch.zeros_like(stream))
+                whole[rows] += change
+        reader = read.reader
+        if isinstance(reader, Source) and self.nodes.reach(reader):
+            stream = self.nodes.as_read(reader, self.widen(stream))
+        return self.replaced(read, stream)
+
+    def _written_instead(self, edit: Edit, like: Stream) -> Stream:
+        """The output that an edge carries in place of its writer's."""
+        value, writer = edit.value, edit.site.writer
+        if isinstance(value, Writes):
+            if isinstance(writer, HeadId):
+                W_O = self.weights.layers[writer.layer].W_O[writer.head]
+                return value.z[writer.layer][:, writer.head] @ W_O
+            assert isinstance(writer, Source)
+            return value.source(writer)
+        assert isinstance(value, Tensor)
+        value = value.to(like)
+        return value if value.ndim == 3 else value.expand(1, like.shape[1], -1)
+
+    def written(self, writer: object) -> Stream:
+        """The output of a writer, as the stream has it."""
+        if isinstance(writer, HeadId):
+            if writer in self.outputs:
+                return self.outputs[writer]
+            W_O = self.weights.layers[writer.layer].W_O[writer.head]
+            return self.z[writer.layer][:, writer.head] @ W_O
+        assert isinstance(writer, Source)
+        return self.sources[writer]
+
+    # ---- sources, point 1
+
+    def embedding(self, stream: Stream) -> Stream:
+        """The stream before the first layer, with the embedding replaced."""
+        own = self.weights.W_E[self.tokens]
+        written = self.source(Source("embed"), own)
+        if written is own:
+            return stream
+        stream, own = (repeat_batch(one, len(written)) for one in (stream, own))
+        return stream + (written - own)
+
+    def source(self, source: Source, own: Stream) -> Stream:
+        """The output of the embedding or of an MLP."""
+        if self._tells_apart_at(source):
+            own = self.widen(own)
+        written = self.replaced(Site(source), own)
+        if source in self.writers:
+            self.sources[source] = written
+            self.nodes.source_written(source, written, own)
+        return written
+
+    def _tells_apart_at(self, source: Source) -> bool:
+        return any(self._tells_apart(edit) for edit in self.values.get(Site(source), ()))
+
+    # ---- heads, points 1 to 4
+
+    def _find_touched(self) -> tuple[dict[int, list[HeadId]], set[HeadId]]:
+        """Heads computed one by one, by layer; and those whose reads or patterns are edited.
+
+        Heads that borrow the pattern of another head come last.
+        """
+        touched: dict[int, set[HeadId]] = {}
+        anew: set[HeadId] = set()
+        for site in (*self.values, *self.edges):
+            head = site.head
+            if head is None or site == Site(head):
+                continue
+            touched.setdefault(head.layer, set()).add(head)
+            if site.value != "z":
+                anew.add(head)
+
+        def order(head: HeadId) -> tuple[bool, HeadId]:
+            edits = self.values.get(Site(head, value="pattern"), ())
+            return any(isinstance(edit.value, Site) for edit in edits), head
+
+        return {layer: sorted(heads, key=order) for layer, heads in touched.items()}, anew
+
+    def needs_patterns(self, layer: int) -> bool:
+        """Whether the patterns of a layer must be known to run it."""
+        lent = any(isinstance(head, HeadId) and head.layer == layer for head in self.lenders)
+        return lent or any(head in self._attending_anew for head in self._touched.get(layer, ()))
+
+    def attention(
+        self,
+        layer: LayerWeights,
+        stream: Stream,
+        query: PerHead,
+        key: PerKey,
+        value: PerKey,
+        pattern: Pattern | None,
+        z: PerHead,
+    ) -> tuple[Pattern | None, PerHead]:
+        """Patterns (where they are known) and z of a layer's heads."""
+        streams: dict[tuple[int, Side], Stream] = {}
+        touched = self._touched.get(layer.index, ())
+        if touched:
+            z, pattern = z.clone(), None if pattern is None else pattern.clone()
+        for head in touched:
+            if head in self._attending_anew:
+                assert pattern is not None
+                for side in Side:
+                    read = Site(None, head, side)
+                    if read in self.edges or read in self.values:
+                        streams[head.head, side] = self.as_read(read, stream)
+                attended, moved = self._attend(layer, head, stream, streams, pattern, value)
+                pattern[:, head.head], z[:, head.head] = attended, moved
+            z[:, head.head] = self.replaced(Site(head, value="z"), z[:, head.head])
+        for head in self.lenders:
+            if isinstance(head, HeadId) and head.layer == layer.index:
+                assert pattern is not None
+                self.patterns[head] = pattern[:, head.head]
+        if self.nodes.in_layer(layer.index):
+            found = self.nodes.attend(layer, stream, streams, query, key, value)
+            live = [not self._output_given(HeadId(layer.index, h)) for h in found.head.tolist()]
+            if any(live):
+                where = tuple(one[torch.tensor(live, device=z.device)] for one in found.where)
+                z = self.widen(z).clone()
+                z[where] = found.z[live]
+                if pattern is not None:
+                    pattern = self.widen(pattern).clone()
+                    pattern[where] = found.pattern[live]
+        return pattern, z
+
+    def _attend(
+        self,
+        layer: LayerWeights,
+        head: HeadId,
+        stream: Stream,
+        streams: dict[tuple[int, Side], Stream],
+        patterns: Pattern,
+        value: AtSources,
+    ) -> tuple[Tensor, Tensor]:
+        """Pattern and z of one head whose reads or pattern are edited."""
+        number = head.head
+
+        def read(side: Side) -> Float[Tensor, "batch pos k"]:
+            seen = streams.get((number, side), stream)
+            return transformer.head_read(self.config, layer, number, side, seen)
+
+        pattern = patterns[:, number]
+        if (number, Side.Q) in streams or (number, Side.K) in streams:
+            alone = layer_of_one_head(self.config, layer, number)
+            query, key = read(Side.Q)[:, None], read(Side.K)[:, None]
+            pattern = transformer.attend(self.config, alone, query, key)[:, 0]
+        here = Site(head, value="pattern")
+        for edit in self.values.get(here, ()):
+            if isinstance(edit.value, Site):
+                assert isinstance(edit.value.writer, HeadId)
+                if edit.value.writer.layer == head.layer:
+                    self.patterns[edit.value.writer] = patterns[:, edit.value.writer.head]
+        pattern = self.replaced(here, pattern)
+        moved = value[:, kv_head(self.config, number)]
+        return pattern, pattern @ (read(Side.V) if (number, Side.V) in streams else moved)
+
+    def _output_given(self, head: HeadId) -> bool:
+        """Whether the output of a head is replaced in all sequences and at all positions."""
+        edits = self.values.get(Site(head), ())
+        return any(edit.sequence is None and edit.site.at is None for edit in edits)
+
+    def heads_written(
+        self, layer: LayerWeights, stream: Stream, z: PerHead, added: Stream, scale: Scale
+    ) -> Stream:
+        """The stream after a layer's heads, with outputs replaced."""
+        index = layer.index
+        if len(z) > len(stream):
+            stream = self.widen(stream)
+        attended = stream + added
+        if layer.b_O is not None and Site(Source("bias", index)) in self.values:
+            bias = layer.b_O * scale[..., None]
+            attended = attended + (self.replaced(Site(Source("bias", index)), bias) - bias)
+        heads = [HeadId(index, head) for head in range(self.config.n_heads)]
+        edited = [head for head in heads if Site(head) in self.values]
+        if not edited and not self.writers.intersection(heads):
+            return attended
+        own = z * scale[:, None, :, None]
+        out = own
+        for head in edited:
+            W_O = layer.W_O[head.head]
+            edits = self.values[Site(head)]
+            if len(edits) == 1 and isinstance(edits[0].value, Writes) and edits[0].sequence is None:
+                out = out.clone() if out is own else out
+                given = edits[0].value.z[index][:, head.head]
+                at = slice(None) if edits[0].site.at is None else edits[0].site.at
+                out[:, head.head, at] = given[:, at]
+            else:
+                written = own[:, head.head] @ W_O
+                self.outputs[head] = self.replaced(Site(head), written)
+                attended = attended + (self.outputs[head] - written)
+        if out is not own:
+            attended = attended + torch.einsum("bhpk,hkd->bpd", out - own, layer.W_O)
+        self.z[index] = out
+        self.nodes.heads_written(layer, out, own, z)
+        return attended
+
+
+def repeat_batch(tensor: Tensor, batch: int) -> Tensor:
+    """A batch repeated until it has this size; one sequence is not copied."""
+    if tensor.shape[0] in (1, batch):
+        return tensor.expand(batch, *tensor.shape[1:])
+    return tensor.repeat(batch // tensor.shape[0], *[1] * (tensor.ndim - 1))
+
+
+def _part(value: Tensor, sequence: int | None, at: int | None) -> Tensor:
+    """The rows of a tensor [batch, pos, …] for one sequence and one position, or for all."""
+    rows = value if sequence is None else value[sequence % len(value)]
+    if at is None:
+        return rows
+    place = min(at, (rows.shape[1] if sequence is None else rows.shape[0]) - 1)
+    return rows[:, place] if sequence is None else rows[place]
+
+
+def _layer_of(site: Site, n_layers: int) -> int:
+    """The layer at which an edit acts; the embedding counts as 0, the logits as n_layers."""
+    component = site.writer if site.reader is None else site.reader
+    if isinstance(component, Source) and component.kind == "logits":
+        return n_layers
+    return max(0, component.layer) if isinstance(component, HeadId | Source) else 0
+
+
+def _batch_size(tokens: Tokens, edits: Sequence[Edit], copies: int) -> int:
+    """The batch size of tokens, their copies and edits; a batch of one is repeated to fit."""
+    sizes = {tokens.shape[0] * copies}
+    for edit in edits:
+        given = edit.value
+        if isinstance(given, Tensor) and given.ndim == 3:
+            sizes.add(given.shape[0])
+    if copies > 1:
+        return tokens.shape[0] * copies
+    several = sorted(sizes - {1})
+    if len(several) > 1:
+        raise InputError(
+            f"the run and its edits have {several[0]} and {several[1]} sequences; use batches of "
+            "the same size, or of one sequence"
+        )
+    return several[0] if several else 1

@@ -1,0 +1,324 @@
+"""Edges at single positions, `L0H7@4→L1H4@9.k`, as the forward pass applies them.
+
+A node is a component at a position. A head whose reads at a destination differ from those at
+others is computed apart there, all such nodes of a layer together: a read at a position is the
+stream there plus the changes of the listed edges, renormalized; keys and values at all other
+positions are shared. MLPs and the logits read at their own position only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.base import HeadId, Source
+from pathsum.base.shapes import AtSources, PerHead, Stream
+from pathsum.base.site import Side, Site
+from pathsum.model import transformer
+from pathsum.model.edit import COMPUTED, Edit, EditValue, Writes
+from pathsum.model.grouped_query import kv_head
+from pathsum.model.weights import LayerWeights, Weights
+
+
+@dataclass(frozen=True, eq=False)
+class _Changes:
+    """The listed writes of one component that one value replaces: slots, sequences, positions.
+
+    `nodes` gives for each write the number of its node in the writer's layer, −1 if it is none.
+    """
+
+    value: EditValue
+    slots: Int[Tensor, " write"]
+    row: Int[Tensor, " write"]
+    place: Int[Tensor, " write"]
+    nodes: Int[Tensor, " write"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Reads:
+    """Changed reads of one head and side: for each its node and position.
+
+    `slots` are numbers of changes, and `reads` gives the read that each belongs to.
+    """
+
+    head: int
+    side: Side
+    node: Int[Tensor, " read"]
+    place: Int[Tensor, " read"]
+    slots: Int[Tensor, " change"]
+    reads: Int[Tensor, " change"]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeValues:
+    """Nodes of one layer by sequence, head and position, with their patterns and z."""
+
+    row: Int[Tensor, " node"]
+    head: Int[Tensor, " node"]
+    place: Int[Tensor, " node"]
+    pattern: Float[Tensor, "node src"]
+    z: Float[Tensor, "node k"]
+
+    @property
+    def where(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The index of the nodes in a tensor [sequence, head, pos, …]."""
+        return self.row, self.head, self.place
+
+
+# A node of a layer: its sequence, head number and position.
+_Node = tuple[int, int, int]
+
+
+class NodeEdges:
+    """The edges into single nodes of a run in progress.
+
+    `changes[n]` is the change that writer slot n makes in a stream that reads it; the slots are
+    filled as the run computes their writers.
+    """
+
+    def __init__(self, weights: Weights, edits: Sequence[Edit], batch: int) -> None:
+        self.weights, self.config = weights, weights.config
+        slots: dict[tuple[int, Any, int, int], int] = {}
+        values: dict[int, EditValue] = {}
+        self._readers: dict[int, dict[_Node, dict[tuple[Side, int], dict[Any, int]]]] = {}
+        at_reader: dict[Any, dict[tuple[int, int, Any], int]] = {}
+        for edit in edits:
+            site, value = edit.site, edit.value
+            assert value is not None
+            values[id(value)] = value
+            for row in range(batch) if edit.sequence is None else (edit.sequence,):
+                for place in _places(site):
+                    slot = slots.setdefault((row, site.writer, place, id(value)), len(slots))
+                    if isinstance(site.reader, HeadId):
+                        assert site.to is not None
+                        assert site.side is not None
+                        nodes = self._readers.setdefault(site.reader.layer, {})
+                        sides = nodes.setdefault((row, site.reader.head, site.to), {})
+                        sides.setdefault((site.side, place), {})[site.writer] = slot
+                    else:
+                        at_reader.setdefault(site.reader, {})[row, place, site.writer] = slot
+        # Sequences, positions and slots of the reads of MLPs and of the logits.
+        self._at_reader = {
+            reader: tuple(
+                self._long(column)
+                for column in zip(
+                    *((row, place, slot) for (row, place, _), slot in entries.items()), strict=True
+                )
+            )
+            for reader, entries in at_reader.items()
+        }
+        if self.config.norm_place != "before":
+            # The scale of a computed output depends on all heads that are computed apart there.
+            for row, writer, place, value in slots:
+                if isinstance(writer, HeadId) and values[value] is COMPUTED:
+                    nodes = self._readers.setdefault(writer.layer, {})
+                    nodes.setdefault((row, writer.head, place), {})
+        self._tensors = {layer: self._layer_nodes(nodes) for layer, nodes in self._readers.items()}
+        self._written = self._changes(slots, values)
+        self.changes = weights.W_E.new_zeros(len(slots), self.config.d_model)
+        self._found: NodeValues | None = None
+        # Edges that are also replaced at all positions, and what that changed in the read.
+        self._overrides = {(edit.site.writer, edit.site.read) for edit in edits}
+        self._writers = [writer for _, writer, _, _ in slots]
+        self.whole_edges: dict[tuple[object, Site], Stream] = {}
+
+    def _long(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self.weights.device)
+
+    def _changes(
+        self, slots: dict[tuple[int, Any, int, int], int], values: dict[int, EditValue]
+    ) -> dict[Any, list[_Changes]]:
+        """The slots by writer and by the value that they carry."""
+        groups: dict[tuple[Any, int], list[tuple[int, int, int, int]]] = {}
+        numbers = {
+            layer: {node: number for number, node in enumerate(nodes)}
+            for layer, nodes in self._readers.items()
+        }
+        for (row, writer, place, value), slot in slots.items():
+            node = -1
+            if isinstance(writer, HeadId):
+                node = numbers.get(writer.layer, {}).get((row, writer.head, place), -1)
+            groups.setdefault((writer, value), []).append((slot, row, place, node))
+        found: dict[Any, list[_Changes]] = {}
+        for (writer, value), entries in groups.items():
+            columns = (self._long(column) for column in zip(*entries, strict=True))
+            found.setdefault(writer, []).append(_Changes(values[value], *columns))
+        return found
+
+    def _layer_nodes(
+        self, nodes: dict[_Node, dict[tuple[Side, int], dict[Any, int]]]
+    ) -> tuple[Tensor, Tensor, Tensor, list[_Reads]]:
+        """Sequences, heads and positions of a layer's nodes; their reads by head and side."""
+        groups: dict[tuple[int, Side], list[tuple[int, int, list[int]]]] = {}
+        for number, ((_, head, _), sides) in enumerate(nodes.items()):
+            for (side, place), by_writer in sides.items():
+                entry = number, place, list(by_writer.values())
+                groups.setdefault((head, side), []).append(entry)
+        reads = [
+            _Reads(
+                head=head,
+                side=side,
+                node=self._long([number for number, _, _ in entries]),
+                place=self._long([place for _, place, _ in entries]),
+                slots=self._long([slot for _, _, slots in entries for slot in slots]),
+                reads=self._long([at for at, (_, _, slots) in enumerate(entries) for _ in slots]),
+            )
+            for (head, side), entries in groups.items()
+        ]
+        row, head, place = (self._long(column) for column in zip(*nodes, strict=True))
+        return row, head, place, reads
+
+    def overrides(self, writer: object, read: Site) -> bool:
+        """Whether single positions of an edge are replaced, whatever replaces the whole edge."""
+        return (writer, read) in self._overrides
+
+    def in_layer(self, layer: int) -> bool:
+        """Whether a layer has heads to compute apart."""
+        return layer in self._tensors
+
+    def reach(self, reader: Source) -> bool:
+        """Whether edges enter an MLP or the logits at single positions."""
+        return reader in self._at_reader
+
+    def as_read(self, reader: Source, stream: Stream) -> Stream:
+        """The stream of all sequences as an MLP or the logits read it."""
+        rows, places, slots = self._at_reader[reader]
+        changes = self._changes_of(Site(None, reader), rows, places, slots)
+        return stream.index_put((rows, places), changes, accumulate=True)
+
+    def _changes_of(
+        self,
+        read: Site,
+        rows: Int[Tensor, " change"],
+        places: Int[Tensor, " change"],
+        slots: Int[Tensor, " change"],
+    ) -> Float[Tensor, "change d"]:
+        """The changes of some slots in a read, in place of those of the same edges as a whole."""
+        changes = self.changes[slots]
+        if not self.whole_edges:
+            return changes
+        for number, slot in enumerate(slots.tolist()):
+            whole = self.whole_edges.get((self._writers[slot], read))
+            if whole is not None:
+                changes[number] -= whole[rows[number] % len(whole), places[number]]
+        return changes
+
+    def attend(
+        self,
+        layer: LayerWeights,
+        stream: Stream,
+        streams: dict[tuple[int, Side], Stream],
+        query: PerHead,
+        key: AtSources,
+        value: AtSources,
+    ) -> NodeValues:
+        """Pattern and z of a layer's nodes; copies share the rows of a smaller batch.
+
+        `streams` are those that single reads see, where edges change a whole read.
+        """
+        row, head, place, groups = self._tensors[layer.index]
+        shared, kv = row % len(stream), kv_head(self.config, head)
+        reads = {
+            Side.Q: query[shared, head, place][:, None],
+            Side.K: key[shared, kv],
+            Side.V: value[shared, kv],
+        }
+        for (number, side), seen in streams.items():
+            mine = (head == number).nonzero()[:, 0]
+            if len(mine):
+                whole = transformer.head_read(self.config, layer, number, side, seen)
+                picked = whole[row[mine] % len(whole)]
+                if side is Side.Q:
+                    picked = picked[torch.arange(len(mine)), place[mine]][:, None]
+                reads[side][mine] = picked
+        for group in groups:
+            base = streams.get((group.head, group.side), stream)
+            seen = base[row[group.node] % len(base), group.place]
+            read = Site(None, HeadId(layer.index, group.head), group.side)
+            rows, places = row[group.node][group.reads], group.place[group.reads]
+            seen = seen.index_add(0, group.reads, self._changes_of(read, rows, places, group.slots))
+            at = torch.zeros_like(group.place) if group.side is Side.Q else group.place
+            reads[group.side][group.node, at] = transformer.head_read(
+                self.config, layer, group.head, group.side, seen[None], group.place
+            )[0]
+        pattern = transformer.attend_at(
+            self.config, layer, head, place, reads[Side.Q][:, 0], reads[Side.K]
+        )
+        z = torch.einsum("ns,nsk->nk", pattern, reads[Side.V])
+        self._found = NodeValues(row, head, place, pattern, z)
+        return self._found
+
+    def source_written(self, source: Source, written: Stream, own: Stream) -> None:
+        """Fill the slots of the embedding or of an MLP."""
+        for change in self._written.get(source, ()):
+            here = _rows(written, change)
+            match change.value:
+                case Writes():
+                    there = _rows(change.value.source(source), change)
+                case Tensor():
+                    there = _rows(change.value, change)
+                case _:
+                    there = _rows(own, change)
+            self.changes[change.slots] = there - here
+
+    def heads_written(
+        self, layer: LayerWeights, written: PerHead, own: PerHead, z: PerHead
+    ) -> None:
+        """Fill the slots of a layer's heads.
+
+        `written` and `own` are z times the scale of the norm after the heads: as the stream has it,
+        and as the heads computed it.
+        """
+        computed: Tensor | None = None
+        for writer, listed in self._written.items():
+            if not isinstance(writer, HeadId) or writer.layer != layer.index:
+                continue
+            head, W_O = writer.head, layer.W_O[writer.head]
+            for change in listed:
+                here = _rows(written[:, head], change)
+                match change.value:
+                    case Writes():
+                        there = _rows(change.value.z[layer.index][:, head], change)
+                        found = (there - here) @ W_O
+                    case Tensor():
+                        found = _rows(change.value, change) - here @ W_O
+                    case _:
+                        if computed is None:
+                            computed = self._scaled_nodes(layer, z)
+                        there = _rows(own[:, head], change)
+                        mine = change.nodes >= 0
+                        there[mine] = computed[change.nodes[mine]]
+                        found = (there - here) @ W_O
+                self.changes[change.slots] = found
+
+    def _scaled_nodes(self, layer: LayerWeights, z: PerHead) -> Float[Tensor, "node k"]:
+        """z of the layer's nodes times the scale of the norm after the heads."""
+        found = self._found
+        if found is None or not self.in_layer(layer.index):
+            return z.new_zeros(0, z.shape[-1])
+        if self.config.norm_place == "before":
+            return found.z
+        # The norm after the heads measures all that is written at a position of a sequence.
+        pairs = torch.stack((found.row, found.place))
+        places, which = pairs.unique(dim=1, return_inverse=True)
+        together = z[places[0] % len(z), :, places[1]]
+        together[which, found.head] = found.z
+        scale = transformer.write(self.config, layer, together[:, :, None])[1][:, 0]
+        return found.z * scale[which][:, None]
+
+
+def _places(site: Site) -> Sequence[int]:
+    """The positions at which the reader of an edge sees the writer."""
+    if site.at is not None:
+        return (site.at,)
+    assert site.to is not None
+    looks_back = site.side in (Side.K, Side.V)
+    return range(site.to + 1) if looks_back else (site.to,)
+
+
+def _rows(tensor: Float[Tensor, "part pos n"], change: _Changes) -> Float[Tensor, "write n"]:
+    """A tensor at the sequences and positions of some writes; a smaller batch is shared."""
+    return tensor[change.row % len(tensor), change.place.clamp(max=tensor.shape[1] - 1)]
