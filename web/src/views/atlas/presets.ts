@@ -1,7 +1,7 @@
 /** Which scores a scatter shows on its axes, and ready choices of them. */
-import { colorOf, type Mode, type Rgb, type Scale } from "../../lib/color";
-import type { StateValues } from "../../lib/state";
-import type { UrlState } from "../../lib/state.svelte";
+import { colorOf, type Mode, type Rgb, type Scale } from "../../lib/draw/color";
+import type { StateValues } from "../../lib/page/state";
+import type { UrlState } from "../../lib/page/state.svelte";
 import { type AtlasScore, type AtlasTable, scoreNamed } from "./table";
 
 export interface Axes {

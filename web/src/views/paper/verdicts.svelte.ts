@@ -1,5 +1,5 @@
 import type { Claim, ModelParams, Outline } from "../../generated/answers";
-import type { Source } from "../../lib/source";
+import type { Source } from "../../lib/source/source";
 
 /**
  * The claims of a tour, measured one after another, so that those at the top are there while others are computed.

@@ -1,4 +1,4 @@
-import type { Answers, Params, QuestionName, TextParams } from "../generated/answers";
+import type { Answers, Params, QuestionName, TextParams } from "../../generated/answers";
 import { decode } from "./wire";
 
 /** Parameters of a question: flat, without those that have the server's default. */
