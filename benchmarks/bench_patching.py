@@ -15,7 +15,7 @@ from pathsum.model import Config, HeadId, Model, Trace, random_model
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths import causal_effects, patch_sweep
-from pathsum.paths.intervene.causal import edges_of
+from pathsum.paths.causal import edges_of
 
 SAMPLE = 6
 """How many runs of a loop are timed."""

@@ -15,7 +15,7 @@ import pathsum as ps
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked, fits
 from pathsum.base.errors import ArgumentError, InputError, LayerError, TokenError
-from pathsum.paths.intervene.ablation import Knockout
+from pathsum.paths.ablation import Knockout
 
 
 @pytest.mark.parametrize(

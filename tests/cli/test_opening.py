@@ -50,7 +50,7 @@ def test_under_torchrun_each_process_has_its_own_gpu(
         return model
 
     monkeypatch.setattr(Model, "to", to)
-    options.open_model("hand-built-induction", device, None, as_json=True)
+    options.load_model("hand-built-induction", device, None, as_json=True)
     assert places == [expected]
 
 

@@ -1,6 +1,6 @@
 """Random calls of the library with odd arguments: a result or one sentence, and nothing else.
 
-Every function of the front door and every public method of the objects below is called with one or
+Every public function and every public method of the objects below is called with one or
 two of its arguments exchanged for odd values: other types, empty, huge, negative, NaN, tensors of
 wrong shapes and dtypes. A call returns or raises a PathsumError. The calls are made in a process of
 their own, without the type checks that the tests switch on: what users run.

@@ -40,7 +40,7 @@ def test_random_models_have_no_kinds() -> None:
     assert named == 0
 
 
-def test_every_score_says_what_chance_gives() -> None:
+def test_every_score_has_a_null() -> None:
     found = ps.atlas(ps.random_model(CONFIG), sequences=4)
     stripe = found["L1H2"].scores["induction"]
     assert 0 <= stripe.value <= 1

@@ -173,7 +173,7 @@ def test_fuzzy_induction_matches_tokens_with_similar_embeddings() -> None:
     assert found["L0H0"].scores["fuzzy_induction"].value < 0.1
 
 
-def test_print_shows_every_score_next_to_chance() -> None:
+def test_print_shows_every_score_next_to_its_null() -> None:
     found = ps.atlas(ps.construct.induction(n_ctx=40), tokens=LETTERS, **QUICK)
     shown = str(found)
     for info in found.infos:
@@ -184,7 +184,7 @@ def test_print_shows_every_score_next_to_chance() -> None:
     assert len(rows) == sum(len(entry.scores) for entry in found.heads)
     row = next(r for r in rows if r["head"] == "L1H0" and r["score"] == "induction stripe")
     assert (row["value"], row["low"], row["high"]) == (stripe.value, stripe.low, stripe.high)
-    assert (row["chance"], row["p"]) == (stripe.null, stripe.p)
+    assert (row["null"], row["p"]) == (stripe.null, stripe.p)
 
 
 def test_the_command_takes_text_tokens_and_thresholds(

@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.base import LOGITS, Side
 from pathsum.base.errors import NotExactError
 from pathsum.model import HeadId, Model, Source, fold
-from pathsum.paths.intervene.causal import edges_of
+from pathsum.paths.causal import edges_of
 
 SIZES: dict[str, Any] = {"min_layers": 1, "max_layers": 3, "max_heads": 4}
 

@@ -14,10 +14,10 @@ from pathsum.model.edit import Edit, Writes
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.paths import After, IdealPattern, Knockout, Side, ablate
-from pathsum.paths.intervene.ablation import KnockoutValue, after_edits
-from pathsum.paths.intervene.causal import edges_of
-from pathsum.paths.intervene.descriptions import keep_copying_part
-from pathsum.paths.intervene.patching import patched_pattern
+from pathsum.paths.ablation import KnockoutValue, after_edits
+from pathsum.paths.causal import edges_of
+from pathsum.paths.descriptions import keep_copying_part
+from pathsum.paths.patching import patched_pattern
 
 
 def other_tokens(model: Model, tokens: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from pathsum.model import HeadId, Model, Trace, Weights, trace_run
 from pathsum.model.edit import Edit
 from pathsum.model.folding import bias_in_z, unembed_through
 from pathsum.model.forward import run, run_logits
-from pathsum.paths.intervene.ablation import After, after_edits
-from pathsum.paths.intervene.descriptions import TopTokenTable
+from pathsum.paths.ablation import After, after_edits
+from pathsum.paths.descriptions import TopTokenTable
 
 two_layers = models_with_tokens(min_layers=2, max_layers=2, max_heads=3)
 

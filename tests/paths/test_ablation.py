@@ -11,7 +11,7 @@ from pathsum.model import Config, HeadId, random_model, trace_run
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths import Ablation, After, Knockout, ablate, replace
-from pathsum.paths.intervene.ablation import KnockoutValue
+from pathsum.paths.ablation import KnockoutValue
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)

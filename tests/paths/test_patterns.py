@@ -6,7 +6,7 @@ import torch
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import ratio, student
 from pathsum.paths import Estimate, IdealPattern
-from pathsum.paths.intervene.descriptions import parse_pattern
+from pathsum.paths.descriptions import parse_pattern
 
 TOKENS = torch.tensor([[0, 5, 7, 5, 5, 7]])
 

@@ -18,7 +18,7 @@ from pathsum.paths import (
     TopTokens,
     replace,
 )
-from pathsum.paths.intervene.descriptions import TopTokenTable, copying_projector
+from pathsum.paths.descriptions import TopTokenTable, copying_projector
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)

@@ -9,7 +9,7 @@ from tests.identities.configs import models
 from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.model import Model, Trace, construct
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.intervene.patching import without
+from pathsum.paths.patching import without
 
 
 def trace_of(model: Model) -> Trace:

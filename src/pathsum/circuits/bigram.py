@@ -29,9 +29,14 @@ from pathsum.circuits.token_basis import (
     top_scored,
 )
 from pathsum.model import Model
-from pathsum.model.folding import embeddings_as_read, logit_bias, token_basis_note, unembed
+from pathsum.model.folding import (
+    apply_unembedding,
+    embeddings_as_read,
+    logit_bias,
+    token_basis_note,
+)
 from pathsum.model.head import carries_text
-from pathsum.model.sequences import TextOrTokens, require_tokens_out, split
+from pathsum.model.sequences import TextOrTokens, require_tokens_out, split_corpus
 from pathsum.model.transformer import soft_cap
 
 BLOCK_BYTES = 32 << 20
@@ -149,7 +154,7 @@ def bigram(
     if corpus is not None:
         require_tokens_out(model, "the fit to a bigram table")
         fit = fit_bigrams(
-            split(model, corpus),
+            split_corpus(model, corpus),
             direct.rows,
             model.config.d_vocab,
             block_rows(model),
@@ -201,7 +206,9 @@ class DirectPath:
     def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
         """The direct path's logits after some tokens."""
         x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
-        logits = require_finite(unembed(self.weights, x) + self.bias, "a block of W_E W_U")
+        logits = require_finite(
+            apply_unembedding(self.weights, x) + self.bias, "a block of W_E W_U"
+        )
         return soft_cap(logits, self.weights.config.logit_cap)
 
 

@@ -23,7 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def measured_sequences(
+def loss_sequences(
     model: "Model",
     text: Path | None,
     tokens: list[str] | None,

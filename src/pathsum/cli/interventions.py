@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pathsum.base.errors import InputError
-from pathsum.cli.inputs import measured_sequences, parse_ids, parse_targets, read_input
-from pathsum.cli.options import Session, command, parse_versus
+from pathsum.cli.inputs import loss_sequences, parse_ids, parse_targets, read_input
+from pathsum.cli.options import CommandSession, command, parse_versus
 
 if TYPE_CHECKING:
     from pathsum.paths import CopyingPart, ScoreTerm, TopTokens
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     exclusive=["text tokens", "with_ by", "into edge", "into node", "sweep edge", "sweep into"],
     needs={"patched_run": "sweep"},
 )
-def patch(
-    session: Session,
+def patch_command(
+    session: CommandSession,
     text: str | None = None,
     *,
     with_: str | None = None,
@@ -86,8 +86,8 @@ def _check_replacement(with_: str | None, by: str | None, ablates: bool, swept: 
 @command(
     exclusive=["text tokens", "pattern term", "copying top_tokens"], needs={"targets": "tokens"}
 )
-def replace(
-    session: Session,
+def replace_command(
+    session: CommandSession,
     head: str,
     *,
     pattern: str | None = None,
@@ -121,7 +121,7 @@ def replace(
         --from-position: Count predictions from this position on.
         --text: Measure on this text file; default: repeated random tokens.
     """
-    from pathsum.paths import replace as replace_head
+    from pathsum.paths import replace
 
     if pattern is None and term is None and not copying and top_tokens is None:
         raise InputError(
@@ -129,9 +129,9 @@ def replace(
             "attends, --copying or --top-tokens for what it moves, or both"
         )
     loaded = session.open()
-    measured = measured_sequences(loaded, text, tokens, sequences, length, repeats, seed)
+    measured = loss_sequences(loaded, text, tokens, sequences, length, repeats, seed)
     found = session.compute(
-        replace_head,
+        replace,
         loaded,
         head,
         measured,

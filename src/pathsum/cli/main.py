@@ -25,22 +25,22 @@ from pathsum.cli.options import in_terms_of_options
 from pathsum.cli.view import INTERRUPTED
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Start": (start.demo, start.models),
+    "Start": (start.demo_command, start.models_command),
     "The paper": (
-        paper.bigram,
-        paper.head,
-        paper.trigrams,
-        paper.composition,
-        paper.bandwidth,
-        paper.terms,
-        paper.atlas,
-        paper.induction,
-        paper.paper,
+        paper.bigram_command,
+        paper.head_command,
+        paper.trigrams_command,
+        paper.composition_command,
+        paper.bandwidth_command,
+        paper.terms_command,
+        paper.atlas_command,
+        paper.induction_command,
+        paper.paper_command,
     ),
-    "A prediction": (prediction.why, prediction.paths, prediction.scores),
-    "Interventions": (interventions.patch, interventions.replace),
-    "Training": (training.corpus, training.train, training.dynamics),
-    "See it": (pages.explore, pages.report, pages.decompile),
+    "A prediction": (prediction.why_command, prediction.paths_command, prediction.scores_command),
+    "Interventions": (interventions.patch_command, interventions.replace_command),
+    "Training": (training.corpus_command, training.train_command, training.dynamics_command),
+    "See it": (pages.explore_command, pages.report_command, pages.decompile_command),
 }
 """The commands by the question that they answer, in the order of `--help`."""
 

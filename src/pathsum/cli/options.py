@@ -1,7 +1,7 @@
 """Commands from functions: options come from the signature, their help from the docstring.
 
     @command(needs={"offset": "token"})
-    def head(session: Session, name: str, *, token: str | None = None, k: int = 10) -> None:
+    def head_command(session: CommandSession, head: str, *, token: str | None = None) -> None:
         '''Show what a head does.
 
         Options:
@@ -10,8 +10,9 @@
         '''
 
 Positional parameters are arguments, keyword-only ones are options: `top_tokens` is `--top-tokens`,
-`with_` is `--with`. A `Session` adds MODEL and the options about loading and printing. `exclusive`
-and `needs` reject options that would be ignored. What several commands share is described here:
+`with_` is `--with`; `head_command` is the command `head`. A `CommandSession` adds MODEL and the
+options about loading and printing. `exclusive` and `needs` reject options that would be ignored.
+What several commands share is described here:
 
 Options:
     MODEL: A name from `pathsum models`, a model's folder or file, or a hub id.
@@ -80,7 +81,7 @@ _COMMANDS: dict[str, dict[str, str]] = {}
 
 
 @dataclass(frozen=True)
-class Session:
+class CommandSession:
     """The context of every analysis command: model, device, dtype and output format."""
 
     model: str
@@ -91,7 +92,7 @@ class Session:
 
     def open(self) -> "Model":
         """The model, loaded."""
-        return open_model(self.model, self.device, self.dtype, self.json, self.revision)
+        return load_model(self.model, self.device, self.dtype, self.json, self.revision)
 
     def progress(self) -> "AbstractContextManager[Progress]":
         """The progress bar of a computation; of several processes the first shows it."""
@@ -162,8 +163,8 @@ def command(
         first, *rest = inspect.signature(function).parameters.values()
         shared: list[inspect.Parameter] = []
         parameters = [first, *rest]
-        if first.annotation is Session:
-            model, *shared = inspect.signature(Session).parameters.values()
+        if first.annotation is CommandSession:
+            model, *shared = inspect.signature(CommandSession).parameters.values()
             shared = [each.replace(kind=each.KEYWORD_ONLY) for each in shared]
             parameters = [model, *rest, *shared]
         described = [_described(each, _SHARED | own) for each in parameters]
@@ -173,14 +174,15 @@ def command(
         @wraps(function)
         def run(**given: Any) -> None:
             _check(given, defaults, labels, exclusive, needs or {})
-            if first.annotation is Session:
+            if first.annotation is CommandSession:
                 names = ("model", *(each.name for each in shared))
-                function(Session(*(given.pop(name) for name in names)), **given)
+                function(CommandSession(*(given.pop(name) for name in names)), **given)
             else:
                 function(**given)
 
         run.__doc__ = text
-        _COMMANDS[function.__name__] = labels
+        run.__name__ = function.__name__.removesuffix("_command")
+        _COMMANDS[run.__name__] = labels
         vars(run)["__signature__"] = inspect.Signature(described)
         return run
 
@@ -246,7 +248,7 @@ def in_terms_of_options(message: str, name: str) -> str:
     return re.sub(r"\b([a-z_]+)=(?=[\w'\"-])", option, message)
 
 
-def open_model(
+def load_model(
     name: str,
     device: str | None,
     dtype: str | None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pathsum.base.errors import FileError
 from pathsum.base.files import check_output, parse_json, read_text
 from pathsum.cli.inputs import repeated_sequences, text_sequences
-from pathsum.cli.options import Session, command, fetch_models
+from pathsum.cli.options import CommandSession, command, fetch_models
 from pathsum.cli.view import console, progress, say, show, use_one_thread_if_small
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SEQUENCES, REPEATS, LENGTHS = 15, 3, (5, 8, 12, 17)
 
 
 @command()
-def explore(
+def explore_command(
     model: str,
     others: list[str] | None = None,
     *,
@@ -67,7 +67,7 @@ def explore(
 
 
 @command()
-def report(
+def report_command(
     model: str,
     others: list[str] | None = None,
     *,
@@ -93,13 +93,13 @@ def report(
     target = check_output(out or Path(f"{Path(model).name}.html"))
     given = [] if texts is None else read_texts(texts)
     names = None if views is None else [view.strip() for view in views.split(",") if view.strip()]
-    from pathsum.explorer.report import report as write
+    from pathsum.explorer.report import report
     from pathsum.explorer.session import open_model
 
     fetch_models([model, *(others or [])], json)
     use_one_thread_if_small(open_model(model).model)
     with progress(json) as advance:
-        written = write(
+        written = report(
             model,
             target,
             others=others or [],
@@ -132,8 +132,8 @@ def read_texts(file: Path) -> list[str | list[int]]:
 
 
 @command(exclusive=["text corpus"])
-def decompile(
-    session: Session,
+def decompile_command(
+    session: CommandSession,
     *,
     budget: int = 10_000,
     text: Path | None = None,
@@ -156,7 +156,7 @@ def decompile(
         --explain TEXT: Explain a prediction on this text.
     """
     from pathsum.model.sequences import open_text
-    from pathsum.program import decompile as rewrite
+    from pathsum.program import decompile
 
     target = None if out is None else check_output(out)
     loaded = session.open()
@@ -164,7 +164,7 @@ def decompile(
         given = session.compute(open_text, loaded, corpus)
     else:
         given = _text_to_fit(loaded, text, seed)
-    program = session.compute(rewrite, loaded, given, budget=budget, seed=seed)
+    program = session.compute(decompile, loaded, given, budget=budget, seed=seed)
     if target is not None:
         say(f"written to {program.save(target)}")
     session.show(program if explain is None else program.explain(explain, position, token))

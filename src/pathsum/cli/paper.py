@@ -8,13 +8,17 @@ from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.terminal import printable_json
 from pathsum.cli.inputs import given_sequences, parse_targets, repeated_sequences
-from pathsum.cli.options import Session, command
+from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
 
 
 @command()
-def bigram(
-    session: Session, *, token: str | None = None, k: int | None = None, corpus: str | None = None
+def bigram_command(
+    session: CommandSession,
+    *,
+    token: str | None = None,
+    k: int | None = None,
+    corpus: str | None = None,
 ) -> None:
     """Show what each token predicts without any head (W_E W_U).
 
@@ -22,20 +26,19 @@ def bigram(
         --token: Show what is predicted after this token.
         --k: How many rows (default 20), or tokens with --token (10).
     """
-    from pathsum.circuits import bigram as direct_path
-    from pathsum.circuits import continuations, open_text
+    from pathsum.circuits import bigram, continuations, open_text
 
     loaded = session.open()
     if token is not None:
         session.show(continuations(loaded, token, k))
         return
     text = None if corpus is None else session.compute(open_text, loaded, corpus)
-    session.show(session.compute(direct_path, loaded, text, k))
+    session.show(session.compute(bigram, loaded, text, k))
 
 
 @command(exclusive=["token places"], needs={"offset": "token"})
-def head(
-    session: Session,
+def head_command(
+    session: CommandSession,
     head: str,
     *,
     token: str | None = None,
@@ -70,8 +73,8 @@ def head(
 
 
 @command()
-def trigrams(
-    session: Session,
+def trigrams_command(
+    session: CommandSession,
     *,
     head: str | None = None,
     source: str | None = None,
@@ -103,8 +106,8 @@ def trigrams(
 
 
 @command(exclusive=["nulls offset", "nulls pair"])
-def composition(
-    session: Session,
+def composition_command(
+    session: CommandSession,
     *,
     kind: list[Side] | None = None,
     min_z: float | None = None,
@@ -130,13 +133,12 @@ def composition(
         --nulls: Also compare with permuted heads and untrained twins; score single directions.
         --center: Center what heads write; auto: where the model's norm does.
     """
-    from pathsum.circuits import composition as compute
-    from pathsum.circuits import empirical_composition
+    from pathsum.circuits import composition, empirical_composition
     from pathsum.circuits.composition_pairs import compare_pair
-    from pathsum.circuits.reads_and_writes import KINDS
+    from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 
     loaded = session.open()
-    kinds = [one for one in KINDS if not kind or one in kind]
+    kinds: list[CompositionKind] = [one for one in KINDS if not kind or one in kind]
     if nulls:
         against = session.compute(empirical_composition, loaded, center=center)
         edges = against.composed.edges(kinds, min_z=min_z, max_p=max_p, k=k)
@@ -144,24 +146,24 @@ def composition(
     elif pair is not None:
         session.show(compare_pair(loaded, *pair, kinds, center=center, offset=offset))
     else:
-        every = session.compute(compute, loaded, center=center, offset=offset)
+        every = session.compute(composition, loaded, center=center, offset=offset)
         session.show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k))
 
 
 @command()
-def bandwidth(session: Session) -> None:
+def bandwidth_command(session: CommandSession) -> None:
     """Show which stream dimensions are written, read and free.
 
     Also the heads that delete what others wrote.
     """
-    from pathsum.circuits import bandwidth as compute
+    from pathsum.circuits import bandwidth
 
-    session.show(session.compute(compute, session.open()))
+    session.show(session.compute(bandwidth, session.open()))
 
 
 @command(exclusive=["text tokens"])
-def atlas(
-    session: Session,
+def atlas_command(
+    session: CommandSession,
     *,
     head: str | None = None,
     text: Path | None = None,
@@ -184,13 +186,13 @@ def atlas(
         --alpha: Largest p at which a score counts.
         --sequences: Probe sequences (repeated random tokens).
     """
-    from pathsum.heads import atlas as make_atlas
+    from pathsum.heads import atlas
 
     loaded = session.open()
     if head is not None:
         loaded.head(head)  # an unknown head fails before the computation, not after it
     found = session.compute(
-        make_atlas,
+        atlas,
         loaded,
         tokens=given_sequences(loaded, text, tokens),
         scores=score,
@@ -217,7 +219,9 @@ def _thresholds(given: list[str]) -> dict[str, float]:
 
 
 @command()
-def induction(session: Session, *, sequences: int = 10, draws: int = 200, seed: int = 0) -> None:
+def induction_command(
+    session: CommandSession, *, sequences: int = 10, draws: int = 200, seed: int = 0
+) -> None:
     """Find induction heads and test how they work.
 
     By cutting edges into them and replacing their patterns.
@@ -225,10 +229,10 @@ def induction(session: Session, *, sequences: int = 10, draws: int = 200, seed: 
     Options:
         --sequences: Probe sequences (repeated random tokens).
     """
-    from pathsum.heads import induction as find_induction
+    from pathsum.heads import induction
 
     options = {"sequences": sequences, "draws": draws, "seed": seed}
-    found = session.compute(find_induction, session.open(), **options)
+    found = session.compute(induction, session.open(), **options)
     session.show(found)
     if not session.json:
         for each in found.heads:
@@ -237,8 +241,8 @@ def induction(session: Session, *, sequences: int = 10, draws: int = 200, seed: 
 
 
 @command(exclusive=["text tokens"], needs={"targets": "tokens"})
-def terms(
-    session: Session,
+def terms_command(
+    session: CommandSession,
     *,
     text: Path | None = None,
     tokens: list[str] | None = None,
@@ -291,7 +295,7 @@ def terms(
 
 
 @command()
-def paper(
+def paper_command(
     model: str = "two-layer",
     *,
     claim: list[str] | None = None,
@@ -311,7 +315,7 @@ def paper(
     """
     from json import dumps
 
-    from pathsum.claims import paper as measure_paper
+    from pathsum.claims import paper
     from pathsum.claims.paper import find_statement, open_subject, seeds_table
 
     if seeds:
@@ -324,7 +328,7 @@ def paper(
         find_statement(name)  # an unknown claim fails before the computation, not after it
     use_one_thread_if_small(open_subject(model).model)
     with progress(json) as advance:
-        found = measure_paper(model, claims=claim or (), progress=advance)
+        found = paper(model, claims=claim or (), progress=advance)
     show(found, json)
     if rules and not json:
         console().print(found.rules_table())

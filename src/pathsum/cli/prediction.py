@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pathsum.base.errors import InputError
 from pathsum.base.files import check_output
 from pathsum.cli.inputs import parse_ids, read_input, read_prompts, text_sequences
-from pathsum.cli.options import Session, command, parse_versus
+from pathsum.cli.options import CommandSession, command, parse_versus
 
 if TYPE_CHECKING:
     from pathsum.base import Progress
@@ -35,8 +35,8 @@ DRAWS = 20
         "seed": "faithfulness",
     },
 )
-def why(
-    session: Session,
+def why_command(
+    session: CommandSession,
     text: str | None = None,
     *,
     tokens: list[str] | None = None,
@@ -125,8 +125,8 @@ def _check_graph(graph: Path | None) -> None:
 
 
 @command(exclusive=["text tokens"])
-def paths(
-    session: Session,
+def paths_command(
+    session: CommandSession,
     text: str | None = None,
     *,
     tokens: list[str] | None = None,
@@ -152,8 +152,8 @@ def paths(
 
 
 @command(exclusive=["text tokens"])
-def scores(
-    session: Session,
+def scores_command(
+    session: CommandSession,
     text: str | None = None,
     *,
     head: str,

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pathsum.base.errors import TokenError
 from pathsum.base.files import check_output
-from pathsum.cli.options import command, open_model
+from pathsum.cli.options import command, load_model
 from pathsum.cli.view import SMALL_MODEL, console, progress, show, use_one_thread_if_small
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ NEXT = (
 
 
 @command()
-def models(*, json: bool = False) -> None:
+def models_command(*, json: bool = False) -> None:
     """List the bundled models, trained and hand-built."""
     from pathsum.sources import named_models
 
@@ -37,7 +37,7 @@ def models(*, json: bool = False) -> None:
 
 
 @command()
-def demo(*, model: str = DEFAULT, report: Path | None = None) -> None:
+def demo_command(*, model: str = DEFAULT, report: Path | None = None) -> None:
     """Take a trained model apart, from induction to one prediction.
 
     Options:
@@ -50,7 +50,7 @@ def demo(*, model: str = DEFAULT, report: Path | None = None) -> None:
 
     if report is not None or model == DEFAULT:
         check_output(report or REPORT)
-    loaded = open_model(model, None, None, as_json=False)
+    loaded = load_model(model, None, None, as_json=False)
     small = loaded.weights.n_parameters < SMALL_MODEL
     _print("pathsum demo: a transformer is a sum over paths\n", bold=True)
     _print(f"{_described(model, loaded)}\n")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @command()
-def corpus(
+def corpus_command(
     name: str | None = None,
     *,
     vocab: int = 1024,
@@ -46,7 +46,7 @@ def corpus(
 
 
 @command()
-def train(
+def train_command(
     what: str,
     *,
     quick: bool = False,
@@ -105,15 +105,14 @@ def _train(
 ) -> None:
     """Train one run, with the arguments in `alone`, or several seeds, with a view of it."""
     from pathsum.cli.training_view import watching
-    from pathsum.training import train as run
-    from pathsum.training import train_seeds
+    from pathsum.training import train, train_seeds
 
     first = os.environ.get("RANK", "0") == "0"
     try:
         with watching(quiet=as_json or not first) as view:
             shared |= {"watch": view.report, "progress": view.advance}
             done = (
-                run(what, preset, **alone, **shared)
+                train(what, preset, **alone, **shared)
                 if seeds is None
                 else train_seeds(what, preset, seeds=seeds, begin=view.begin, **shared)
             )
@@ -154,7 +153,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 @command()
-def dynamics(
+def dynamics_command(
     run: str, *, sequences: int = 64, probe_sequences: int = 10, seed: int = 0, json: bool = False
 ) -> None:
     """Follow loss, heads and composition over a training run.
@@ -166,9 +165,14 @@ def dynamics(
         --sequences: Held-out sequences for the losses.
         --probe-sequences: Sequences of repeated random tokens.
     """
-    from pathsum.training import dynamics as measure
+    from pathsum.training import dynamics
 
-    counts = {"sequences": sequences, "probe_sequences": probe_sequences}
     with progress(json) as advance:
-        found = measure(run, **counts, seed=seed, progress=advance)
+        found = dynamics(
+            run,
+            sequences=sequences,
+            probe_sequences=probe_sequences,
+            seed=seed,
+            progress=advance,
+        )
     show(found, json)

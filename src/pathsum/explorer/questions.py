@@ -7,8 +7,8 @@ from typing import Any, get_type_hints
 
 from pathsum.base import Record
 from pathsum.base.errors import InputError, near_misses
-from pathsum.explorer.answers.composition import composition, edge, ends
-from pathsum.explorer.answers.head import ablation, head, own_logits, places, token, trigrams
+from pathsum.explorer.answers.composition import composition, edge, embed_and_logit_edges
+from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.paper import claim, tour
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
@@ -57,9 +57,9 @@ QUESTIONS = (
     Question("token", token, quick=True),
     Question("trigrams", trigrams),
     Question("ablation", ablation),
-    Question("places", places),
+    Question("contexts", contexts),
     Question("composition", composition),
-    Question("ends", ends),
+    Question("embed_and_logit_edges", embed_and_logit_edges),
     Question("edge", edge),
     Question("terms", terms),
     Question("training", training),

@@ -1,8 +1,8 @@
 """The questions whose answers a report holds.
 
 They are chosen for a reader who sees the model for the first time: every example text, every head,
-the edges that stand out, every prediction of two texts, and the most telling ones of the others.
-With `Contents` one chooses views and texts.
+the strongest edges, every prediction of two texts, and the most interesting ones of the others.
+`Contents` selects views and a position.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.paper import picture_questions, tour
 from pathsum.explorer.answers.prediction import find_position
-from pathsum.explorer.answers.text import rank_telling
+from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.answers.whole_model import whole_atlas
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
@@ -23,7 +23,7 @@ from pathsum.explorer.wire import decode
 from pathsum.heads.kinds import MIXED, UNKNOWN
 
 # Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
-# models explain the most telling predictions only, each of which takes them seconds.
+# models explain the most interesting predictions only, each of which takes them seconds.
 EXPLAINED_TEXTS, EXPLAINED_HEADS = 2, 64
 # Predictions of another text: explained by paths, and as a graph.
 PREDICTIONS, CIRCUITS = 12, 4
@@ -240,9 +240,9 @@ def _story_positions(explorer: Explorer, example: int) -> list[int]:
 
 
 def _ranked(explorer: Explorer, example: int) -> list[int]:
-    """All predictions of a text, the most telling first: the page opens with that one."""
+    """All predictions of a text, the most interesting first."""
     run = decode(explorer.ask("run", {"example": example}))
-    return [place for place, _ in rank_telling(run["ids"], run["next_prob"].tolist())]
+    return [place for place, _ in rank_by_interest(run["ids"], run["next_prob"].tolist())]
 
 
 def _scored(explorer: Explorer) -> list[int]:
@@ -257,7 +257,7 @@ def _heads(explorer: Explorer) -> Iterator[Recorded]:
     if explorer.session.model(ModelParams()).config.n_layers > 1:
         yield Recorded("composition", {})  # with whom each head works
     for head in _shown_heads(explorer):
-        for name in ("head", "places", "trigrams", "ablation"):
+        for name in ("head", "contexts", "trigrams", "ablation"):
             yield Recorded(name, {"head": head})
         try:
             page = decode(explorer.ask("head", {"head": head}))
@@ -285,7 +285,7 @@ def _shown_heads(explorer: Explorer) -> list[str]:
 
 
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
-    yield Recorded("ends", {})
+    yield Recorded("embed_and_logit_edges", {})
     try:
         ranked = all_composition(explorer.session, ModelParams()).edges(k=MAX_EDGES).edges
     except NotExactError:

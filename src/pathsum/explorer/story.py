@@ -30,7 +30,7 @@ from pathsum.explorer.answers.prediction import (
     find_position,
     find_target_token,
 )
-from pathsum.explorer.answers.text import predictions, rank_telling
+from pathsum.explorer.answers.text import predictions, rank_by_interest
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
@@ -38,7 +38,7 @@ from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph, GraphEdge
-from pathsum.paths.intervene.patching import without
+from pathsum.paths.patching import without
 from pathsum.paths.target import find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.
@@ -127,7 +127,7 @@ class Story(Record, kind="page-story"):
 
 @dataclass(frozen=True, kw_only=True)
 class StoryParams(TextParams):
-    """The position whose prediction is told; the most telling one, if that is left out."""
+    """The position of the prediction; by default the most interesting one."""
 
     position: int | None = None
 
@@ -141,9 +141,9 @@ def story(session: Session, params: StoryParams) -> Story:
     found = session.run(params)
     trace = found.trace
     probabilities = predictions(session, params).next_log_prob.exp().tolist()
-    ranked = rank_telling(found.ids, probabilities)
+    ranked = rank_by_interest(found.ids, probabilities)
     if params.position is None:
-        position, first = _most_telling(trace, probabilities, ranked)
+        position, first = _most_interesting(trace, probabilities, ranked)
     else:
         position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
@@ -151,7 +151,7 @@ def story(session: Session, params: StoryParams) -> Story:
     return replace(numbers, sentence=sentence_of(numbers, trace))
 
 
-def _most_telling(
+def _most_interesting(
     trace: Trace, probabilities: Sequence[float], ranked: Sequence[tuple[int, int | None]]
 ) -> tuple[int, int | None]:
     gains = [

@@ -30,7 +30,7 @@ from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     MatchingScores,
-    score_weights,
+    score_by_weights,
     through_previous,
 )
 from pathsum.heads.kinds import (
@@ -68,8 +68,8 @@ OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outp
 class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
     """Every head of a model; `atlas["L1H4"]` is one of them.
 
-    A head has a kind where what it does on the probe and what its weights say agree. It is "mixed"
-    where the probe suggests a kind that the weights do not support, and otherwise "unknown".
+    A head has a kind where its behavior on the probe and its weights agree. It is "mixed" where the
+    probe suggests a kind that the weights do not support, and otherwise "unknown".
     `absent` maps each score that no head has to the reason.
     """
 
@@ -96,7 +96,7 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
         """The heads of a kind, also where a more specific kind names them.
 
         `found.of_kind("copying")` is the one list of copying heads: eigenvalues of OV positive
-        beyond chance, and the attended token itself raised.
+        beyond the null, and the attended token itself raised.
         """
         _require_known(kind, [each.name for each in KINDS], "kind")
         return tuple(entry for entry in self.heads if kind in entry.kinds)
@@ -110,7 +110,7 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
         return tuple(dict(kind.most_common()) for kind in kinds)
 
     def to_table(self) -> Table:
-        """One row per head and score: value, 95 % interval, chance, p, best part of the context."""
+        """One row per head and score: value, 95% interval, null, p, best part of the context."""
         columns = (text_column("head"), text_column("kind"), *SCORE_COLUMNS)
         rows = tuple(
             (entry.head, entry.kind, *row) for entry in self.heads for row in entry.score_rows()
@@ -151,13 +151,13 @@ def atlas(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Atlas:
-    """Every score of every head, compared with chance, and each head's kind.
+    """Every score of every head, compared with its null, and each head's kind.
 
     Scores from data are measured on repeated random tokens (25 tokens, 4 times, in `sequences`
     sequences; shorter where the context is), and those that need no repeats also on text: `tokens`
     (ids, a text, a corpus), by default the held-out text that the model comes with. The null is
-    each head itself, `draws` times, with what it reads and writes rotated at random: the same
-    scale, singular values and stream, but random directions. Half-precision models are computed in
+    each head itself, `draws` times, with its reads and writes rotated at random: the same scale,
+    singular values and stream, but random directions. Half-precision models are computed in
     float32.
 
     `scores` chooses some by name, such as ["copying", "copying_weights"], and saves the time of the
@@ -222,7 +222,7 @@ def _measure(
         score_on_similar_tokens(null, names, sequences, seed, progress),
         score_on_split_words(null, names, seed, progress),
         on_text,
-        score_weights(model, names, draws, seed, progress),
+        score_by_weights(model, names, draws, seed, progress),
     )
     scores: dict[HeadId, dict[str, Score]] = {}
     for number, head in enumerate(model.heads):

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pathsum.heads.score import Score, ScoreInfo
 
 SHADES = " ░▒▓█"
-# Widths of a score's title and of one head's value next to chance, with what separates columns.
+# Widths of a score's title and of one head's value next to its null, with column spacing.
 _TITLE, _CELL = 33, 16
 
 
 @dataclass(frozen=True, eq=False)
 class PrintedAtlas:
-    """The atlas in a terminal: heat maps, kinds, then every score of every head next to chance.
+    """The atlas in a terminal: heat maps, kinds, then every score of every head next to its null.
 
     As many heads side by side as the terminal is wide.
     """
@@ -58,24 +58,24 @@ class PrintedAtlas:
 
 
 def _scores_table(found: "Atlas", heads: "Sequence[HeadEntry]") -> Table:
-    """One row per score, one column per head: its value, chance in brackets, a star beyond it."""
+    """One row per score, one column per head: its value, the null in brackets, a star beyond it."""
     shown = [info for info in found.infos if info.name not in found.absent]
     rows = tuple(
-        (info.title, *(_with_chance(entry.scores.get(info.name), found.alpha) for entry in heads))
+        (info.title, *(_with_null(entry.scores.get(info.name), found.alpha) for entry in heads))
         for info in shown
     )
     columns = (text_column("score"), *(text_column(entry.head) for entry in heads))
-    note = f"value (chance); *: p ≤ {found.alpha:g}"
+    note = f"value (null); *: p ≤ {found.alpha:g}"
     return Table(columns, rows, f"scores of {heads[0].head} to {heads[-1].head}", note)
 
 
-def _with_chance(score: "Score | None", alpha: float) -> str | None:
+def _with_null(score: "Score | None", alpha: float) -> str | None:
     if score is None or math.isnan(score.value):
         return None
-    chance = "" if score.null is None else f" ({format_number(score.null, '.2f')})"
+    null = "" if score.null is None else f" ({format_number(score.null, '.2f')})"
     return (
         format_number(score.value, ".2f")
-        + chance
+        + null
         + ("*" if score.p is not None and score.p <= alpha else "")
     )
 
@@ -97,9 +97,9 @@ def _shade(share: float) -> str:
 
 
 def atlas_html(found: "Atlas") -> str:
-    """A table whose cells are shaded by value, gray where chance explains the value.
+    """A table whose cells are shaded by value, gray where the null explains the value.
 
-    Hovering shows a cell's value, error, chance and p, a heading's formula and a kind's evidence.
+    Hovering shows a cell's value, error, null and p, a heading's formula and a kind's evidence.
     Every string is escaped and nothing is loaded from anywhere.
     """
     shown = [
@@ -131,13 +131,13 @@ def _row(entry: "HeadEntry", shown: "list[ScoreInfo]", alpha: float) -> str:
 
 
 def _cell(score: "Score | None", info: "ScoreInfo", alpha: float) -> str:
-    """Orange in proportion to the value, gray where chance explains it, a star where it passes."""
+    """Orange in proportion to the value, gray if the null explains it, a star if it passes."""
     if score is None or math.isnan(score.value):
         return '<td style="text-align:center">–</td>'
     ceiling = 1.0 if info.ceiling is None else info.ceiling
     share = max(0.0, min(1.0, score.value / ceiling))
-    beyond_chance = score.p is not None and score.p <= alpha
-    color = "224,138,30" if beyond_chance else "128,128,128"
+    beyond_null = score.p is not None and score.p <= alpha
+    color = "224,138,30" if beyond_null else "128,128,128"
     value = format_number(score.value, ".2f")
     # The star says the same as the color, for readers who cannot tell the colors apart.
     star = "*" if score.passes(info.threshold, alpha) else ""

@@ -34,7 +34,7 @@ from pathsum.heads.score import (
 )
 from pathsum.model import HeadId, Model, Path
 from pathsum.model.folding import value_reads
-from pathsum.model.processes import threaded_map
+from pathsum.model.processes import shared_map
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def score_layers(
     model: Model, compute: Callable[[int], Sequence[T]], progress: Progress, what: str
 ) -> dict[HeadId, T]:
     """Scores of every head; `compute` scores the heads of one layer, and layers run in threads."""
-    scores = threaded_map(range(model.config.n_layers), compute, progress, what)
+    scores = shared_map(range(model.config.n_layers), compute, progress, what)
     every = chain.from_iterable(scores)
     return {head.id: score for head, score in zip(model.heads, every, strict=True)}
 
@@ -63,8 +63,8 @@ COPYING_BY_DATA = DataScore(
         about="When the head attends to a token, how much of what it raises is that very token.",
         formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
         threshold=0.1,
-        reason="chance is one over the number of the probe's tokens, 0.04 for 25: twice as much, "
-        "and twice what random heads give",
+        reason="without copying it is one over the number of the probe's tokens, 0.04 for 25: "
+        "twice as much, and twice what random heads give",
         citation=PAPER_2022,
     ),
     _copying,
@@ -78,7 +78,7 @@ def _copying_by_weights(
 ) -> dict[HeadId, Score]:
     null = CopyingNull(model, draws=max(draws, LEAST_DRAWS), seed=seed)
     for layer in range(model.config.n_layers):
-        progress(layer, model.config.n_layers, "chance for copying")
+        progress(layer, model.config.n_layers, "null of copying")
         null.cores(Path("embed", [(layer, 0)]))  # shared by the layers, which run in threads
 
     def layer_scores(layer: int) -> list[Score]:
@@ -95,7 +95,7 @@ COPYING_BY_WEIGHTS = WeightScore(
         evidence="weights",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centered",
         null="this head's reads and writes, rotated at random between this model's embeddings",
-        reason="any excess of positive eigenvalues that chance does not explain",
+        reason="any excess of positive eigenvalues that the null does not explain",
         probe=WEIGHTS_ALONE,
     ),
     of_ov=True,
@@ -131,7 +131,7 @@ def _deleting_by_weights(
     config, centered = model.config, model.config.norm == "layer"
     d = config.d_model - centered
     r = min(config.d_head, d)
-    progress(0, config.n_layers, "chance for deleting")
+    progress(0, config.n_layers, "null of deleting")
     cores = rotated_cores([torch.ones(d)], d, r, draws=draws, seed=seed)
 
     def layer_scores(layer: int) -> list[Score]:
@@ -153,7 +153,7 @@ DELETING_BY_WEIGHTS = WeightScore(
         evidence="weights",
         formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
         null="this head's reads and writes, rotated at random",
-        reason="any excess of negative eigenvalues that chance does not explain",
+        reason="any excess of negative eigenvalues that the null does not explain",
         probe=WEIGHTS_ALONE,
     ),
     of_ov=True,
@@ -196,9 +196,9 @@ class MatchingNull:
     ) -> dict[HeadId, Score]:
         """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
         for number, (layer, writer) in enumerate(layers):
-            progress(number, len(layers), f"chance for {what}")
+            progress(number, len(layers), f"null of {what}")
             self.cores(layer, writer)  # computed here because the layers, in threads, share it
-        by_layer = threaded_map(layers, self._layer_scores, progress, what)
+        by_layer = shared_map(layers, self._layer_scores, progress, what)
         return {head: score for part in by_layer for head, score in part.items()}
 
     def _layer_scores(self, through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
@@ -226,7 +226,7 @@ MATCHING_BY_WEIGHTS = WeightScore(
         evidence="weights",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centered over tokens",
         null="this head's query and key reads, rotated at random",
-        reason="any excess of positive eigenvalues that chance does not explain",
+        reason="any excess of positive eigenvalues that the null does not explain",
         probe=WEIGHTS_ALONE,
     ),
     measure=_matching_by_weights,
@@ -236,7 +236,7 @@ WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
 """Scores from weights alone that every model has."""
 
 
-def score_weights(
+def score_by_weights(
     model: Model, names: Collection[str], draws: int, seed: int, progress: Progress
 ) -> HeadScores:
     """Scores from weights alone of every head."""
@@ -260,7 +260,7 @@ MATCHING_THROUGH_PREVIOUS = HeadScore(
         "head's below, keys centered over tokens",
         null="this head's queries and keys, rotated at random; the previous-token head stays as "
         "it is",
-        reason="any excess of positive eigenvalues that chance does not explain: same matches "
+        reason="any excess of positive eigenvalues that the null does not explain: same matches "
         "same, one token on",
         probe="none: weights alone; the probe only decides which head is the previous-token head",
     )

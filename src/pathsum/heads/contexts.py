@@ -13,6 +13,7 @@ contexts are given too.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -254,38 +255,36 @@ def _read(trace: Trace, head: str, number: int) -> list[_Row]:
 
 
 def _strongest(
-    read: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
+    rows: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
 ) -> tuple[Context, ...]:
     """The strongest context of each (source, destination) pair of tokens, and their number."""
-    values, pairs, where = list[Tensor](), list[Tensor](), list[tuple[int, int]]()
-    for number, row in enumerate(read):
-        value, source, _ = order(row)
-        ids = torch.tensor(row.ids)
-        values.append(value.cpu())
-        pairs.append(torch.stack((ids[source.cpu()], ids[1:]), 1))
-        where += ((number, at) for at in range(len(value)))
-    size = torch.cat(values)
-    ranked = (-size).argsort(stable=True)
-    ranked = ranked[~size[ranked].isnan()]
-    _, which, times = torch.cat(pairs)[ranked].unique(
-        dim=0, return_inverse=True, return_counts=True
-    )
-    found: dict[int, Context] = {}
-    for number, pair in zip(ranked.tolist(), which.tolist(), strict=True):
-        if pair not in found:
-            if len(found) == k:
-                break
-            row, at = read[where[number][0]], where[number][1]
-            _, source, weight = order(row)
-            effect = float(row.effect[at])
-            found[pair] = Context(
-                sequence=row.sequence,
-                destination=at + 1,
-                source=int(source[at]),
-                ids=row.ids[: at + 2 + SHOWN],
-                weight=float(weight[at]),
-                off_first=float(row.off_first[at]),
-                effect=None if math.isnan(effect) else effect,
-                times=int(times[pair]),
+    ranked: list[tuple[float, _Row, int, int, float]] = []
+    for row in rows:
+        values, sources, weights = (each.tolist() for each in order(row))
+        ranked += [
+            (value, row, destination, source, weight)
+            for destination, (value, source, weight) in enumerate(
+                zip(values, sources, weights, strict=True), start=1
             )
-    return tuple(found.values())
+            if not math.isnan(value)
+        ]
+    ranked.sort(key=lambda one: -one[0])
+    pairs = [(row.ids[source], row.ids[destination]) for _, row, destination, source, _ in ranked]
+    times, result = Counter(pairs), dict[tuple[int, int], Context]()
+    for pair, (_, row, destination, source, weight) in zip(pairs, ranked, strict=True):
+        if pair in result:
+            continue
+        if len(result) == k:
+            break
+        effect = float(row.effect[destination - 1])
+        result[pair] = Context(
+            sequence=row.sequence,
+            destination=destination,
+            source=source,
+            ids=row.ids[: destination + 1 + SHOWN],
+            weight=weight,
+            off_first=float(row.off_first[destination - 1]),
+            effect=None if math.isnan(effect) else effect,
+            times=times[pair],
+        )
+    return tuple(result.values())

@@ -28,9 +28,9 @@ from pathsum.heads.mechanism import (
     Mechanism,
     PartnerEdge,
     candidate_partners,
-    cut_edges,
     find_mechanism,
     matching_through,
+    measure_cut_edges,
     score_shares,
 )
 from pathsum.heads.null import RandomHeads
@@ -40,7 +40,7 @@ from pathsum.heads.score import ALPHA, DataScore, Score
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Replacement, ablate, replace
-from pathsum.paths.intervene.ablation import After
+from pathsum.paths.ablation import After
 from pathsum.text.probes import RepeatedTokens, shuffled
 
 
@@ -261,7 +261,7 @@ def _test_heads(
             progress(number, len(candidates), f"{what} {head}")
 
         writers = candidate_partners(head, composed, previous)
-        edges = cut_edges(trace, probe, head, writers, composed, other, step)
+        edges = measure_cut_edges(trace, probe, head, writers, composed, other, step)
         heads.append(_verify(trace, probe, head, scores, edges, step))
     progress(len(candidates), len(candidates), "testing")
     return tuple(heads)

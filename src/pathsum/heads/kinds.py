@@ -33,7 +33,7 @@ TITLES = {score.name: score.info.title for score in ALL_SCORES}
 SCORE_COLUMNS = (
     text_column("score"),
     *interval_columns("value", "+.3f"),
-    *(Column("chance", "+.3f"), ProbabilityColumn(format=".2g")),
+    *(Column("null", "+.3f"), ProbabilityColumn(format=".2g")),
     *(Column("best part", ".3f"), text_column("at positions")),
 )
 # Offsets among which the position part of a head is compared in a part of the context.
@@ -94,7 +94,7 @@ def _peak_in(head: Head, part: ContextPart) -> int:
 
 
 def positive_score(name: str, description: str) -> Check:
-    """A score from weights is positive and chance does not explain it."""
+    """A score from weights is positive beyond its null."""
 
     def check(known: HeadEvidence) -> Finding:
         found = known.scores.get(name)
@@ -117,14 +117,14 @@ def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
         scores = known.composition.scores(kind)
         p, z = scores.p[:, column].tolist(), scores.z[:, column].tolist()
         edges += [
-            (chance, -size, f"{kind.upper()}-composition with {writer}")
-            for chance, size, writer in zip(p, z, known.composition.heads, strict=True)
-            if chance == chance
+            (p_value, -size, f"{kind.upper()}-composition with {writer}")
+            for p_value, size, writer in zip(p, z, known.composition.heads, strict=True)
+            if p_value == p_value
         ]
     if not edges:
         return Finding(False, f"no head is below it; {copies.because}")
-    # The best of many edges: chance has as many tries. Beyond the reach of p, z decides.
-    least, _, edge = min((max(chance, LEAST_FITTED), *rest) for chance, *rest in edges)
+    # The best of many edges, so p is corrected for their number. Beyond the reach of p, z decides.
+    least, _, edge = min((max(p_value, LEAST_FITTED), *rest) for p_value, *rest in edges)
     corrected = min(1.0, least * len(edges))
     because = f"{edge}, {format_p(corrected)}; {copies.because}"
     return Finding(copies.agrees and corrected <= known.alpha, because)
@@ -178,14 +178,14 @@ def first_by_weights(
 class Kind:
     """A kind of head: the score from data that suggests it, and the check of its weights.
 
-    The score must reach its threshold and `times_chance` times its null, which is above 1 where
+    The score must reach its threshold and `times_null` times its null, which is above 1 where
     data and weights depend on the same matrix, so that their agreement is weaker evidence.
     """
 
     name: str
     score: str
     check: Check
-    times_chance: float = 1.0
+    times_null: float = 1.0
 
 
 KINDS: tuple[Kind, ...] = (
@@ -201,7 +201,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("current token", "current_token", position_peak(0)),
     Kind("local window", "local_window", _position_window),
-    Kind("copying", "copying", _copies, times_chance=2.0),
+    Kind("copying", "copying", _copies, times_null=2.0),
     Kind(
         *("deleting", "deleting"),
         positive_score("deleting_weights", "OV eigenvalue ratio, negated,"),
@@ -284,7 +284,7 @@ def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, ContextPart 
         if score is None:
             continue
         threshold = known.thresholds[name]
-        if score.passes(max(threshold, kind.times_chance * (score.null or 0.0)), known.alpha):
+        if score.passes(max(threshold, kind.times_null * (score.null or 0.0)), known.alpha):
             yield f"{score}{where}", None
         elif score.part is not None and score.part.passes(threshold, known.alpha):
             whole = f"{score.value:.2f} over the whole context"

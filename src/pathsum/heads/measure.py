@@ -21,7 +21,7 @@ from pathsum.heads.score import (
 )
 from pathsum.model import HeadId, Trace
 from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import stop_if_closed, threaded_map
+from pathsum.model.processes import shared_map
 from pathsum.text.probes import RepeatedTokens
 
 # Random heads run on a few sequences, and p compares heads on the same few.
@@ -89,28 +89,34 @@ def score_on_runs(
     measured: dict[tuple[int, str], list[_Measured]] = {}
     nulls: dict[tuple[int, str], _Null] = {}
 
-    def measure(run: tuple[Trace, RepeatedTokens], layer: int) -> None:
+    def measure(
+        run: tuple[Trace, RepeatedTokens], layer: int
+    ) -> tuple[list[_Measured], list[_Null] | None]:
+        # Another process may call this, so results are returned, not stored.
         view = layer_view(*run, layer, W_U)
-        for score in scores:
-            measured.setdefault((layer, score.name), []).append(_Measured.of(score, view))
-        new = [score for score in scores if (layer, score.name) not in nulls]
+        here = [_Measured.of(score, view) for score in scores]
+        if nulls:
+            return here, None
         few = view.first(null_sequences)
-        drawn = _null_scores(null, layer, few, new, last, own[layer]) if new else []
-        for score, one in zip(new, drawn, strict=True):
-            nulls[layer, score.name] = one
+        return here, _null_scores(null, layer, few, scores, last, own[layer])
 
     for run in runs:
-        threaded_map(layers, partial(measure, run), progress, phase or f"heads on {what}")
+        found = shared_map(layers, partial(measure, run), progress, phase or f"heads on {what}")
+        for layer, (here, drawn) in zip(layers, found, strict=True):
+            for number, score in enumerate(scores):
+                measured.setdefault((layer, score.name), []).append(here[number])
+                if drawn is not None:
+                    nulls[layer, score.name] = drawn[number]
     result: dict[HeadId, dict[str, Score]] = {head: {} for head in every}
     absent: dict[str, str] = {}
     for score in scores:
         for layer in layers:
             key = layer, score.name
-            found = _compare(measured[key], nulls[key], own[layer])
-            if found is None:
+            compared = _compare(measured[key], nulls[key], own[layer])
+            if compared is None:
                 absent[score.name] = f"no position of the {what} has {score.needs}"
                 continue
-            for head, one in zip(own[layer], found, strict=True):
+            for head, one in zip(own[layer], compared, strict=True):
                 result[HeadId(layer, head)][score.name] = one
     return HeadScores(result, absent)
 
@@ -127,7 +133,6 @@ def _null_scores(
     drawn = [{head: list[Tensor]() for head in heads} for _ in scores]
     parts = [{head: list[Tensor]() for head in heads} for _ in scores]
     for head, random in null.views(layer, view, last, heads):
-        stop_if_closed()
         for number, score in enumerate(scores):
             one = _Measured.of(score, random)
             drawn[number][head].append(one.mean())

@@ -15,7 +15,7 @@ from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe
 from pathsum.model import HeadId, Model, Path, Trace
-from pathsum.paths.intervene.patching import patched_pattern
+from pathsum.paths.patching import patched_pattern
 from pathsum.text.probes import RepeatedTokens
 
 Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
@@ -73,7 +73,7 @@ def candidate_partners(
     return sorted(set(chosen))
 
 
-def cut_edges(
+def measure_cut_edges(
     trace: Trace,
     probe: RepeatedTokens,
     reader: HeadId,

@@ -255,7 +255,7 @@ WORD_PIECE_BY_WEIGHTS = HeadScore(
         formula="2 · mean over split words of the rank of b in the full OV row of ab, in [0, 1], "
         "− 1",
         null="this head's reads and writes, rotated at random between this model's embeddings",
-        reason="any excess over the middle rank that chance does not explain",
+        reason="any excess over the middle rank that the null does not explain",
         probe=WEIGHTS_ALONE,
     ),
     of_ov=True,

@@ -35,10 +35,10 @@ PART = 16
 
 @dataclass(frozen=True)
 class _Tested(Estimate):
-    """An estimate that is compared with a threshold and with chance."""
+    """An estimate that is compared with a threshold and with its null."""
 
     def passes(self, threshold: float, alpha: float) -> bool:
-        """Whether the value reaches the threshold and chance does not explain it."""
+        """Whether the value reaches the threshold and the null does not explain it."""
         return self.value >= threshold and self.p is not None and self.p <= alpha
 
 
@@ -60,7 +60,7 @@ class ContextPart(_Tested):
 
 @dataclass(frozen=True)
 class Score(_Tested):
-    """An `Estimate` about one head: its value, its error over probe sequences, and chance.
+    """An `Estimate` about one head: its value, its error over probe sequences, and its null.
 
     `null` is the mean over random heads and `p` the share of them that score at least as much,
     counted as (1 + number at or above) / (1 + draws). A score from weights alone has no error. A
@@ -273,10 +273,10 @@ def against_rotations(
     draws: int,
     through: HeadId | None = None,
 ) -> list[Score]:
-    """Scores from weights with their `sequential_p`; chance gives 0: λ is as likely as −λ."""
+    """Scores from weights with their `sequential_p`; the null mean is 0: λ is as likely as −λ."""
     return [
         Score(value, through=through)
-        if math.isnan(chance)
-        else Score(value, null=0.0, p=chance, draws=draws, through=through)
-        for value, chance in zip(values.tolist(), p.tolist(), strict=True)
+        if math.isnan(p_value)
+        else Score(value, null=0.0, p=p_value, draws=draws, through=through)
+        for value, p_value in zip(values.tolist(), p.tolist(), strict=True)
     ]

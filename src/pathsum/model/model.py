@@ -205,7 +205,7 @@ class Model:
         if self.tokenizer is None:
             raise TokenError(
                 f"the model {self.name!r} has no tokenizer, so it cannot read text; "
-                "give token ids, as in model.trace([3, 1, 4])"
+                "give token ids, such as 3, 1, 4"
             )
         start = [] if self.config.start_token is None else [self.config.start_token]
         return start + self.tokenizer.encode(text)

@@ -3,7 +3,7 @@
     check_tokens    one tensor of ids, checked
     padded          sequences of different length as one tensor and their lengths
     token_batches   any of the above as checked batches: what losses are measured on
-    split           the part of a corpus that is counted, and the part that is held out
+    split_corpus    the part of a corpus that is counted, and the part that is held out
 
 Sequences of different length are padded on the right. Attention is causal, so padding changes
 nothing before it; means leave it out (`lengths`).
@@ -238,7 +238,7 @@ class Split:
     held_out: tuple[Int[Tensor, "_ _"], ...]
 
 
-def split(model: "Model", corpus: TextOrTokens) -> Split:
+def split_corpus(model: "Model", corpus: TextOrTokens) -> Split:
     """Split a corpus into a counted and a held-out part.
 
     A `Corpus` has a held-out part of its own. Of other sequences every fifth is held out (of fewer
@@ -292,7 +292,7 @@ def open_text(model: "Model", name: str, *, progress: Progress = silent) -> Corp
     if model.tokenizer is None:
         raise TokenError(
             f"the model {model.name!r} has no tokenizer, so it cannot read text; "
-            "give token ids to the function instead"
+            "give token ids instead"
         )
     size = model.tokenizer.size
     return Corpus.open(name, vocabulary=size, tokenizer=model.tokenizer, progress=progress)

@@ -27,22 +27,24 @@ In reading order:
     truncation     streams truncated by order, all in one pass
     terms          term importance: the loss saved by paths of each order
     virtual_head   chains of heads as heads
-    intervene/     ablating, replacing and patching: runs with parts exchanged
+    patching       runs with edges or nodes taken from another run (`trace.patch(...)`)
+    causal         the effect of every edge on a prediction
+    sweep          every node at every position, patched or ablated
+    ablation       the loss without some heads
+    descriptions   patterns and OVs that a head can be replaced by
+    replacement    the loss with a description in place of a head
 """
 
 from pathsum.base import Part, Side
 from pathsum.base.estimate import Estimate
+from pathsum.paths.ablation import Ablation, After, Knockout, ablate
 from pathsum.paths.attribution import LogitAttribution
 from pathsum.paths.breakdown import Breakdown, Grid
+from pathsum.paths.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
 from pathsum.paths.circuit import find_circuit, mean_circuit
+from pathsum.paths.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
 from pathsum.paths.explanation import explain_prediction, routes
 from pathsum.paths.graph import Graph
-from pathsum.paths.intervene.ablation import Ablation, After, Knockout, ablate
-from pathsum.paths.intervene.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
-from pathsum.paths.intervene.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
-from pathsum.paths.intervene.patch_sweep import PatchSweep, patch_sweep
-from pathsum.paths.intervene.patching import patch, without
-from pathsum.paths.intervene.replacement import Replacement, replace
 from pathsum.paths.logit_effects import (
     DirectAttribution,
     LogitEffects,
@@ -51,12 +53,15 @@ from pathsum.paths.logit_effects import (
     logit_effects,
     moved_by_layer,
 )
+from pathsum.paths.patching import patch, without
 from pathsum.paths.path_sum import PathSum, expand_logits
 from pathsum.paths.prompts import Prompt
+from pathsum.paths.replacement import Replacement, replace
 from pathsum.paths.score import score
 from pathsum.paths.score_cells import ScoreCell, ScoreSummary
 from pathsum.paths.score_sum import ScoreSum, expand_scores
 from pathsum.paths.search import TopPaths
+from pathsum.paths.sweep import PatchSweep, patch_sweep
 from pathsum.paths.target import find_target
 from pathsum.paths.terms import (
     TermImportance,

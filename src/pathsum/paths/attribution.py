@@ -31,9 +31,9 @@ from pathsum.base.batching import batched
 from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.paths.breakdown import Breakdown, Grid, Name
+from pathsum.paths.causal import CausalEffects, causal_effects
 from pathsum.paths.flows import Flows, edge_flows, flows
 from pathsum.paths.frozen import Frozen
-from pathsum.paths.intervene.causal import CausalEffects, causal_effects
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.search import TopPaths, strongest_paths
 from pathsum.paths.target import Target

@@ -22,7 +22,7 @@ from pathsum.paths.graph import (
     mean_of,
     per_prompt,
 )
-from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.patching import check_runs
 from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.score import cut_effects, score
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target

@@ -33,7 +33,7 @@ from pathsum.model.forward import run_logits
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import writers_below
-from pathsum.paths.intervene.patching import check_runs
+from pathsum.paths.patching import check_runs
 from pathsum.paths.target import Prediction, Target, one_sequence
 
 Edges = Sequence[Site]

@@ -73,8 +73,8 @@ export function spelled(run: Pick<TextRun, "ids" | "pieces">, info: Pick<ModelIn
 
 /** The most informative prediction, which the server chose, and the position that followed the time before. */
 export function mostTelling(run: TextRun): { token: number; source: number | null } {
-  const { telling, telling_source: before } = run;
-  return { token: telling, source: before === null ? null : before + 1 };
+  const { highlight, highlight_source: before } = run;
+  return { token: highlight, source: before === null ? null : before + 1 };
 }
 
 /**

@@ -1,4 +1,4 @@
-"""`composition`, `ends` and `edge`: which heads read the output of which."""
+"""`composition`, `embed_and_logit_edges` and `edge`: which heads read the output of which."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -207,7 +207,7 @@ def _note(model: Model) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class EndEdges(Record, kind="page-ends"):
+class EmbedAndLogitEdges(Record, kind="page-embed-and-logit-edges"):
     """Both ends of the graph of heads, the strongest edges first; `note` says what is left out.
 
     An edge leads from the embedding to a head, or from a head to the logits; its score is that of
@@ -222,14 +222,14 @@ class EndEdges(Record, kind="page-ends"):
 MAX_END_HEADS = 48
 
 
-def ends(session: Session, params: ModelParams) -> EndEdges:
+def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogitEdges:
     """The embedding read by every query, key and value, and the logits written by every head."""
-    return session.result(params, "ends", _ends)
+    return session.result(params, "edges of embedding and logits", _embed_and_logit_edges)
 
 
-def _ends(model: Model, _: Progress) -> EndEdges:
+def _embed_and_logit_edges(model: Model, _: Progress) -> EmbedAndLogitEdges:
     if len(model.heads) > MAX_END_HEADS:
-        return EndEdges(
+        return EmbedAndLogitEdges(
             (), f"The embedding and the logits are left out above {MAX_END_HEADS} heads."
         )
     found: list[ScoredEdge] = []
@@ -242,7 +242,7 @@ def _ends(model: Model, _: Progress) -> EndEdges:
             continue
         found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
     found.sort(key=lambda edge: -edge.z)
-    return EndEdges(tuple(found), joined(tuple(dict.fromkeys(notes))))
+    return EmbedAndLogitEdges(tuple(found), joined(tuple(dict.fromkeys(notes))))
 
 
 def _pairs(model: Model) -> Iterator[tuple[str, str]]:

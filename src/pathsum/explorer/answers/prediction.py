@@ -20,7 +20,7 @@ from pathsum.paths import expand_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
-from pathsum.paths.intervene.patching import without
+from pathsum.paths.patching import without
 from pathsum.paths.target import Target, Versus, find_target
 
 

@@ -1,4 +1,4 @@
-"""The front door: what is promised is there, and nothing else."""
+"""The public API: the documented names exist, and no others."""
 
 import ast
 import inspect

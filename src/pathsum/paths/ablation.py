@@ -31,15 +31,15 @@ from pathsum.model.edited import mean_values
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
     NATS,
+    CheckedMetric,
     MetricName,
-    Scored,
     SequenceLosses,
     find_metric,
     predicted_batches,
     split_by_memory,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
-from pathsum.paths.intervene.descriptions import IdealPattern
+from pathsum.paths.descriptions import IdealPattern
 
 
 class Knockout(enum.StrEnum):
@@ -174,7 +174,7 @@ class LossRuns:
     model: Model
     batches: TokenBatches
     targets: TokenBatches
-    scored: Scored
+    scored: CheckedMetric
     first: int
 
     @classmethod

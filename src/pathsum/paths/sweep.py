@@ -32,6 +32,7 @@ from pathsum.base import (
     token_column,
 )
 from pathsum.base.arguments import checked
+from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.table import Cell
@@ -39,12 +40,9 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.edit import Edit
 from pathsum.model.sequences import OneSequence
 from pathsum.model.sites import find_site
-from pathsum.paths.intervene.causal import patched_values, same_batch, truncate_runs
-from pathsum.paths.intervene.patching import check_runs, find_replacement
+from pathsum.paths.causal import patched_values, run_bytes, same_batch, truncate_runs
+from pathsum.paths.patching import check_runs, find_replacement
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
-
-# Tokens run together: enough for an efficient matrix product, and little wasted work.
-_TOKENS_TOGETHER = 1024
 
 
 class PatchInto(enum.StrEnum):
@@ -333,11 +331,10 @@ def _parts(base: Trace, nodes: Sequence[Writer], first: int) -> Iterator[tuple[l
     groups: dict[tuple[int, bool], list[int]] = {}
     for number, node in enumerate(nodes):
         groups.setdefault((node.layer, isinstance(node, HeadId)), []).append(number)
-    batch, length = base.tokens.shape
+    length = base.tokens.shape[1]
     for numbers in groups.values():
-        count = max(1, _TOKENS_TOGETHER // (len(numbers) * batch * length))
-        for at in range(first, length, count):
-            yield numbers, range(at, min(at + count, length))
+        for places in batched(range(first, length), len(numbers) * run_bytes(base)):
+            yield numbers, range(places[0], places[-1] + 1)
 
 
 def _patched(

@@ -32,8 +32,8 @@ from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edit import Edit
 from pathsum.model.losses import NATS, OWN_METRIC, MetricName, SequenceLosses
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.intervene.ablation import AFTER, After, Knockout, KnockoutValue, LossRuns
-from pathsum.paths.intervene.descriptions import (
+from pathsum.paths.ablation import AFTER, After, Knockout, KnockoutValue, LossRuns
+from pathsum.paths.descriptions import (
     CopyingPart,
     CopyingProjector,
     IdealPattern,

@@ -40,11 +40,8 @@ from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import find_site, writers_below
-from pathsum.paths.intervene.patching import check_runs, patch
+from pathsum.paths.patching import check_runs, patch
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
-
-BYTES_PER_NUMBER = 16
-"""Memory of a run per number in its residual stream: the stream and what is computed from it."""
 
 
 @dataclass(frozen=True)
@@ -158,10 +155,9 @@ def causal_effects(
     by_reader: dict[Site, list[Site]] = {}
     for edge in edges:
         by_reader.setdefault(edge.read, []).append(edge)
-    bytes_each = trace.tokens.numel() * trace.model.config.d_model * BYTES_PER_NUMBER
     found: dict[Site, Estimate] = {}
     for group in by_reader.values():
-        for part in batched(group, bytes_each):
+        for part in batched(group, run_bytes(trace)):
             progress(len(found), len(edges), "patching edges")
             edits = [
                 Edit(edge, writes, copy * batch + row)
@@ -179,6 +175,11 @@ def causal_effects(
         value_other=mean_estimate(value_other),
         effects=tuple(EdgeEffect(edge, found[edge]) for edge in edges),
     )
+
+
+def run_bytes(trace: Trace) -> int:
+    """Memory of a run: about four times its residual stream."""
+    return 4 * trace.streams[0].nbytes
 
 
 def patched_values(
