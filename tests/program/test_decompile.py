@@ -263,9 +263,16 @@ def test_more_numbers_come_closer_to_a_table() -> None:
     assert sizes == sorted(sizes) and kls == sorted(kls, reverse=True)
 
 
-@pytest.mark.parametrize("budget", [0, -3, True])
-def test_a_budget_that_holds_nothing(budget: int) -> None:
-    with pytest.raises(InputError, match="budget is .*needs at least 1"):
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (0, "budget=0 values were requested; choose 1 or more"),
+        (-3, "budget=-3 values were requested; choose 1 or more"),
+        (True, "budget is True; give an integer"),
+    ],
+)
+def test_a_budget_that_holds_nothing(budget: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         ps.decompile(small_model(), random_tokens(12, 10, 12), budget=budget)
 
 
