@@ -305,7 +305,7 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
     """All heads of a model, or an error if it has none."""
     if model.config.n_layers == 0:
         raise HeadError(
-            f"the model {model.name!r} has no layers, so it has no heads; use bigram(model) for "
+            f"the model {model.name!r} has no layers, so it has no heads; use `bigram` for "
             "its direct path"
         )
     return tuple(head.id for head in model.heads)

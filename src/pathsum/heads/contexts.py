@@ -189,7 +189,7 @@ def read_contexts(
     progress: Progress = silent,
 ) -> ReadContexts:
     """Read a text once for several heads; `text` and `sequences` are as for `top_contexts`."""
-    parse_count(sequences, "sequences", most=MAX_SEQUENCES)
+    parse_count(sequences, "sequences", "sequences", most=MAX_SEQUENCES)
     rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
     read: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
     done = 0
