@@ -9,7 +9,7 @@ import torch
 from pathsum.base.errors import InputError, TokenError
 from pathsum.circuits import bigram, skip_trigrams
 from pathsum.model import Config, Model, random_model
-from pathsum.model.sequences import split
+from pathsum.model.sequences import split_corpus
 from pathsum.text import Corpus
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "his", "hat")
@@ -34,7 +34,7 @@ def model_for(corpus: Corpus, n_ctx: int = 16, d_vocab: int | None = None) -> Mo
 
 
 def test_what_a_corpus_holds_out_is_judged_by_and_the_rest_is_counted(corpus: Corpus) -> None:
-    parts = split(model_for(corpus), corpus)
+    parts = split_corpus(model_for(corpus), corpus)
     for windows, side in ((parts.counted, corpus.train), (parts.held_out, corpus.held_out)):
         (rows,) = windows
         assert rows.shape == (side.count_windows(15), 16)
@@ -47,7 +47,7 @@ def test_circuits_take_a_corpus_and_say_the_same_as_of_its_ids(corpus: Corpus) -
     direct = bigram(model, corpus).fit
     assert direct is not None
     # By hand, so that what is counted and judged by is known.
-    held_out = split(model, corpus).held_out[0]
+    held_out = split_corpus(model, corpus).held_out[0]
     with torch.no_grad():
         logits = model.weights.W_E[held_out] @ model.weights.W_U
     loss = torch.nn.functional.cross_entropy(

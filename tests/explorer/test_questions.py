@@ -12,7 +12,7 @@ from pathsum.base import Record
 from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
-from pathsum.explorer.answers.text import rank_telling
+from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
@@ -56,7 +56,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "token": [{"head": last, "token": 3}],
         "trigrams": [{"head": first}],
         "ablation": [{"head": last}],
-        "places": [{"head": last}],
+        "contexts": [{"head": last}],
         "edge": [{"edge": f"{first}→{last}.{kind}"} for kind in "qkv"],
         "claim": [{"claim": claim} for claim in CLAIMS],
         "compare": [{"other": explorer.name}],
@@ -370,13 +370,14 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
 
 
-# Ends exist for small models only; a claim reports what it is made of; curves need snapshots.
+# Edges of the embedding are those of small models; a claim reports its parts.
 @pytest.mark.parametrize(
     "name",
     [
         question.name
         for question in QUESTIONS
-        if not question.quick and question.name not in ("ends", "claim", "training")
+        if not question.quick
+        and question.name not in ("embed_and_logit_edges", "claim", "training")
     ],
 )
 def test_slow_answers_report_their_progress(name: str) -> None:
@@ -416,8 +417,8 @@ def test_a_story_opens_where_the_copying_heads_cost_most() -> None:
     got = decode(explorer.ask("story", asked))
     lost = got["probability"] - got["probability_without_heads"]
     run = decode(explorer.ask("run", asked))
-    assert got["position"] != run["telling"] and lost > 0.5
-    other = decode(explorer.ask("story", {**asked, "position": run["telling"]}))
+    assert got["position"] != run["highlight"] and lost > 0.5
+    other = decode(explorer.ask("story", {**asked, "position": run["highlight"]}))
     without_heads = other["probability_without_heads"]
     assert without_heads is None or lost > other["probability"] - without_heads
 
@@ -438,7 +439,7 @@ def test_a_story_can_be_told_of_any_position() -> None:
 def test_what_returns_for_the_first_time_tells_most() -> None:
     ids = [7, 1, 2, 9, 1, 2, 8, 1, 2, 9, 1]
     likely = [0.1, 0.1, 0.3, 0.2, 0.8, 0.4, 0.1, 0.9, 0.5, 0.6, float("nan")]
-    ranked = rank_telling(ids, likely)
+    ranked = rank_by_interest(ids, likely)
     # 1 2 returns at 4, though it is likelier the next time, at 7; then 9 1 and 2 9 at 9 and 8.
     assert ranked[:5] == [(4, 1), (9, 3), (8, 2), (7, 4), (10, None)]
     assert sorted(place for place, _ in ranked) == list(range(len(ids)))
@@ -452,7 +453,7 @@ def test_a_text_without_repeats_has_a_story_too() -> None:
 def test_both_ends_of_the_graph_are_the_library_s_virtual_weights() -> None:
     explorer = explorer_of("two layers")
     model = explorer.session.models[0].model
-    found = decode(explorer.ask("ends"))
+    found = decode(explorer.ask("embed_and_logit_edges"))
     assert len(found["edges"]) == 4 * len(model.heads) and found["note"] == ""
     zs = [edge["z"] for edge in found["edges"]]
     assert zs == sorted(zs, reverse=True)
@@ -468,5 +469,5 @@ def test_both_ends_of_the_graph_are_the_library_s_virtual_weights() -> None:
 
 def test_the_ends_of_a_large_model_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathsum.explorer.answers.composition.MAX_END_HEADS", 3)
-    found = decode(Explorer([ALL["two layers"]()]).ask("ends"))
+    found = decode(Explorer([ALL["two layers"]()]).ask("embed_and_logit_edges"))
     assert found["edges"] == [] and "left out above 3 heads" in found["note"]

@@ -193,7 +193,7 @@ def test_every_prediction_of_two_texts_is_explained(written: Path) -> None:
         run = decode(answers[answer_key("run", {"example": number})])
         story = decode(answers[answer_key("story", {"example": number})])["position"]
         for name in ("why", "paths"):
-            assert {run["telling"], story, length - 1} <= {*_positions(answers, name)[number]}
+            assert {run["highlight"], story, length - 1} <= {*_positions(answers, name)[number]}
 
 
 def test_numbers_are_rounded_and_answers_to_one_question_share_a_block(written: Path) -> None:

@@ -1,14 +1,10 @@
 """Progress of long analyses: every phase has a name, and each of them can be canceled."""
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 
 import pytest
-import torch
 
 import pathsum as ps
-from pathsum.model import construct, processes
-from pathsum.model.processes import stop_if_closed, threaded_map
 
 Analysis = Callable[[ps.Model, Callable[[int, int, str], None]], object]
 
@@ -125,40 +121,3 @@ def test_every_phase_can_be_canceled(
 
         with pytest.raises(Canceled, match=phase):
             analysis(model, cancel)
-
-
-def test_a_long_piece_is_canceled_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces that never end by themselves: the callback is called, and ends them."""
-    monkeypatch.setattr(processes, "SECONDS_BETWEEN_CALLS", 0.01)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    ended: list[int] = []
-    calls: list[int] = []
-
-    def endless(piece: int) -> None:
-        try:
-            while True:
-                stop_if_closed()
-        except CancelledError:
-            ended.append(piece)
-            raise
-
-    def cancel(done: int, total: int, what: str) -> None:
-        calls.append(done)
-        if len(calls) == 5:
-            raise Canceled
-
-    with pytest.raises(Canceled):
-        threaded_map(range(8), endless, cancel, "endless")
-    assert sorted(ended) == [0, 1]
-    assert calls == [0] * 5
-
-
-def test_random_heads_of_a_layer_end_when_canceled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest pieces of an atlas ask between heads whether to go on."""
-    asked: list[bool] = []
-    monkeypatch.setattr("pathsum.heads.measure.stop_if_closed", lambda: asked.append(True))
-    found = ps.atlas(construct.induction(), scores=["previous_token"], draws=99, sequences=2)
-    assert len(asked) >= len(found)
-    asked.clear()
-    ps.induction(construct.induction(), draws=99, sequences=2)
-    assert asked

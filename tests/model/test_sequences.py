@@ -8,7 +8,7 @@ import torch
 
 import pathsum as ps
 from pathsum.base.errors import FailedError, InputError, PathError, TokenError
-from pathsum.model.sequences import open_text, split, token_batches
+from pathsum.model.sequences import open_text, split_corpus, token_batches
 from pathsum.paths import direct_attribution
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
@@ -90,7 +90,7 @@ def test_a_corpus_is_its_held_out_part(tmp_path: Path) -> None:
     corpus = open_text(model, str(file))
     (batch,) = token_batches(model, corpus)
     assert batch.shape[1] == model.config.n_ctx
-    torch.testing.assert_close(batch, split(model, corpus).held_out[0])
+    torch.testing.assert_close(batch, split_corpus(model, corpus).held_out[0])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pathsum as ps
 from pathsum.base.errors import FileError, InputError, NotExactError, TokenError
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import construct
-from pathsum.model.sequences import split
+from pathsum.model.sequences import split_corpus
 from pathsum.program.attention_rule import FOLLOWER, FeatureKind
 from pathsum.program.decompile import _matched_at_random, _rounded, _stages, _texts
 from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
@@ -180,7 +180,7 @@ def test_held_out_sequences_are_not_fitted_on() -> None:
     tokens[:, 1] = torch.arange(20) % 7
     fitting, held_out = _texts(model, tokens)
     assert len(fitting.tokens) == 16 and len(held_out.tokens) == 4
-    assert torch.equal(held_out.tokens, split(model, tokens).held_out[0])
+    assert torch.equal(held_out.tokens, split_corpus(model, tokens).held_out[0])
     fitted = {tuple(row) for row in fitting.tokens.tolist()}
     assert not fitted & {tuple(row) for row in held_out.tokens.tolist()}
 
@@ -219,7 +219,7 @@ def assert_gains(model: ps.Model, program: ps.Program, held: Tensor) -> None:
 def test_gains_are_what_removal_costs() -> None:
     model, tokens = small_model(n_layers=1), random_tokens(12, 20, 14)
     program = ps.decompile(model, tokens, budget=50)
-    assert_gains(model, program, split(model, tokens).held_out[0])
+    assert_gains(model, program, split_corpus(model, tokens).held_out[0])
 
 
 def test_gains_of_looks_and_of_rows_that_write_to_a_class_and_to_a_token_of_it(
@@ -263,9 +263,16 @@ def test_more_numbers_come_closer_to_a_table() -> None:
     assert sizes == sorted(sizes) and kls == sorted(kls, reverse=True)
 
 
-@pytest.mark.parametrize("budget", [0, -3, True])
-def test_a_budget_that_holds_nothing(budget: int) -> None:
-    with pytest.raises(InputError, match="budget is .*needs at least 1"):
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        (0, "budget=0 values were requested; choose 1 or more"),
+        (-3, "budget=-3 values were requested; choose 1 or more"),
+        (True, "budget is True; give an integer"),
+    ],
+)
+def test_a_budget_that_holds_nothing(budget: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         ps.decompile(small_model(), random_tokens(12, 10, 12), budget=budget)
 
 

@@ -28,5 +28,5 @@ def test_draws_are_named_by_their_seed() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="from 3 allowed ones"):
         random_repeats(range(4), 5, 2, 1, start_token=0)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="repeats=0 copies were requested; choose 1 or more"):
         random_repeats(range(4), 2, 0, 1)

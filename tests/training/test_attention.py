@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsum.training.attention import causal_attention
+from pathsum.training.network import causal_attention
 
 
 @settings(max_examples=25)

@@ -189,7 +189,7 @@ def test_what_is_not_a_run(tmp_path: Path) -> None:
         ps.dynamics(tmp_path)
     with pytest.raises(InputError, match="too short to compare late with early"):
         ps.dynamics(tmp_path, tokens=torch.zeros(2, 3, dtype=torch.long))
-    with pytest.raises(InputError, match="at least two of each"):
+    with pytest.raises(InputError, match="probe_sequences=1 .* choose 2 or more"):
         ps.dynamics(tmp_path, tokens=text(), probe_sequences=1)
     few = ps.dynamics(tmp_path, tokens=text(2), probe_sequences=2)
     assert "too few to locate a change" in few.why_none

@@ -83,7 +83,7 @@ def test_records_have_schemas(text: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_meant(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny_recipe(text)
-    with pytest.raises(InputError, match="seeds=0 trains nothing"):
+    with pytest.raises(InputError, match="seeds=0 runs were requested; choose 1 or more"):
         train_seeds(recipe, seeds=0, out=tmp_path)
     with pytest.raises(InputError, match="change it with dataclasses.replace"):
         train_seeds(recipe, seeds=1, out=tmp_path, steps=3)

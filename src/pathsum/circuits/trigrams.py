@@ -84,7 +84,7 @@ from pathsum.model.sequences import (
     TextOrTokens,
     require_text,
     require_tokens_out,
-    split,
+    split_corpus,
 )
 from pathsum.text.shards import spaced
 
@@ -353,7 +353,7 @@ def _with_evidence(
     progress: Progress,
 ) -> SkipTrigrams:
     """Triples as records, with bugs and, given a corpus, their evidence."""
-    parts = None if corpus is None else split(model, corpus)
+    parts = None if corpus is None else split_corpus(model, corpus)
     search = find_bugs(
         model,
         triples,
@@ -421,7 +421,7 @@ class _ReadText:
 
     @classmethod
     def of(cls, model: Model, corpus: TextOrTokens, most: int) -> "_ReadText":
-        parts = split(model, corpus)
+        parts = split_corpus(model, corpus)
         held_out = model.held_out
         if held_out is None or corpus is not held_out:
             return cls(text_rows(model, parts.held_out, most), parts.counted, parts)

@@ -34,7 +34,7 @@ from pathsum.heads.score import (
 )
 from pathsum.model import HeadId, Model, Path
 from pathsum.model.folding import value_reads
-from pathsum.model.processes import threaded_map
+from pathsum.model.processes import shared_map
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def score_layers(
     model: Model, compute: Callable[[int], Sequence[T]], progress: Progress, what: str
 ) -> dict[HeadId, T]:
     """Scores of every head; `compute` scores the heads of one layer, and layers run in threads."""
-    scores = threaded_map(range(model.config.n_layers), compute, progress, what)
+    scores = shared_map(range(model.config.n_layers), compute, progress, what)
     every = chain.from_iterable(scores)
     return {head.id: score for head, score in zip(model.heads, every, strict=True)}
 
@@ -198,7 +198,7 @@ class MatchingNull:
         for number, (layer, writer) in enumerate(layers):
             progress(number, len(layers), f"null of {what}")
             self.cores(layer, writer)  # computed here because the layers, in threads, share it
-        by_layer = threaded_map(layers, self._layer_scores, progress, what)
+        by_layer = shared_map(layers, self._layer_scores, progress, what)
         return {head: score for part in by_layer for head, score in part.items()}
 
     def _layer_scores(self, through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
@@ -236,7 +236,7 @@ WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
 """Scores from weights alone that every model has."""
 
 
-def score_weights(
+def score_by_weights(
     model: Model, names: Collection[str], draws: int, seed: int, progress: Progress
 ) -> HeadScores:
     """Scores from weights alone of every head."""

@@ -21,7 +21,7 @@ from pathsum.heads.score import (
 )
 from pathsum.model import HeadId, Trace
 from pathsum.model.folding import centered_unembedding
-from pathsum.model.processes import stop_if_closed, threaded_map
+from pathsum.model.processes import shared_map
 from pathsum.text.probes import RepeatedTokens
 
 # Random heads run on a few sequences, and p compares heads on the same few.
@@ -101,7 +101,7 @@ def score_on_runs(
         return here, _null_scores(null, layer, few, scores, last, own[layer])
 
     for run in runs:
-        found = threaded_map(layers, partial(measure, run), progress, phase or f"heads on {what}")
+        found = shared_map(layers, partial(measure, run), progress, phase or f"heads on {what}")
         for layer, (here, drawn) in zip(layers, found, strict=True):
             for number, score in enumerate(scores):
                 measured.setdefault((layer, score.name), []).append(here[number])
@@ -133,7 +133,6 @@ def _null_scores(
     drawn = [{head: list[Tensor]() for head in heads} for _ in scores]
     parts = [{head: list[Tensor]() for head in heads} for _ in scores]
     for head, random in null.views(layer, view, last, heads):
-        stop_if_closed()
         for number, score in enumerate(scores):
             one = _Measured.of(score, random)
             drawn[number][head].append(one.mean())

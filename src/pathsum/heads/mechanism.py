@@ -73,7 +73,7 @@ def candidate_partners(
     return sorted(set(chosen))
 
 
-def cut_edges(
+def measure_cut_edges(
     trace: Trace,
     probe: RepeatedTokens,
     reader: HeadId,

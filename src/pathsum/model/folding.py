@@ -11,7 +11,8 @@ multiply queries and keys column by column, are folded in the same way; its scal
     a layer's reads       fold_read unfolded fold_bias layer_reads score_read value_reads
     and QK-norm           with_qk_gain
     what biases write     value_bias bias_in_z attention_bias
-    the unembedding       folded_unembedding logit_bias centered_unembedding unembed unembed_through
+    the unembedding       folded_unembedding logit_bias centered_unembedding apply_unembedding
+                          unembed_through
     the token basis       embeddings_as_read read_scales embed_through token_basis_note
     a whole model         fold: fold_gains center_writes fold_value_biases center_unembedding
 """
@@ -155,10 +156,10 @@ def centered_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
 
 def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
     """`W @ centered_unembedding(weights)` without a copy of W_U: what writes do to each logit."""
-    return remove_mean(unembed(weights, W))
+    return remove_mean(apply_unembedding(weights, W))
 
 
-def unembed(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
+def apply_unembedding(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
     """`x` times the folded W_U, without a copy of W_U: logits but for the scale and the bias."""
     return unfolded(weights.config.norm, x, weights.ln_f_w) @ weights.W_U
 

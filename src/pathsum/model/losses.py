@@ -195,7 +195,7 @@ NATS, OWN_METRIC = "nats", "metric"
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class CheckedMetric:
     """A metric, checked, and its unit."""
 
     metric: PredictionMetric
@@ -213,16 +213,16 @@ class Scored:
         return counted_sums(counted, self.metric(rows, wanted))
 
 
-def find_metric(metric: MetricName) -> Scored:
+def find_metric(metric: MetricName) -> CheckedMetric:
     """A metric by name, or a custom one whose results are checked."""
     if not callable(metric):
         known = {"loss": (target_losses, NATS), "error": (target_errors, "share of errors")}
-        return Scored(*known[parse_choice(tuple(known), metric, "metric")])
+        return CheckedMetric(*known[parse_choice(tuple(known), metric, "metric")])
 
     def checked(logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]) -> Tensor:
         return checked_scores(metric(logits, targets), len(targets), "predictions")
 
-    return Scored(checked, OWN_METRIC)
+    return CheckedMetric(checked, OWN_METRIC)
 
 
 def checked_scores(

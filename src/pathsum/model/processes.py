@@ -3,19 +3,15 @@
     torchrun --nproc-per-node 4 -m pathsum composition smollm2
 
 `join_world` is this process's place among them; `shared_map` computes independent pieces of an
-analysis, each in one process, and `threaded_map` also shares them among the threads of a process.
-The pieces are joined in their own order, so the result is that of a single process.
+analysis, each in one process. The pieces are joined in their own order, so the result is that of a
+single process.
 """
 
 import io
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -26,10 +22,6 @@ from pathsum.base import Progress, silent
 
 Piece = TypeVar("Piece")
 Found = TypeVar("Found")
-
-# While a piece is computed, progress is called this often, which is when it can cancel.
-SECONDS_BETWEEN_CALLS = 0.25
-_this_thread = threading.local()
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class World:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Continue when every process has arrived."""
+        """Barrier."""
         if self.size > 1:
             dist.barrier()
 
@@ -109,88 +101,15 @@ def shared_map(
     return list(_shared(pieces, compute, progress, what))
 
 
-def threaded_map(
-    pieces: Sequence[Piece],
-    compute: Callable[[Piece], Found],
-    progress: Progress = silent,
-    what: str = "",
-) -> list[Found]:
-    """`shared_map` for pieces that several threads may compute at a time.
-
-    Faster than torch's own threads where a piece is many small operations, each too short to
-    share. What pieces have in common should be computed before.
-    """
-    return list(_shared(pieces, compute, progress, what, torch.get_num_threads()))
-
-
-def stop_if_closed() -> None:
-    """End the piece that this thread computes if its result will not be used.
-
-    Pieces that take longer than about a second call it, so that a canceled computation ends soon.
-    """
-    closed: threading.Event | None = getattr(_this_thread, "closed", None)
-    if closed is not None and closed.is_set():
-        raise CancelledError
-
-
-def in_threads(
-    pieces: Sequence[Piece],
-    compute: Callable[[Piece], Found],
-    workers: int | None = None,
-    waiting_for: Callable[[], None] = lambda: None,
-) -> Generator[Found]:
-    """`compute` of each piece, in order, by several threads; the first error ends it.
-
-    torch's own threads are divided among them: one for each worker, by default. `waiting_for` is
-    called while a piece takes long; an error that it raises ends the computation.
-    """
-    threads = torch.get_num_threads()
-    workers = min(threads if workers is None else workers, len(pieces))
-    if workers <= 1:
-        yield from map(compute, pieces)
-        return
-    gradients = torch.is_grad_enabled()
-
-    closed = threading.Event()
-
-    def compute_here(piece: Piece) -> Found:
-        _this_thread.closed = closed
-        # Whether gradients are recorded is a setting of the thread.
-        with torch.set_grad_enabled(gradients):
-            return compute(piece)
-
-    own = max(1, threads // workers)
-    pool = ThreadPoolExecutor(workers, "piece", initializer=torch.set_num_threads, initargs=(own,))
-    try:
-        # Few at a time, so that what is computed does not wait in memory.
-        coming = iter(pieces)
-        waiting = deque(pool.submit(compute_here, each) for each in islice(coming, workers + 1))
-        while waiting:
-            first = waiting.popleft()
-            while not wait((first,), SECONDS_BETWEEN_CALLS).done:
-                waiting_for()
-            yield first.result()
-            waiting.extend(pool.submit(compute_here, each) for each in islice(coming, 1))
-    finally:
-        closed.set()
-        pool.shutdown(cancel_futures=True)
-        # Threads that start later take the setting that was made last.
-        torch.set_num_threads(threads)
-
-
 def shared_sum(
     pieces: Sequence[Piece],
     compute: Callable[[Piece], Tensor],
     progress: Progress = silent,
     what: str = "",
-    workers: int = 1,
 ) -> Tensor:
-    """The sum of `compute(piece)`, added in the order of the pieces, however they are shared.
-
-    `workers` threads compute at a time in each process.
-    """
+    """The sum of `compute(piece)`, added in the order of the pieces, however they are shared."""
     total: Tensor | None = None
-    for part in _shared(pieces, compute, progress, what, workers):
+    for part in _shared(pieces, compute, progress, what):
         total = part if total is None else total.add_(part)
     assert total is not None, "there is nothing to add"
     return total
@@ -201,26 +120,18 @@ def _shared(
     compute: Callable[[Piece], Found],
     progress: Progress,
     what: str,
-    workers: int = 1,
 ) -> Generator[Found]:
     joined = dist.is_available() and dist.is_initialized()
     rank, size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
     places = range(rank, len(pieces), size)
     mine: dict[int, Found] = {}
-    place = rank
-
-    def waiting_for() -> None:
+    for place in places:
         progress(place, len(pieces), what)
-
-    own = [pieces[place] for place in places]
-    with closing(in_threads(own, compute, workers, waiting_for)) as computed:
-        for place in places:
-            progress(place, len(pieces), what)
-            found = next(computed)
-            if size == 1:
-                yield found
-            else:
-                mine[place] = found
+        found = compute(pieces[place])
+        if size == 1:
+            yield found
+        else:
+            mine[place] = found
     progress(len(pieces), len(pieces), what)
     if size > 1:
         gathered: list[Any] = [None] * size

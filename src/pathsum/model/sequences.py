@@ -3,7 +3,7 @@
     check_tokens    one tensor of ids, checked
     padded          sequences of different length as one tensor and their lengths
     token_batches   any of the above as checked batches: what losses are measured on
-    split           the part of a corpus that is counted, and the part that is held out
+    split_corpus    the part of a corpus that is counted, and the part that is held out
 
 Sequences of different length are padded on the right. Attention is causal, so padding changes
 nothing before it; means leave it out (`lengths`).
@@ -51,18 +51,6 @@ def require_values(tensor: Tensor, what: str) -> None:
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         kind = "without values" if tensor.device.type == "meta" else "a sparse tensor"
         raise InputError(f"{what} are {kind}; give a dense tensor that holds its numbers")
-
-
-def require_position(
-    position: int, length: int, what: str = "position", of: str = "the sequence"
-) -> int:
-    """A position counted from 0; negative ones count from the end."""
-    if not -length <= position < length:
-        raise InputError(
-            f"{what} {position} is out of range: {of} has {length} tokens, so positions go from 0 "
-            f"to {length - 1}, or from -1 (the last) to -{length}"
-        )
-    return position % length
 
 
 def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> Tokens:
@@ -238,7 +226,7 @@ class Split:
     held_out: tuple[Int[Tensor, "_ _"], ...]
 
 
-def split(model: "Model", corpus: TextOrTokens) -> Split:
+def split_corpus(model: "Model", corpus: TextOrTokens) -> Split:
     """Split a corpus into a counted and a held-out part.
 
     A `Corpus` has a held-out part of its own. Of other sequences every fifth is held out (of fewer

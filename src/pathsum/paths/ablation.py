@@ -31,8 +31,8 @@ from pathsum.model.edited import mean_values
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
     NATS,
+    CheckedMetric,
     MetricName,
-    Scored,
     SequenceLosses,
     find_metric,
     predicted_batches,
@@ -174,7 +174,7 @@ class LossRuns:
     model: Model
     batches: TokenBatches
     targets: TokenBatches
-    scored: Scored
+    scored: CheckedMetric
     first: int
 
     @classmethod

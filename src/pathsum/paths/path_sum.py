@@ -14,7 +14,7 @@ from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, PathError
 from pathsum.base.shapes import Logits, Stream
 from pathsum.model import HeadId, Path, Source, Trace
-from pathsum.model.folding import logit_bias, unembed
+from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.model.transformer import soft_cap
 from pathsum.paths.frozen import Frozen, all_sources, final_stream
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
@@ -105,7 +105,7 @@ class PathSum:
     def unembedded(self, stream: Stream) -> Logits:
         """The logits of a part of the final stream, without their own bias."""
         scaled = stream * self.frozen.final_scale[..., None]
-        return unembed(self.trace.model.weights, scaled)
+        return apply_unembedding(self.trace.model.weights, scaled)
 
     def total(self) -> Logits:
         """The sum of all contributions, by one linear sweep from the sources.
@@ -177,7 +177,7 @@ class PartialRemainder:
 
     def add(self, at: slice, logits: Float[Tensor, "batch part vocab"]) -> None:
         """Compare the sum with the model's logits at some positions."""
-        found = unembed(self._weights, self._read[:, at]).add_(self._bias)
+        found = apply_unembedding(self._weights, self._read[:, at]).add_(self._bias)
         found = soft_cap(found, self._weights.config.logit_cap)
         self._errors.append(torch.linalg.vector_norm(found.sub_(logits), ord=torch.inf))
         self._sizes.append(torch.linalg.vector_norm(logits, ord=torch.inf))

@@ -36,8 +36,8 @@ from pathsum.model import HeadId, HeadName, Model, Path, Recording
 from pathsum.model.forward import run
 from pathsum.model.losses import (
     NATS,
+    CheckedMetric,
     MetricName,
-    Scored,
     SequenceLosses,
     counted_sums,
     find_metric,
@@ -255,7 +255,7 @@ class _Losses:
         scale: Scales,
         mlps: MlpOutputs,
         first: int,
-        scored: Scored,
+        scored: CheckedMetric,
     ) -> None:
         self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
         self.first, self.metric, self.unit = first, scored.metric, scored.unit

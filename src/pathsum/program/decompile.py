@@ -17,8 +17,9 @@ from torch import Tensor
 from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
-from pathsum.base.errors import InputError
+from pathsum.base.batching import batch_size
 from pathsum.base.estimate import ratio
+from pathsum.base.options import parse_count
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import HeadId, Keep, Model
@@ -27,7 +28,7 @@ from pathsum.model.sequences import (
     padded,
     require_text,
     require_tokens_out,
-    split,
+    split_corpus,
     token_batches,
 )
 from pathsum.program.attention_rule import AttentionRule, fit_attention, random_rule
@@ -88,8 +89,7 @@ def decompile(
     the heads' own patterns. Such rules describe MLPs and composition only in part.
     """
     require_tokens_out(model, "decompile")
-    if isinstance(budget, bool) or budget < 1:
-        raise InputError(f"budget is {budget}; a program needs at least 1 number")
+    parse_count(budget, "values", "budget")
     fitting, held_out = _texts(model, corpus)
     lexicon = Lexicon(model.config.d_vocab, model.tokenizer)
     rounds = _rounds(budget)
@@ -130,7 +130,7 @@ def _texts(model: Model, corpus: TextOrTokens | None) -> tuple[_Text, _Text]:
     given = require_text(model, corpus)
     if not isinstance(given, Corpus):
         given = [part for batch in token_batches(model, given) for part in _windows(model, batch)]
-    parts = split(model, given)
+    parts = split_corpus(model, given)
     columns = min(model.config.d_vocab, MOST_COLUMNS)
     return (
         _text(model, parts.counted, MOST_NUMBERS // columns),
@@ -170,7 +170,7 @@ def _wanted(model: Model, text: _Text, lexicon: Lexicon) -> tuple[Columns, Tenso
         for tokens in text.tokens[spaced(len(text.tokens), 16)].split(1):
             total += logits(tokens).softmax(-1).sum((0, 1))
     columns = choose_columns(lexicon, total)
-    size = max(1, (1 << 23) // (text.tokens.shape[1] * lexicon.size))
+    size = batch_size(4 * text.tokens.shape[1] * lexicon.size)
     found = [columns.probabilities(logits(part)) for part in text.tokens.split(size)]
     return columns, torch.cat(found)
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Column, Estimate, Record, Table, interval_columns, prose_column
+from pathsum.base.batching import batch_size
 from pathsum.base.estimate import ratio
 from pathsum.base.shapes import Logits, Tokens
 from pathsum.circuits.bigram_fit import BigramCounts
@@ -15,9 +16,6 @@ from pathsum.model import Model
 from pathsum.model.losses import next_tokens
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.rule import Rule, Stage, program_logits, stage_logits
-
-NUMBERS_AT_A_TIME = 1 << 23
-"""Logits held at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +75,7 @@ class HeldOut:
 
     def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Tokens, weights and the model's log-probabilities, a few sequences at a time."""
-        size = max(1, NUMBERS_AT_A_TIME // (self.tokens.shape[1] * self.model.config.d_vocab))
+        size = batch_size(4 * self.tokens.shape[1] * self.model.config.d_vocab)
         for tokens, weight in zip(self.tokens.split(size), self.weight.split(size), strict=True):
             logits = self.model(tokens.to(self.model.weights.device))
             yield tokens, weight, logits.float().cpu().log_softmax(-1)

@@ -18,12 +18,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base.batching import batch_size
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.program.lexicon import Columns
 from pathsum.program.rule import SparseTable, Stage
 
-CHUNK_NUMBERS = 1 << 21
-"""Probabilities handled at a time, so that they stay in the processor's cache."""
+CHUNK_BYTES = 1 << 23
+"""Memory of the probabilities of one chunk, so that they stay in the processor's cache."""
 RIDGE = 0.05
 """Nats per squared value: entries that hardly ever act stay small."""
 LEAST_COPY, LEAST_ENTRY = 1e-4, 2e-6
@@ -56,7 +57,7 @@ class TableFit:
         self.columns, self.lexicon = columns, columns.lexicon
         self.stages = list(stages)
         self.positions = float(weight.sum())
-        size = max(1, CHUNK_NUMBERS // (tokens.shape[1] * columns.width))
+        size = batch_size(4 * tokens.shape[1] * columns.width, CHUNK_BYTES)
         patterns = [stage.pattern(tokens) for stage in stages]
         to = columns.column_of[tokens][:, None].expand(-1, tokens.shape[1], -1)
         parts = [slice(at, at + size) for at in range(0, len(tokens), size)]

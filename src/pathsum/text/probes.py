@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
 from pathsum.base.errors import InputError
+from pathsum.base.options import parse_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +48,9 @@ def random_repeats(
     ids = torch.as_tensor(list(allowed) if not isinstance(allowed, Tensor) else allowed).unique()
     if start_token is not None:
         ids = ids[ids != start_token]
-    if length < 1 or repeats < 1 or sequences < 1:
-        raise InputError(
-            f"length={length}, repeats={repeats}, sequences={sequences}: each must be at least 1"
-        )
+    parse_count(length, "tokens", "length")
+    parse_count(repeats, "copies", "repeats")
+    parse_count(sequences, "probe sequences", "sequences")
     if len(ids) < length:
         raise InputError(
             f"a block of {length} distinct tokens cannot be drawn from {len(ids)} allowed ones; "

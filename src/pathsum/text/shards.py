@@ -24,6 +24,7 @@ from torch import Tensor
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.base.files import read_object, write_text
+from pathsum.base.options import parse_probability
 from pathsum.text.documents import Document, Documents
 from pathsum.text.tokenizer import Tokenizer, start_token_of, train_bpe
 
@@ -129,8 +130,7 @@ class Survey:
 
 def survey(collection: Documents, share: float, progress: Progress = silent) -> Survey:
     """Read a collection once; `share` of its documents, at least one, are held out."""
-    if not 0 < share < 1:
-        raise InputError(f"held_out is {share}, but must be between 0 and 1")
+    parse_probability(share, "held_out")
     digests: dict[bytes, None] = {}
     duplicates = characters = 0
     for document in collection:

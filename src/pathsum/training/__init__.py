@@ -6,8 +6,7 @@ train            `train`: from a recipe to a trained model in a folder
 recipe           `Recipe`: everything that determines a run
 presets/         `recipe`: recipes by name, from TOML files
 loop             `TrainingLoop`: batches, steps, reports, stopping and resuming, DDP
-network          the transformer as a trainable module
-attention        causal attention that keeps its patterns, for speed in bfloat16
+network          the transformer as a trainable module, with fast attention in bfloat16
 optim            Muon, the optimizer of each parameter, the learning rate of each step
 metrics          losses, head scores and speed of a run; metrics.jsonl
 checkpoint       checkpoints to resume from bit for bit; snapshots at log-spaced steps

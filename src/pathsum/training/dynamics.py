@@ -18,6 +18,7 @@ from pathsum.base import HeadId, Progress, Side, Site, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.base.options import parse_count
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
 from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
@@ -89,11 +90,9 @@ def dynamics(
     small p-value. A one-layer model has no phase change, and `why_none` gives the reason.
     """
     folder = find_run(run.folder if isinstance(run, TrainingRun) else run)
-    if sequences < 2 or probe_sequences < 2:
-        raise InputError(
-            f"sequences={sequences} and probe_sequences={probe_sequences}: a standard error needs "
-            "at least two of each"
-        )
+    # A standard error needs two of each.
+    parse_count(sequences, "held-out sequences", "sequences", least=2)
+    parse_count(probe_sequences, "probe sequences", "probe_sequences", least=2)
     snapshots = read_snapshots(folder)
     if not snapshots:
         raise without_snapshots(folder)
@@ -371,7 +370,9 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
     if best is None:
         return "the model has no layers, so positions do not see each other"
     trace = last.trace(probe.tokens)
-    score = induction_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
+    score = induction_scores(trace, probe, [best.prefix], seed=seed)[best.prefix][
+        PREFIX_MATCHING.name
+    ]
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
         return ""

@@ -5,7 +5,7 @@ Plots are braille lines in a terminal and inline SVG on a page.
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -183,8 +183,7 @@ def line_plot(
     for mark in marks:
         if left <= math.log(mark) <= right:
             canvas.vertical_line((math.log(mark) - left) / (right - left))
-    span = high - low or 1.0
-    canvas.line([((x - left) / (right - left), (v - low) / span) for x, v in points])
+    canvas.line(_scaled(points))
     labels = [f"{high:6.3f}", *[" " * 6] * (rows - 2), f"{low:6.3f}"]
     lines = [title, *(f"{a} {b}" for a, b in zip(labels, canvas.lines(), strict=True))]
     first, last = str(next(s for s in steps if s > 0)), str(steps[-1])
@@ -195,6 +194,13 @@ def line_plot(
 def _over_log_step(steps: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
     """The values that exist, over log(step)."""
     return [(math.log(s), v) for s, v in zip(steps, values, strict=True) if s > 0 and v == v]
+
+
+def _scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points as shares of the ranges that they cover."""
+    columns = [[point[axis] for point in points] for axis in (0, 1)]
+    lows, spans = [min(c) for c in columns], [(max(c) - min(c)) or 1.0 for c in columns]
+    return [((x - lows[0]) / spans[0], (y - lows[1]) / spans[1]) for x, y in points]
 
 
 class _Canvas:
@@ -230,75 +236,59 @@ class _Canvas:
         return ["".join(map(chr, row)) for row in self.cells]
 
 
-def _svg(label: str, content: str) -> str:
+def _svg(label: str, title: str, shares: Sequence[tuple[float, float]], content: str) -> str:
+    """A line through points, given as shares of the width and height; all text is escaped."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(_pixel, shares))
     return (
         f'<svg role="img" aria-label="{label}" width="{WIDTH}" height="{HEIGHT}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11" '
-        f'fill="currentColor">{content}</svg>'
+        f'fill="currentColor"><title>{label}</title>{content}'
+        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+        f'<text x="{MARGIN}" y="14">{title}</text></svg>'
     )
+
+
+def _pixel(share: tuple[float, float]) -> tuple[float, float]:
+    x, y = share
+    return MARGIN + (WIDTH - 2 * MARGIN) * x, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * y
 
 
 def _curve_svg(run: Dynamics, curve: Curve) -> str:
     points = _over_log_step(run.steps, curve.values.tolist())
     if len(points) < 2:
         return ""
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    left, right = points[0][0], points[-1][0]
-
-    def across(x: float) -> float:
-        return MARGIN + (WIDTH - 2 * MARGIN) * (x - left) / (right - left)
-
-    def down(value: float) -> float:
-        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (value - low) / (high - low or 1.0)
-
-    path = " ".join(f"{across(x):.1f},{down(v):.1f}" for x, v in points)
+    shares, last = _scaled(points), points[-1][1]
     unit = f" ({curve.unit})" if curve.unit else ""
-    title = html.escape(curve.title + unit + (f", {curve.head}" if curve.head else ""))
-    about, last = html.escape(curve.about), points[-1][1]
-    return _svg(
-        about,
-        f"<title>{about}</title>{_phase_change_band(run, across, left, right)}"
-        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
-        f'<text x="{MARGIN}" y="14">{title}</text>'
+    title = curve.title + unit + (f", {curve.head}" if curve.head else "")
+    band = ""
+    if run.phase_change is not None:
+        band = _band(points, run.phase_change)
+    labels = (
         f'<text x="{MARGIN}" y="{HEIGHT - 8}">{run.steps[-len(points)]}</text>'
         f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 8}" text-anchor="end">{run.steps[-1]} steps'
-        f'</text><text x="{WIDTH - MARGIN + 2}" y="{down(last):.1f}">{last:.2f}</text>',
+        f'</text><text x="{WIDTH - MARGIN + 2}" y="{_pixel(shares[-1])[1]:.1f}">{last:.2f}</text>'
     )
+    return _svg(html.escape(curve.about), html.escape(title), shares, band + labels)
 
 
-def _phase_change_band(
-    run: Dynamics, across: Callable[[float], float], left: float, right: float
-) -> str:
+def _band(points: Sequence[tuple[float, float]], change: PhaseChange) -> str:
     """The interval of the phase change as a vertical band."""
-    change = run.phase_change
-    if change is None:
-        return ""
+    left, right = points[0][0], points[-1][0]
     ends = [min(right, max(left, math.log(step))) for step in (change.low, change.high)]
-    x, width = across(ends[0]), across(ends[1]) - across(ends[0])
+    x, end = (_pixel(((at - left) / (right - left), 0.0))[0] for at in ends)
     return (
-        f'<rect x="{x:.1f}" y="{MARGIN - 8}" width="{max(width, 1.0):.1f}" '
+        f'<rect x="{x:.1f}" y="{MARGIN - 8}" width="{max(end - x, 1.0):.1f}" '
         f'height="{HEIGHT - 2 * MARGIN + 16}" fill="#e08a1e" fill-opacity="0.3"/>'
     )
 
 
 def _components_svg(run: Dynamics) -> str:
     """The snapshots in the plane of their two principal components, joined in order."""
-    points = run.pca.double()
-    low, high = points.min(0).values, points.max(0).values
-    shares = (points - low) / (high - low).clamp_min(1e-12)
-    at = [
-        (MARGIN + (WIDTH - 2 * MARGIN) * x, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * y)
-        for x, y in shares.tolist()
-    ]
-    first, second = run.pca_explained
+    shares = _scaled([(x, y) for x, y in run.pca.tolist()])
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>step {step}</title></circle>'
-        for step, (x, y) in zip(run.steps, at, strict=True)
+        for step, (x, y) in zip(run.steps, map(_pixel, shares), strict=True)
     )
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    return _svg(
-        "loss vectors",
-        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="0.75"/>{dots}'
-        f'<text x="{MARGIN}" y="14">per-token losses: two components, {first:.0%} and '
-        f"{second:.0%}</text>",
-    )
+    first, second = run.pca_explained
+    title = f"per-token losses: two components, {first:.0%} and {second:.0%}"
+    return _svg("loss vectors", title, shares, dots)

@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -46,13 +45,6 @@ from pathsum.training.metrics import (
 from pathsum.training.network import Network
 from pathsum.training.optim import Optimizers
 from pathsum.training.recipe import Recipe
-
-
-@dataclass
-class StopRequest:
-    """Whether Ctrl-C, SIGTERM or SIGHUP has asked the run to stop."""
-
-    requested: bool = False
 
 
 class Batches:
@@ -157,7 +149,7 @@ class TrainingLoop:
             f"{self.recipe.steps} steps); restore the file that belongs to it"
         )
 
-    def run(self, stop: StopRequest) -> None:
+    def run(self, stop: threading.Event) -> None:
         """Train to the last step. A stop request saves first and then interrupts."""
         self._file = MetricsFile(self.folder, self.step) if self.world.is_first else None
         self._began = time.perf_counter()
@@ -283,23 +275,23 @@ class TrainingLoop:
             save_snapshot(self.folder, self.step, self.model())
             self._paused += time.perf_counter() - began
 
-    def _must_stop(self, stop: StopRequest) -> bool:
+    def _must_stop(self, stop: threading.Event) -> bool:
         if self.world.size == 1:
-            return stop.requested
+            return stop.is_set()
         # Processes must agree, which costs a message: only at reports.
         if self.step % self.recipe.watching.log_every:
             return False
-        return self.world.any(stop.requested)
+        return self.world.any(stop.is_set())
 
 
 @contextmanager
-def stop_signals() -> Generator[StopRequest]:
+def stop_signals() -> Generator[threading.Event]:
     """Turn the first Ctrl-C, SIGTERM or SIGHUP into a stop request, honored between steps.
 
     A run can be saved whole only there. A second signal ends the process as usual, and a signal
     that is ignored (SIGHUP under nohup) stays ignored.
     """
-    request = StopRequest()
+    request = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals are only delivered to the main thread
         return
@@ -309,7 +301,7 @@ def stop_signals() -> Generator[StopRequest]:
     signals = [number for number in numbers if before[number] is not signal.SIG_IGN]
 
     def handle(number: int, _: FrameType | None) -> None:
-        request.requested = True
+        request.set()
         signal.signal(number, before[signal.Signals(number)])
 
     for number in signals:

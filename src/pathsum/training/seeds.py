@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 from pathsum.base import Column, Progress, Record, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.files import write_text
+from pathsum.base.options import parse_count
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
 from pathsum.training.metrics import Watch, ignore
@@ -91,8 +92,7 @@ def train_seeds(
     stopped one from its checkpoint. `out/seeds.json` holds the summary.
     """
     first = find_recipe(what, preset, changes)
-    if seeds < 1:
-        raise InputError(f"seeds={seeds} trains nothing; use at least 1")
+    parse_count(seeds, "runs", "seeds")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InputError(
             "several seeds are trained one after another in one process; under torchrun, start "

@@ -75,8 +75,8 @@ export interface TextRun {
   next_prob: Matrix;
   loss: Matrix;
   remainder: number | null;
-  telling: number;
-  telling_source: number | null;
+  highlight: number;
+  highlight_source: number | null;
 }
 
 export interface AttentionAnswer {
@@ -647,8 +647,8 @@ export interface ScoredEdge {
   p: number;
 }
 
-export interface EndEdges {
-  format: "pathsum-page-ends";
+export interface EmbedAndLogitEdges {
+  format: "pathsum-page-embed-and-logit-edges";
   version: 1;
   edges: ScoredEdge[];
   note: string;
@@ -1076,9 +1076,9 @@ export interface Questions {
   token: { params: TokenParams; answer: TokenTables };
   trigrams: { params: HeadParams; answer: SkipTrigrams };
   ablation: { params: HeadParams; answer: HeadAblation };
-  places: { params: HeadParams; answer: TopContexts };
+  contexts: { params: HeadParams; answer: TopContexts };
   composition: { params: ModelParams; answer: CompositionAnswer };
-  ends: { params: ModelParams; answer: EndEdges };
+  embed_and_logit_edges: { params: ModelParams; answer: EmbedAndLogitEdges };
   edge: { params: EdgeParams; answer: EdgePage };
   terms: { params: ModelParams; answer: TermImportance };
   training: { params: ModelParams; answer: Dynamics };

@@ -1,9 +1,9 @@
 /** The text of the page: which one it is, and what changes with it. */
 import type { ModelInfo, ModelParams, TextParams, TextRun } from "../generated/answers";
-import { cleared, type StateValues } from "./state";
-import type { UrlState } from "./state.svelte";
+import { cleared, type StateValues } from "./page/state";
+import type { UrlState } from "./page/state.svelte";
 import { isText } from "./tokens";
-import { row } from "./wire";
+import { row } from "./source/wire";
 
 /** Which model and training step every question of a view is about; nothing where it is the default. */
 export function modelParams(url: UrlState, info: ModelInfo): ModelParams {
@@ -73,8 +73,8 @@ export function spelled(run: Pick<TextRun, "ids" | "pieces">, info: Pick<ModelIn
 
 /** The most informative prediction, which the server chose, and the position that followed the time before. */
 export function mostTelling(run: TextRun): { token: number; source: number | null } {
-  const { telling, telling_source: before } = run;
-  return { token: telling, source: before === null ? null : before + 1 };
+  const { highlight, highlight_source: before } = run;
+  return { token: highlight, source: before === null ? null : before + 1 };
 }
 
 /**

@@ -3,8 +3,8 @@
 model         `model` and `vocabulary`: sizes and abilities of a model, its examples and tokens
 text          `run`, `attention`, `scores`: a text, its predictions, patterns and scores
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
-head          `head`, `copying`, `token`, `trigrams`, `places`, `ablation`: the page of one head
-composition   `composition`, `ends`, `edge`: the composition graph, and one edge of it
+head          `head`, `copying`, `token`, `trigrams`, `contexts`, `ablation`: the page of one head
+composition   `composition`, `embed_and_logit_edges`, `edge`: the composition graph, one edge
 paper         `paper`, `claim`: the paper's claims, and one of them measured
 whole_model   `atlas`, `terms`, `training`, `compare`: analyses of whole models
 """

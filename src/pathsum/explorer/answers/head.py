@@ -1,4 +1,4 @@
-"""`head`, `copying`, `token`, `trigrams`, `places` and `ablation`: the page of one head."""
+"""`head`, `copying`, `token`, `trigrams`, `contexts` and `ablation`: the page of one head."""
 
 from dataclasses import dataclass, replace
 
@@ -32,7 +32,7 @@ from pathsum.claims.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.session import Session
 from pathsum.heads.contexts import TopContexts, read_contexts
-from pathsum.model import Model, Trace
+from pathsum.model import Model
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
 from pathsum.paths import replace as replace_head
@@ -283,52 +283,38 @@ def ablation(session: Session, params: HeadParams) -> HeadAblation:
     sequences = session.sequences(params)
     for place, on in enumerate(sequences):
         session.progress(place, len(sequences), f"ablating {name} on {on.name}")
-        tests.append(_ablation_on(session.sequence_run(params, on), name, on))
+        tests.append(_ablation_on(model, name, on))
     return HeadAblation(name, tuple(tests))
 
 
-def _ablation_on(start: Trace, name: str, on: Sequences) -> AblationOn:
-    model, tokens, first = start.model, on.tokens, on.first
+def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
     ablations = [
-        ablate(
-            model,
-            name,
-            tokens,
-            knockout=knockout,
-            after=after,
-            from_position=first,
-        )
+        ablate(model, name, on.tokens, knockout=knockout, after=after, from_position=on.first)
         for knockout, after in _KNOCKOUTS
     ]
+    descriptions = [*({"pattern": pattern} for pattern in IdealPattern), {"ov": "copying"}]
     replacements = [
-        replace_head(model, name, tokens, pattern=pattern, from_position=first)
-        for pattern in IdealPattern
+        replace_head(model, name, on.tokens, from_position=on.first, **description)
+        for description in descriptions
     ]
-    replacements.append(replace_head(model, name, tokens, ov="copying", from_position=first))
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
 
 
-# Places in each order on a page, and sequences that are read: fewer than the library's, so that a
-# page does not keep its reader waiting.
-PLACES, PLACE_SEQUENCES = 8, 24
+# Contexts in each order on a page, and sequences that are read: fewer than the library's defaults,
+# so that the page appears soon.
+CONTEXTS, CONTEXT_SEQUENCES = 8, 24
 # The most heads of a model whose text is read for all of them at once, and the size of that.
 SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 
-def places(session: Session, params: HeadParams) -> TopContexts:
-    """A head's places in the held-out text that comes with its model, else in example texts."""
+def contexts(session: Session, params: HeadParams) -> TopContexts:
+    """The contexts where a head does most, in held-out text or else in the example texts."""
     model = session.model(params)
     if model.held_out is not None:
         text, name = model.held_out, "held-out text"
     else:
-        text, name = (
-            [
-                torch.tensor(example.ids)
-                for example in session.examples(params)
-                if len(example.ids) > 1
-            ],
-            "the example texts",
-        )
+        ids = [example.ids for example in session.examples(params) if len(example.ids) > 1]
+        text, name = [torch.tensor(one) for one in ids], "the example texts"
     # In a small model the pages of all heads share one reading of the text.
     shared = len(model.heads) <= SHARED_HEADS
     labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]
@@ -336,9 +322,9 @@ def places(session: Session, params: HeadParams) -> TopContexts:
         params,
         "contexts" if shared else f"contexts of {labels[0]}",
         lambda model, report: read_contexts(
-            model, labels, text, sequences=PLACE_SEQUENCES, progress=report
+            model, labels, text, sequences=CONTEXT_SEQUENCES, progress=report
         ),
         SHARED_READING_BYTES,
     )
-    found = read.top(params.head, PLACES)
+    found = read.top(params.head, CONTEXTS)
     return replace(found, note=joined((f"on {found.sequences} sequences of {name}", found.note)))

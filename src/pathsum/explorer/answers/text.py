@@ -28,8 +28,8 @@ class TextRun(Record, kind="page-run"):
     `given` counts tokens before truncation to the context. `next_rank` is 1 where the next token is
     the top prediction, and 0 at the last position, which has no next token; there `next_prob` and
     `loss` are NaN. `remainder` is the relative error of the sum over paths, None if the model has
-    no exact one. `telling` is the position whose prediction tells most: where the text repeats
-    itself for the first time and the model gains most, else the last; `telling_source` is the
+    no exact one. `highlight` is the most interesting prediction: where the text repeats
+    itself for the first time and the model gains most, else the last; `highlight_source` is the
     position of the same token the time before, None if nothing is repeated.
     """
 
@@ -45,21 +45,21 @@ class TextRun(Record, kind="page-run"):
     next_prob: Tensor
     loss: Tensor
     remainder: float | None
-    telling: int
-    telling_source: int | None
+    highlight: int
+    highlight_source: int | None
 
 
 # Predictions per position.
 TOP_PREDICTIONS = 10
 
 
-def run(session: Session, params: TextParams) -> TextRun:
+def answer_run(session: Session, params: TextParams) -> TextRun:
     """Run a text: predictions and losses at every position."""
     found = session.run(params)
     model = found.trace.model
     predicted = predictions(session, params)
     next_prob = predicted.next_log_prob.exp()
-    telling, source = rank_telling(found.ids, next_prob.tolist())[0]
+    highlight, source = rank_by_interest(found.ids, next_prob.tolist())[0]
     return TextRun(
         ids=found.ids,
         pieces=tuple(shown_piece(model, token) for token in found.ids),
@@ -73,12 +73,12 @@ def run(session: Session, params: TextParams) -> TextRun:
         next_prob=next_prob,
         loss=-predicted.next_log_prob,
         remainder=predicted.remainder,
-        telling=telling,
-        telling_source=source,
+        highlight=highlight,
+        highlight_source=source,
     )
 
 
-def rank_telling(
+def rank_by_interest(
     ids: Sequence[int], probabilities: Sequence[float]
 ) -> list[tuple[int, int | None]]:
     """All positions, those whose predictions tell most first, each with what it repeats.
@@ -88,7 +88,7 @@ def rank_telling(
     attend to, likewise; then the last position, which has no next token to be compared with; then
     the others, by the probability of the next token.
 
-    >>> rank_telling([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
+    >>> rank_by_interest([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
     [(3, 0), (4, None), (2, None), (1, None), (0, None)]
     """
     before: dict[tuple[int, int], list[int]] = {}
@@ -101,7 +101,7 @@ def rank_telling(
     }
 
     def order(place: int) -> tuple[int, float, int]:
-        # Of two that are equally telling, the later one has more to go by.
+        # Of two that are equally interesting, the later one has more to go by.
         if place not in repeats:
             return 2, -probabilities[place], -place
         first, known = repeats[place]
@@ -210,7 +210,7 @@ KEPT_ENTRIES = 4_000_000
 MIN_KEPT, MAX_KEPT = 8, 64
 
 
-def attention(session: Session, params: AttentionParams) -> AttentionAnswer:
+def answer_attention(session: Session, params: AttentionParams) -> AttentionAnswer:
     """Patterns of every head, or of one, by the given weighting."""
     trace, weighting = session.run(params).trace, params.weighting
     model, tokens = trace.model, trace.tokens.shape[1]

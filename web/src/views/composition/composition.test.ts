@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { CompositionAnswer, EndEdges } from "../../generated/answers";
+import type { CompositionAnswer, EmbedAndLogitEdges } from "../../generated/answers";
 import {
   above,
   allEdges,
@@ -17,7 +17,7 @@ import {
 } from "./edges";
 import type { GraphEdge } from "./edges";
 import { endMembers, membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
-import { curveBetween } from "../../lib/graph";
+import { curveBetween } from "../../lib/draw/graph";
 import { graphOf, layOut, levelOf, WIDTHS } from "./layout";
 
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
@@ -175,7 +175,7 @@ describe("the ends of the graph", () => {
       { edge: "embed→L0H0.k", score: 0.4, excess: 0.3, z: 50, p: 1e-6 },
       { edge: "L1H0→logits", score: 0.2, excess: 0.1, z: 9, p: 1e-6 },
     ],
-  } as unknown as EndEdges);
+  } as unknown as EmbedAndLogitEdges);
   const members = [...membersOf(HEADS, []), ...endMembers(2)];
   const layout = layOut(members, 600, 500);
   const node = (id: string) => layout.nodes.find((each) => each.id === id)!;

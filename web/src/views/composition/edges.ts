@@ -1,6 +1,6 @@
 /** Edges of the composition graph: which pass a threshold, and how many chance would give. */
-import type { CompositionAnswer, EndEdges } from "../../generated/answers";
-import type { DataTable } from "../../lib/export";
+import type { CompositionAnswer, EmbedAndLogitEdges } from "../../generated/answers";
+import type { DataTable } from "../../lib/page/export";
 import { ENDS, parseEdge, printEdge } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";
@@ -130,7 +130,7 @@ export const edgeName = (edge: { writer: string; reader: string; kind: Kind }): 
   printEdge({ writer: edge.writer, reader: edge.reader, side: edge.reader === "logits" ? null : edge.kind });
 
 /** Edges from the embedding and into the logits, strongest first; what is moved on to the logits is a value. */
-export function endEdges({ edges }: EndEdges): GraphEdge[] {
+export function endEdges({ edges }: EmbedAndLogitEdges): GraphEdge[] {
   return edges.flatMap(({ edge, score, excess, z, p }) => {
     const parsed = parseEdge(edge);
     return parsed ? [{ writer: parsed.writer, reader: parsed.reader, kind: parsed.side ?? "v", score, excess, z, p }] : [];
