@@ -52,11 +52,11 @@ def test_every_file_named_in_the_architecture_page_exists() -> None:
     assert missing == []
 
 
-def test_the_architecture_page_names_every_room() -> None:
+def test_the_architecture_page_names_every_package() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "src" / "pathsum"
-    rooms = [folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()]
-    assert [room for room in rooms if f"| `{room}/` |" not in page] == []
+    packages = [folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()]
+    assert [name for name in packages if f"| `{name}/` |" not in page] == []
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -14,11 +14,11 @@ from pathsum.circuits import (
     Composition,
     ScoredEdge,
     VirtualWeights,
+    composition,
     token_ov,
     token_qk,
     virtual_weights,
 )
-from pathsum.circuits import composition as compose
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
@@ -103,7 +103,7 @@ _ROW_MEANINGS = {
 }
 
 
-def composition(session: Session, params: ModelParams) -> CompositionAnswer:
+def answer_composition(session: Session, params: ModelParams) -> CompositionAnswer:
     """Q-, K- and V-composition of all heads, and how many edges chance would give."""
     found = all_composition(session, params)
     return CompositionAnswer(found, tuple(_chance(found, z) for z in THRESHOLDS))
@@ -111,7 +111,7 @@ def composition(session: Session, params: ModelParams) -> CompositionAnswer:
 
 def all_composition(session: Session, params: ModelParams) -> Composition:
     """The library's composition scores of a model, cached."""
-    return session.result(params, "composition", lambda model, to: compose(model, progress=to))
+    return session.result(params, "composition", lambda model, to: composition(model, progress=to))
 
 
 def edge(session: Session, params: EdgeParams) -> EdgePage:
