@@ -1,7 +1,7 @@
 import { mount } from "svelte";
 import Root from "./Root.svelte";
-import { type ReportFile, ReportSource } from "./lib/report";
-import { memoryPlace } from "./lib/state";
+import { type ReportFile, ReportSource } from "./lib/source/report";
+import { memoryPlace } from "./lib/page/state";
 import { inShadow } from "./shadow";
 
 /** Shows a view of a report inside an element of somebody else's page, which keeps its address and its styles. */

@@ -1,7 +1,7 @@
 import { mount, unmount } from "svelte";
 import Root from "./Root.svelte";
-import { NotebookSource, type WidgetModel } from "./lib/notebook";
-import { memoryPlace } from "./lib/state";
+import { NotebookSource, type WidgetModel } from "./lib/source/notebook";
+import { memoryPlace } from "./lib/page/state";
 import { inShadow } from "./shadow";
 
 const HEIGHT = 760;
