@@ -1,6 +1,5 @@
 """`composition`, `embed_and_logit_edges` and `edge`: which heads read the output of which."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +7,7 @@ from jaxtyping import Complex
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.base import HeadId, Path, Progress, Record, Side, Site
+from pathsum.base import HeadId, Path, Record, Side, Site
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits import (
     Composition,
@@ -224,17 +223,16 @@ MAX_END_HEADS = 48
 
 def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogitEdges:
     """The embedding read by every query, key and value, and the logits written by every head."""
-    return session.result(params, "edges of embedding and logits", _embed_and_logit_edges)
-
-
-def _embed_and_logit_edges(model: Model, _: Progress) -> EmbedAndLogitEdges:
+    model = session.model(params)
     if len(model.heads) > MAX_END_HEADS:
         return EmbedAndLogitEdges(
             (), f"The embedding and the logits are left out above {MAX_END_HEADS} heads."
         )
     found: list[ScoredEdge] = []
     notes: list[str] = []
-    for write, read in _pairs(model):
+    labels = [head.label for head in model.heads]
+    pairs = [("embed", f"{label}.{side}") for label in labels for side in "qkv"]
+    for write, read in (*pairs, *((label, "logits") for label in labels)):
         try:
             weights = virtual_weights(model, write, read)
         except (InputError, NotExactError) as error:
@@ -243,10 +241,3 @@ def _embed_and_logit_edges(model: Model, _: Progress) -> EmbedAndLogitEdges:
         found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
     found.sort(key=lambda edge: -edge.z)
     return EmbedAndLogitEdges(tuple(found), joined(tuple(dict.fromkeys(notes))))
-
-
-def _pairs(model: Model) -> Iterator[tuple[str, str]]:
-    for head in model.heads:
-        for side in "qkv":
-            yield "embed", f"{head.label}.{side}"
-        yield head.label, "logits"
