@@ -45,8 +45,8 @@ from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
 from pathsum.paths.edges import random_order
-from pathsum.paths.faithfulness import Options, measure_curve, summarize
-from pathsum.paths.target import Prediction
+from pathsum.paths.faithfulness import Options, measure_curve, summarize_curves
+from pathsum.paths.target import PredictionRun
 
 LEVELS = (0.05, 0.01)
 # Long enough for scores of a part of the context.
@@ -252,14 +252,14 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
         aligned = align_heads(model, second, draws=DRAWS, seed=seed)
         found[name] = [match.p for match in aligned.matches]
     trace = model.trace(torch.randint(1, model.config.d_vocab, (1, 8), generator=generator))
-    of = Prediction(trace, find_target(trace), 0)
+    of = PredictionRun(trace, find_target(trace), 0)
     edges = [[edge] for edge in random_order(model.config, 7, 10, generator)]
     options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
     try:
         curve = measure_curve(of, edges, options)
     except InputError:
         return found  # a model that predicts the same without its heads: a circuit has no p
-    kept = summarize([curve], "", "", options).points[0].kept
+    kept = summarize_curves([curve], "", "", options).points[0].kept
     assert kept.p is not None  # there are draws
     return {**found, CIRCUIT: [kept.p]}
 

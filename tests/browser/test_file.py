@@ -94,7 +94,7 @@ def test_predictions_without_an_explanation_are_marked(page: Page, report_file: 
     before = page.url
     mute.nth(3).click(force=True)  # it says that it is disabled
     assert page.url == before
-    expect(page.get_by_text("does not explain those in italics")).to_be_visible()
+    expect(page.get_by_text("in italics are not in this report")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
 
 

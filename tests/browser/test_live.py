@@ -69,7 +69,7 @@ def probe(page: Page, live: str, more: str = "") -> None:
 
 def test_it_opens_and_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
     page.goto(live)
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head attends")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
     expect(page.get_by_text(re.compile(r"two-layer: 2 layers × \d+ heads"))).to_be_visible()
     expect(
@@ -116,7 +116,7 @@ def test_a_stale_link_is_no_error(page: Page, live: str, watched: Watched) -> No
     page.goto(
         f"{live}#/text?example=99&head=L7H7&position=4000&weighting=nothing&step=12&model=gone"
     )
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head looks")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head attends")
     page.goto(f"{live}#/no-such-view?text=1")
     expect(page.get_by_role("navigation")).to_be_visible()
 

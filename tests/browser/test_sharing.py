@@ -58,7 +58,7 @@ def test_a_panel_is_saved_by_itself(page: Page, live: str, tmp_path: Path) -> No
     with page.expect_download() as started:
         page.get_by_role("button", name="Save the graph as SVG").click()
     drawn = Path(started.value.path()).read_text(encoding="utf-8")
-    assert drawn.startswith("<svg") and "put into a key" in drawn
+    assert drawn.startswith("<svg") and "@12" in drawn
     assert "Switch heads off" not in drawn  # a panel of its own
     with page.expect_download() as started:
         page.get_by_role("button", name="Save the numbers of the graph as CSV").click()
@@ -67,7 +67,7 @@ def test_a_panel_is_saved_by_itself(page: Page, live: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("view", "panel"),
-    [("training", "held-out loss"), ("compare", "the similarity of heads"), ("atlas", "the grid")],
+    [("training", "held-out loss"), ("compare", "the similarity of heads"), ("atlas", "the scatter")],
 )
 def test_plots_are_saved_by_themselves(page: Page, live: str, view: str, panel: str) -> None:
     page.goto(f"{live}#/{view}")

@@ -154,7 +154,7 @@ def test_rows_of_paths_say_why_the_head_looked_there(page: Page, live: str) -> N
     page.goto(f"{live}#/paths?example=0")
     waterfall = page.get_by_role("region", name="Waterfall")
     expect(waterfall).to_contain_text(
-        re.compile(rf"{INDUCTION} ← .*@\d+, looked there because of L0H\d \(K\)")
+        re.compile(rf"{INDUCTION} ← .*@\d+, attends there because of L0H\d \(K\)")
     )
     expect(waterfall).to_contain_text("near zero")
     expect(waterfall).to_contain_text("above the mean of all tokens")

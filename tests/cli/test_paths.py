@@ -38,7 +38,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--position", "9"), "position 9 is out of range"),
         (("--token", "zebra"), "'zebra' is not a word of this tokenizer"),
-        (("--k", "0"), "must be at least 1"),
+        (("--k", "0"), "--k 0 paths were requested; choose 1 or more"),
     ],
 )
 def test_bad_input(

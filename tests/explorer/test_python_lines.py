@@ -1,6 +1,6 @@
 """The lines of Python that views offer reproduce what the views show.
 
-`web/src/lib/python.test.ts` writes the lines to copied_python.json.
+`web/src/lib/page/python.test.ts` writes the lines to copied_python.json.
 """
 
 import json

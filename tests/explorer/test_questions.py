@@ -370,7 +370,7 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
 
 
-# Edges of the embedding exist for small models only; a claim reports what it is made of; curves need snapshots.
+# Edges of the embedding are those of small models; a claim reports its parts.
 @pytest.mark.parametrize(
     "name",
     [

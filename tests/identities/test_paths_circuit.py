@@ -12,8 +12,7 @@ from torch import Tensor
 from pathsum.base import HeadId, Part, Source
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, random_model
-from pathsum.paths.attention import ScoreWeights
-from pathsum.paths.attention import score_weights as score_weights_of_rows
+from pathsum.paths.attention import ScoreWeights, integrate_scores
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph, GraphNode
 
@@ -89,7 +88,7 @@ def score_weights(
     scores: Tensor, values: Tensor, cap: float | None = None, sink: float | None = None
 ) -> ScoreWeights:
     """Of one row."""
-    return score_weights_of_rows(scores[None], values[None], cap=cap, sink=sink)
+    return integrate_scores(scores[None], values[None], cap=cap, sink=sink)
 
 
 @given(
@@ -136,7 +135,7 @@ def test_rows_of_scores_are_what_each_is_alone(cap: float | None, sink: float | 
     first, last = torch.tensor([0, 2, 1]), torch.tensor([6, 4, 5])
     places = torch.arange(7)
     seen = (places >= first[:, None]) & (places <= last[:, None])
-    found = score_weights_of_rows(s, v, seen, cap, sink)
+    found = integrate_scores(s, v, seen, cap, sink)
     for row in range(3):
         alone = score_weights(s[row, seen[row]], v[row, seen[row]], cap, sink)
         own = found.weights[row]

@@ -15,7 +15,7 @@ from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
 from pathsum.paths.score import cut_effects, score
-from pathsum.paths.target import Prediction, find_target
+from pathsum.paths.target import PredictionRun, find_target
 from pathsum.sources import load
 
 
@@ -270,7 +270,7 @@ def test_cutting_a_k_edge_is_patching_it() -> None:
 def test_a_cut_touches_one_destination() -> None:
     """Cut for a destination that is not looked at, an edge costs nothing."""
     trace = construct.induction().trace("a b c a d a")
-    of = Prediction(trace, find_target(trace, -1, "b", "mean"))
+    of = PredictionRun(trace, find_target(trace, -1, "b", "mean"))
     there, elsewhere = cut_effects(of, [[Site.parse(f"L0H0@2→L1H0@{at}.k")] for at in (6, 4)])
     assert there is not None
     assert there > 0.01

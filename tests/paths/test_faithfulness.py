@@ -27,7 +27,7 @@ from pathsum.paths.edges import (
 )
 from pathsum.paths.gradients import GradientScores, gradient_order
 from pathsum.paths.graph import Graph
-from pathsum.paths.target import Prediction, find_target
+from pathsum.paths.target import PredictionRun, find_target
 from pathsum.sources import load
 
 
@@ -110,7 +110,7 @@ def test_a_mean_over_text_is_the_mean_of_what_is_written() -> None:
     model = load("two-layer")
     start = model.trace("one two three")
     texts = ["a first text", "another, longer text"]
-    of = Prediction(start, find_target(start))
+    of = PredictionRun(start, find_target(start))
     found = reference_writes(of, Reference.MEAN, texts)
     assert found.embed.shape == start.streams[0].shape
     written = torch.cat([model.trace(text).written("L1H3")[0] for text in texts])

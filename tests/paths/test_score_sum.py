@@ -117,7 +117,7 @@ def test_parts_that_a_head_does_not_have(
         ({"destination": 5, "source": 0}, "destination 5 is out of range"),
         ({"destination": 1, "source": 3}, "position 1 cannot attend to 3"),
         ({"destination": 1, "source": 0, "sequence": 2}, "sequence 2 is out of range"),
-        ({"destination": 1, "source": 0, "k": 0}, "k is 0; it must be at least 1"),
+        ({"destination": 1, "source": 0, "k": 0}, "k=0 terms were requested; choose 1 or more"),
     ],
 )
 def test_cells_that_are_not_there(induction: ScoreSum, asked: dict[str, int], message: str) -> None:

@@ -2,9 +2,9 @@ import "./app.css";
 import "./page.css";
 import { mount } from "svelte";
 import Root from "./Root.svelte";
-import { LiveSource } from "./lib/live";
-import { ReportSource } from "./lib/report";
-import { windowPlace } from "./lib/state";
+import { LiveSource } from "./lib/source/live";
+import { ReportSource } from "./lib/source/report";
+import { windowPlace } from "./lib/page/state";
 import { render } from "./widget";
 
 // The page of the server and of a report has a place for it; a notebook that loads this module has none.
@@ -19,7 +19,7 @@ if (target) {
 }
 
 /** What a fragment asks of it. */
-export { embed } from "./fragment";
+export { embed } from "./widget";
 
 /** What anywidget asks of a module. */
 export default { render };

@@ -1,4 +1,4 @@
-import type { View } from "./lib/views";
+import type { View } from "./lib/page/views";
 import Atlas from "./views/atlas/View.svelte";
 import Compare from "./views/compare/View.svelte";
 import Composition from "./views/composition/View.svelte";

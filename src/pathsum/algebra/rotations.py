@@ -22,12 +22,11 @@ from torch import Tensor
 from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determinant, solve_lower
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.spectrum import positivity, singular_values
+from pathsum.base.batching import batch_size, batched
 from pathsum.base.errors import InputError
 
 DRAWS = 200
 """The default number of random rotations."""
-_ENTRIES_AT_ONCE = 1 << 22
-"""Entries of drawn matrices that are decomposed together."""
 TIE = 1e-9
 """Ratios closer than this are equal: a matrix of rank one has a ratio of ±1, as every draw has."""
 STOP_AT = 10
@@ -130,10 +129,9 @@ def spectra_between(
     batch = own[0].shape[:-1]
     flat = [values[..., :r].double().reshape(-1, 1, r).cpu() for values in own]
     found: list[Tensor] = []
-    at_once = max(1, _ENTRIES_AT_ONCE // (half * r * r))
-    for start in range(0, len(flat[0]), at_once):
-        part = slice(start, start + at_once)
-        found.append(_spectra(cores, [values[part] for values in flat]))
+    for part in batched(range(len(flat[0])), 8 * half * r * r):
+        some = slice(part[0], part[-1] + 1)
+        found.append(_spectra(cores, [values[some] for values in flat]))
     return torch.cat(found).reshape(*batch, half, r)
 
 
@@ -226,7 +224,7 @@ def _at_or_above(
     # if |x| is not, and else one of them.
     found = torch.where(smaller, torch.where(least < 0, 2, 0)[:, None], 1)
     matrix, draw = (~(smaller | larger)).nonzero(as_tuple=True)
-    for some in torch.arange(len(matrix)).split(max(1, _ENTRIES_AT_ONCE // cores[0][0].numel())):
+    for some in torch.arange(len(matrix)).split(batch_size(8 * cores[0][0].numel())):
         here, at = matrix[some], least[matrix[some]]
         ratio = positivity(_spectra([core[draw[some]] for core in cores], [D[here] for D in own]))
         found[here, draw[some]] = (ratio >= at).long() + (-ratio >= at).long()

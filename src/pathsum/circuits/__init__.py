@@ -1,18 +1,24 @@
 """The paper, from weights alone: circuits of a model before it has read any text.
 
-    bigram        the direct path W_E W_U        bigram_fit   how well it matches a text's bigrams
-    tokens/       QK and OV in the token basis: token_qk, attention, token_ov, effect, clusters,
-                  head_card
-    copying       eigenvalues of full OV with their null, the diagonal, top-1
-    trigrams/     skip_trigrams: [source] … [destination] → [out], their patterns, evidence and bugs
-    positional    attention by offset alone
-    composition   Q-, K- and V-composition of all pairs of heads, with its null
+    token_basis        tokens in results; W_E and W_U around a circuit
+    bigram             the direct path W_E W_U
+    bigram_fit         its fit to the bigrams of a text
+    qk_ov              QK and OV in the token basis: token_qk, attention, token_ov, effect
+    copying            eigenvalues of full OV with their null, the diagonal, top-1
+    matching           eigenvalues of QK through a lower head, the induction heads' other axis
+    positional         attention by offset alone
+    reads_and_writes   factors and Gram matrices of the reads and writes of heads
+    composition        Q-, K- and V-composition of all pairs of heads, with its null
     composition_pairs  one pair by singular directions; projection kernel; empirical nulls
     virtual_weights    any write times any later read: heads, MLPs, embedding, unembedding
-    reads_and_writes   factors and Gram matrices of the writes and reads of heads
-    matching      eigenvalues of QK through a lower head, the induction heads' other axis
-    stream/       bandwidth: which dimensions of the residual stream are used by what, and deletion
-    alignment/    align_heads: which heads of two models do the same, with its null
+    bandwidth          use of the residual stream by heads, and heads that delete
+    dimensions         used dimensions of the stream: by one matrix, by two, layer by layer
+    trigrams           skip_trigrams: [source] … [destination] → [out], ranked by text or weights
+    trigram_text       their patterns, their counts in text, and the loss they save
+    trigram_bugs       cross terms that QK and OV force, and their cost
+    head_card          token clusters, cards of a head and of a token, the paper's source table
+    head_functions     heads as functions of tokens and offsets; random rotations of them
+    align_heads        one-to-one matching of the heads of two models, with its null
 
 No vocabulary × vocabulary matrix is ever formed: circuits between tokens stay factored, and their
 largest entries, rows and spectra are found from the factors.

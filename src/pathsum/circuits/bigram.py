@@ -6,6 +6,7 @@ up to a constant per row. In a deeper model the same term complements what the h
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,9 @@ from torch import Tensor
 from pathsum.algebra.decompositions import require_finite
 from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent, token_column
 from pathsum.base.arguments import checked
+from pathsum.base.batching import batch_size
 from pathsum.base.errors import NotExactError
+from pathsum.base.table import rows_table
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.token_basis import (
     Scored,
@@ -39,18 +42,15 @@ from pathsum.model.head import carries_text
 from pathsum.model.sequences import TextOrTokens, require_tokens_out, split_corpus
 from pathsum.model.transformer import soft_cap
 
-BLOCK_BYTES = 32 << 20
-"""Bytes of logits held at a time."""
-
 
 @dataclass(frozen=True, eq=False)
 class CertainRow(Record, kind="certain-row"):
     """A token after which the direct path is certain of the next; entropy in nats."""
 
-    token: Token
-    entropy: float
-    next: Token
-    probability: float
+    token: Annotated[Token, token_column("token")]
+    entropy: Annotated[float, Column("entropy", unit="nats")]
+    next: Annotated[Token, token_column("next")]
+    probability: Annotated[float, Column("probability")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +88,10 @@ class Bigram(Record, kind="bigram"):
         """The fit to text if there is one, else the most certain rows."""
         if self.fit is not None:
             return self.fit.to_table()
-        rows = tuple((r.token.text, r.next.text, r.probability, r.entropy) for r in self.certain)
-        columns = (
-            token_column("token"),
-            token_column("next"),
-            Column("probability"),
-            Column("entropy", unit="nats"),
+        note = joined((f"mean entropy {self.mean_entropy:.2f} nats", self.note))
+        return rows_table(
+            self.certain, "the direct path W_E W_U: most certain rows", note, CertainRow
         )
-        summary = f"mean entropy {self.mean_entropy:.2f} nats"
-        title = "the direct path W_E W_U: most certain rows"
-        return Table(columns, rows, title=title, note=joined((summary, self.note)))
 
 
 @torch.no_grad()
@@ -214,7 +208,7 @@ class DirectPath:
 
 def block_rows(model: Model) -> int:
     """The number of rows of the direct path held at a time."""
-    return max(1, BLOCK_BYTES // (4 * model.config.d_vocab_out))
+    return batch_size(4 * model.config.d_vocab_out)
 
 
 def _basis_note(model: Model) -> str:

@@ -32,9 +32,8 @@ from pathsum.algebra.rotations import (
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import ARROW, Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
-from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
-from pathsum.base.options import parse_choice
+from pathsum.base.options import parse_choice, parse_draws
 from pathsum.base.p_value import counted_p
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.circuits.token_basis import (
@@ -94,29 +93,27 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
     draws: int
     note: str
 
-    def label_of(self, name: HeadName | Path) -> str:
-        """The label of a head, or of a virtual head given by its path."""
-        if isinstance(name, Path):
-            return circuit_label(name)
+    def __getitem__(self, name: HeadName | Path) -> HeadCopying:
+        return super().__getitem__(circuit_label(name) if isinstance(name, Path) else name)
+
+    def label_of(self, name: HeadName) -> str:
+        """The label of a head, or of a virtual head (`L0H7→L1H4`)."""
         return name if isinstance(name, str) and ARROW in name else HeadId.parse(name)
 
     def to_table(self) -> Table:
         """One row per head."""
         columns = (
-            text_column("head"),
-            Column("Σλ/Σ|λ|", "+.3f"),
-            Column("null sd"),
-            Column("z", "+.2f"),
-            counted_p(self.draws),
+            *(text_column("head"), Column("Σλ/Σ|λ|", "+.3f"), Column("null sd")),
+            *(Column("z", "+.2f"), counted_p(self.draws)),
+            *(Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%")),
         )
-        rows = tuple((h.head, h.ratio, h.null_sd, h.z, h.p) for h in self.heads)
-        if all(head.top_1 is None for head in self.heads):
-            return Table(columns, rows, title="copying by eigenvalues", note=self.note)
-        columns += (Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%"))
         rows = tuple(
-            (*row, h.positive_diagonal, h.top_1, h.top_5)
-            for row, h in zip(rows, self.heads, strict=True)
+            (h.head, h.ratio, h.null_sd, h.z, h.p, h.positive_diagonal, h.top_1, h.top_5)
+            for h in self.heads
         )
+        if all(head.top_1 is None for head in self.heads):
+            rows = tuple(row[:5] for row in rows)
+            return Table(columns[:5], rows, title="copying by eigenvalues", note=self.note)
         legend = (
             "own > 0, top 1, top 5: tokens whose own logit rises, rises most, is of the five most"
         )
@@ -149,11 +146,7 @@ def copying(
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
     middle is computed once, and each head is d_head × d_head after that.
     """
-    if draws < LEAST_DRAWS:
-        raise InputError(
-            f"draws={draws} random heads are too few for a null: p could not fall below "
-            f"{1 / (1 + max(draws, 0)):.3f}; use at least {LEAST_DRAWS}"
-        )
+    parse_draws(draws, LEAST_DRAWS)
     every = require_heads(model)
     return CopyingNull(model, draws=draws, seed=seed).measure(
         heads or every, measures=measures, progress=progress

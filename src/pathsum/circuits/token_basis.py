@@ -32,7 +32,8 @@ from pathsum.base import (
     is_number,
     token_column,
 )
-from pathsum.base.errors import HeadError, InputError, NotExactError, TokenError
+from pathsum.base.errors import HeadError, NotExactError, TokenError
+from pathsum.base.options import parse_count
 from pathsum.model import Config, Model, Path
 from pathsum.model.folding import ROWS, fold_read, read_scales, token_basis_note
 from pathsum.model.weights import Weights
@@ -164,16 +165,7 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
 
 def resolve_k(k: int | None, default: int, most: int, what: str) -> int:
     """k, checked against `most`; the default, capped at `most`, if k is None."""
-    return min(default, most) if k is None else check_k(k, most, what)
-
-
-def check_k(k: int, most: int, what: str) -> int:
-    """k if it is between 1 and `most`, else InputError."""
-    if isinstance(k, bool) or not 1 <= k <= most:
-        raise InputError(
-            f"k={k} {what} were requested, but there are {most}; choose from 1 to {most}"
-        )
-    return k
+    return min(default, most) if k is None else parse_count(k, what, most=most)
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -313,7 +305,7 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
     """All heads of a model, or an error if it has none."""
     if model.config.n_layers == 0:
         raise HeadError(
-            f"the model {model.name!r} has no layers, so it has no heads; use bigram(model) for "
+            f"the model {model.name!r} has no layers, so it has no heads; use `bigram` for "
             "its direct path"
         )
     return tuple(head.id for head in model.heads)

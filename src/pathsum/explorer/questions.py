@@ -7,12 +7,12 @@ from typing import Any, get_type_hints
 
 from pathsum.base import Record
 from pathsum.base.errors import InputError, near_misses
-from pathsum.explorer.answers.composition import composition, edge, embed_and_logit_edges
+from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.paper import claim, tour
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
-from pathsum.explorer.answers.text import attention, run, scores
+from pathsum.explorer.answers.text import answer_attention, answer_run, scores
 from pathsum.explorer.answers.whole_model import atlas, compare, terms, training
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import Session
@@ -44,8 +44,8 @@ class Question:
 QUESTIONS = (
     Question("model", model_info, quick=True),
     Question("vocabulary", vocabulary, quick=True),
-    Question("run", run, quick=True),
-    Question("attention", attention, quick=True),
+    Question("run", answer_run, quick=True),
+    Question("attention", answer_attention, quick=True),
     Question("scores", scores, quick=True),
     Question("why", why),
     Question("paths", paths, quick=True),
@@ -58,7 +58,7 @@ QUESTIONS = (
     Question("trigrams", trigrams),
     Question("ablation", ablation),
     Question("contexts", contexts),
-    Question("composition", composition),
+    Question("composition", answer_composition),
     Question("embed_and_logit_edges", embed_and_logit_edges),
     Question("edge", edge),
     Question("terms", terms),

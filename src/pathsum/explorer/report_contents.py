@@ -5,7 +5,7 @@ the strongest edges, every prediction of two texts, and the most interesting one
 `Contents` selects views and a position.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ from pathsum.base.errors import InputError, NotExactError
 from pathsum.claims.claim import Claim
 from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
-from pathsum.explorer.answers.paper import picture_questions, tour
+from pathsum.explorer.answers.paper import picture_questions
 from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.answers.whole_model import whole_atlas
@@ -51,17 +51,8 @@ class ReportView(StrEnum):
     COMPARE = "compare"
 
 
-# The question without whose answer a view has nothing to show.
-ESSENTIAL = {
-    ReportView.TEXT: "run",
-    ReportView.WHY: "why",
-    ReportView.ATLAS: "atlas",
-    ReportView.COMPOSITION: "composition",
-    ReportView.PATHS: "paths",
-    ReportView.TRAINING: "training",
-    ReportView.PAPER: "paper",
-    ReportView.COMPARE: "compare",
-}
+# The question without whose answer a view has nothing to show; most have its name.
+ESSENTIAL = {view: str(view) for view in ReportView} | {ReportView.TEXT: "run"}
 
 
 @dataclass(frozen=True)
@@ -110,13 +101,21 @@ def _questions(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
     if contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.ATLAS):
         for number in range(len(session.examples(info))):
             yield from _text(explorer, contents, number)
-    if contents.has(ReportView.ATLAS, ReportView.COMPOSITION, ReportView.PAPER):
-        yield from _own_model(explorer, contents)
+    n_layers = session.model(info).config.n_layers
+    if contents.has(ReportView.ATLAS):
+        yield Recorded("atlas", {})
+        if n_layers and not contents.slim:
+            yield from _heads(explorer)
+    if contents.has(ReportView.COMPOSITION) and n_layers > 1:
+        yield Recorded("composition", {})
+        yield Recorded("atlas", {})  # the kinds of heads, which label the graph
+        yield from _edges(explorer)
     if contents.has(ReportView.PAPER):
-        models = dict.fromkeys(one.model for one in tour(session, info).claims)
-        for name in models:
-            if name != explorer.name:
-                yield from _claims(explorer, name)
+        yield Recorded("terms", {})
+        yield Recorded("paper", {})
+        for claim in CLAIMS:
+            yield Recorded("claim", {"claim": claim})
+        yield from claim_pictures(explorer)
     has_snapshots = bool(session.open_model(info).snapshots)
     if has_snapshots and contents.has(ReportView.TRAINING):
         yield Recorded("training", {})
@@ -128,35 +127,9 @@ def _questions(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
             yield from _compared(explorer, other.name)
 
 
-def _own_model(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
-    n_layers = explorer.session.model(ModelParams()).config.n_layers
-    if contents.has(ReportView.ATLAS):
-        yield Recorded("atlas", {})
-        if n_layers and not contents.slim:
-            yield from _heads(explorer)
-    if contents.has(ReportView.COMPOSITION) and n_layers > 1:
-        # The graph is labeled with what each head is.
-        yield Recorded("composition", {})
-        yield Recorded("atlas", {})
-        yield from _edges(explorer)
-    if contents.has(ReportView.PAPER):
-        yield Recorded("terms", {})
-        yield Recorded("paper", {})
-        yield from _claims(explorer, explorer.name)
-
-
-def _claims(explorer: Explorer, model: str) -> Iterator[Recorded]:
-    """The claims that are measured on a model, and their pictures."""
-    about = tour(explorer.session, ModelParams()).claims
-    names = [one.id for one in about if one.model == model]
-    for name in names:
-        yield Recorded("claim", {"claim": name})
-    yield from claim_pictures(explorer, names)
-
-
-def claim_pictures(explorer: Explorer, claims: Sequence[str] = CLAIMS) -> Iterator[Recorded]:
+def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
     """The questions that the pictures of claims are drawn from."""
-    for name in claims:
+    for name in CLAIMS:
         claim = explorer.answer("claim", {"claim": name})
         assert isinstance(claim, Claim)
         if claim.picture is None:

@@ -135,8 +135,8 @@ class StoryParams(TextParams):
 def story(session: Session, params: StoryParams) -> Story:
     """The prediction at a position, or of a repeated token that heads copy.
 
-    Of the repeats that gain most, the one whose probability falls most without the heads that look
-    at what followed before; the first of them if no head does.
+    Of the repeats that gain most, the one whose probability falls most without the heads that
+    attend to what followed before; the first of them if no head does.
     """
     found = session.run(params)
     trace = found.trace
@@ -230,16 +230,16 @@ class StoryBuilder:
         placed = None if found is None else self._placed_by(found, head, source)
         writer = None if placed is None else placed.edge.start.head
         cut = None if writer is None else self._without([writer])
-        after_heads, mlps = self._without_heads(after_head)
+        without_heads = self._without(self.heads) if self.heads else None
         return Story(
             position=self.position,
             token=self.token,
             probability=float(logits.softmax(-1)[self.token]),
             first=first,
-            probability_first=None if first is None else self._probability(self.trace, first),
+            probability_first=self._probability(self.trace, first),
             total=float(logits[self.token] - logits.mean()) if found is None else found.total,
             heads=tuple(map(str, self.heads)),
-            probability_without_heads=after_heads,
+            probability_without_heads=self._probability(without_heads, self.position),
             head=None if head is None else str(head),
             probability_without_head=after_head,
             share=0.0 if head is None else self._parts(self.trace)[str(head)],
@@ -248,9 +248,9 @@ class StoryBuilder:
             writer=None if writer is None else str(writer),
             side=None if placed is None else placed.kind,
             wrote=None if placed is None or found is None else _wrote(found, placed),
-            weight_without=None if cut is None else self._weight(cut, head, source),
-            probability_without=None if cut is None else self._probability(cut, self.position),
-            mlps=mlps,
+            weight_without=self._weight(cut, head, source),
+            probability_without=self._probability(cut, self.position),
+            mlps=self._mlp_share(without_heads),
         )
 
     def _circuit(self) -> Graph | None:
@@ -304,25 +304,17 @@ class StoryBuilder:
         ]
         return edges[0] if edges else None
 
-    def _without_heads(self, after_head: float | None) -> tuple[float | None, MlpShare | None]:
-        """The probability without all the heads that copy, and what MLPs write then."""
-        has_mlps = self.trace.model.config.mlp != "none"
-        cut = self._without(self.heads) if self.heads and has_mlps else None
-        if cut is not None:
-            after: float | None = self._probability(cut, self.position)
-        elif len(self.heads) > 1:
-            after = _probabilities_without(self.trace, [self.heads], [self.position])[0]
-        else:
-            after = after_head if self.heads else None
-        if not has_mlps:
-            return after, None
+    def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
+        if self.trace.model.config.mlp == "none":
+            return None
         written = self._mlps(self.trace)
+        left = None if without_heads is None else sum(self._mlps(without_heads).values())
         strongest = max(written, key=lambda name: written[name])
-        return after, MlpShare(
+        return MlpShare(
             total=sum(written.values()),
             strongest=strongest,
             strongest_share=written[strongest],
-            without_heads=None if cut is None else sum(self._mlps(cut).values()),
+            without_heads=left,
         )
 
     def _without(self, heads: Sequence[HeadId]) -> Trace:
@@ -330,18 +322,19 @@ class StoryBuilder:
 
     def _parts(self, trace: Trace) -> dict[str, float]:
         target = find_target(trace, self.position, self.token, "mean")
-        names, values = direct_parts(trace, target)
-        return dict(zip(names, values.tolist(), strict=True))
+        return direct_parts(trace, target)
 
     def _mlps(self, trace: Trace) -> dict[str, float]:
         return {name: value for name, value in self._parts(trace).items() if name[:3] == "mlp"}
 
-    def _probability(self, trace: Trace, position: int) -> float:
+    def _probability(self, trace: Trace | None, position: int | None) -> float | None:
+        if trace is None or position is None:
+            return None
         return float(trace.logits_at(position)[0].softmax(-1)[self.token])
 
-    def _weight(self, trace: Trace, head: HeadId | None, source: int | None) -> float:
-        assert head is not None
-        assert source is not None
+    def _weight(self, trace: Trace | None, head: HeadId | None, source: int | None) -> float | None:
+        if trace is None or head is None or source is None:
+            return None
         return float(trace.patterns[head.layer][0, head.head, self.position, source])
 
 

@@ -23,6 +23,7 @@ from pathsum.base import (
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.options import parse_draws, parse_probability
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
@@ -276,14 +277,7 @@ def _require_known(name: str, known: Collection[str], what: str) -> None:
 
 def check_draws(draws: int, alpha: float = ALPHA) -> None:
     """Raise an error if there are too few random heads for p to reach alpha."""
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha={alpha} is not a probability; use a number between 0 and 1")
-    if draws + 1 < 1 / alpha:
-        raise InputError(
-            f"draws={draws} random heads are too few: p could not fall below "
-            f"{1 / (1 + max(draws, 0)):.2g}, and a kind needs p ≤ {alpha}; use at least "
-            f"{round(1 / alpha) - 1} (the number of probe sequences is `sequences`)"
-        )
+    parse_draws(draws, least=round(1 / parse_probability(alpha, "alpha")) - 1)
 
 
 def _entries(

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.circuits.token_basis import Token, check_k, token_of
+from pathsum.base.options import parse_count
+from pathsum.circuits.token_basis import Token, token_of
 from pathsum.circuits.trigrams import text_rows
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
@@ -138,7 +139,7 @@ def top_contexts(
     Contexts are examples, not a description: see `atlas` for a head's general behavior, and
     `pathsum.paths.ablate` for its contribution.
     """
-    check_k(k, MAX_K, "contexts")
+    parse_count(k, "contexts", most=MAX_K)
     return read_contexts(model, [head], text, sequences=sequences, progress=progress).top(head, k)
 
 
@@ -151,7 +152,7 @@ class ReadContexts:
 
     def top(self, head: HeadName, k: int = K) -> TopContexts:
         """The k contexts in which one of the heads is most active."""
-        check_k(k, MAX_K, "contexts")
+        parse_count(k, "contexts", most=MAX_K)
         label = self.model.head(head).label
         if label not in self.rows:
             raise InputError(
@@ -188,7 +189,7 @@ def read_contexts(
     progress: Progress = silent,
 ) -> ReadContexts:
     """Read a text once for several heads; `text` and `sequences` are as for `top_contexts`."""
-    check_k(sequences, MAX_SEQUENCES, "sequences")
+    parse_count(sequences, "sequences", "sequences", most=MAX_SEQUENCES)
     rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
     read: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
     done = 0

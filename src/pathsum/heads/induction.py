@@ -16,6 +16,7 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.record import computed_field
 from pathsum.base.table import rows_table
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
@@ -39,7 +40,7 @@ from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_co
 from pathsum.heads.score import ALPHA, DataScore, Score
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import require_tokens_out
-from pathsum.paths import Replacement, ablate, replace
+from pathsum.paths import ablate, replace
 from pathsum.paths.ablation import After
 from pathsum.text.probes import RepeatedTokens, shuffled
 
@@ -75,13 +76,38 @@ class InductionHead(Record, kind="induction-head"):
     edges: tuple[PartnerEdge, ...]
     cost_patterns_kept: Estimate
     partner_recovered: Estimate | None
-    evidence: tuple[str, ...]
 
     def to_table(self) -> Table:
         """The strongest edges, and the evidence below."""
         meaning = f"p, z: of the composition score, against random rotations. {MEANING}"
         title, note = f"{self.head}: {self.mechanism_text}", "\n".join((*self.evidence, meaning))
         return rows_table(self.edges[:6], title, note, PartnerEdge)
+
+    @computed_field
+    def evidence(self) -> tuple[str, ...]:
+        """The measurements in words."""
+        qk = self.qk_positivity
+        through = "" if qk is None else f", QK through the partner {qk:+.2f}"
+        lines = [
+            (
+                f"score at the stripe: {self.k_share:.0%} from terms with a head on the key side "
+                f"only, {self.q_share:.0%} on the query side only, {self.qk_share:.0%} on both, "
+                f"{self.none_share:.0%} on neither"
+            ),
+            f"eigenvalue positivity: OV {self.ov_positivity:+.2f}{through}",
+            (
+                f"without the head the second copy's loss rises by {self.cost} nats, with all "
+                f"patterns kept by {self.cost_patterns_kept}"
+            ),
+        ]
+        if self.recovered is not None:
+            lines.append(f"the ideal induction pattern recovers {self.recovered.value:.0%} of that")
+        if self.partner_recovered is not None:
+            lines.append(
+                f"the ideal previous-token pattern in {self.partner} recovers "
+                f"{self.partner_recovered.value:.0%} of the cost of ablating it"
+            )
+        return tuple(lines)
 
     @property
     def mechanism_text(self) -> str:
@@ -170,7 +196,9 @@ def induction(
     # Random heads run only for the heads that they can decide about.
     large = [head for head, stripe in stripes.items() if stripe >= threshold]
     scores = induction_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
-    candidates = [head for head, it in scores.items() if it.stripe.passes(threshold, ALPHA)]
+    candidates = [
+        head for head, it in scores.items() if it[INDUCTION_STRIPE.name].passes(threshold, ALPHA)
+    ]
     rejected = {
         head: f"attends like one (stripe {stripes[head]:.2f}) but writes nothing: {why}"
         for head in candidates
@@ -208,14 +236,6 @@ def _stripes_and_previous(
     return stripes, previous
 
 
-@dataclass(frozen=True)
-class InductionScores:
-    """One head's attention on the probe: two scores with their p-values."""
-
-    stripe: Score
-    prefix_matching: Score
-
-
 def induction_scores(
     trace: Trace,
     probe: RepeatedTokens,
@@ -224,28 +244,24 @@ def induction_scores(
     draws: int = DRAWS,
     seed: int = 0,
     progress: Progress = silent,
-) -> dict[HeadId, InductionScores]:
-    """Induction stripe and prefix matching of some heads."""
+) -> dict[HeadId, dict[str, Score]]:
+    """Induction stripe and prefix matching of some heads, by name, with their p-values."""
     whole_context = [
         DataScore(score.info, score.measure) for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
     ]
-    measured = score_on_runs(
+    return score_on_runs(
         *([(trace, probe)], whole_context, RandomHeads(trace.model, draws, seed)),
         what="random tokens",
         phase="candidates against random heads",
         heads=heads,
         progress=progress,
-    )
-    return {
-        head: InductionScores(*(named[score.name] for score in whole_context))
-        for head, named in measured.scores.items()
-    }
+    ).scores
 
 
 def _test_heads(
     trace: Trace,
     probe: RepeatedTokens,
-    candidates: dict[HeadId, InductionScores],
+    candidates: dict[HeadId, dict[str, Score]],
     previous: dict[HeadId, float],
     progress: Progress,
 ) -> tuple[InductionHead, ...]:
@@ -271,7 +287,7 @@ def _verify(
     trace: Trace,
     probe: RepeatedTokens,
     head: HeadId,
-    scores: InductionScores,
+    scores: dict[str, Score],
     edges: tuple[PartnerEdge, ...],
     step: Callable[[str], None],
 ) -> InductionHead:
@@ -295,8 +311,8 @@ def _verify(
     kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, from_position=start).cost
     return InductionHead(
         head=head,
-        stripe=scores.stripe,
-        prefix_matching=scores.prefix_matching,
+        stripe=scores[INDUCTION_STRIPE.name],
+        prefix_matching=scores[PREFIX_MATCHING.name],
         mechanism=mechanism,
         partner=partner,
         edges=edges,
@@ -310,37 +326,7 @@ def _verify(
         cost_patterns_kept=kept,
         recovered=ideal.share,
         partner_recovered=None if below is None else below.share,
-        evidence=_evidence(shares, ov, qk, ideal, kept, below),
     )
-
-
-def _evidence(
-    shares: dict[str, float],
-    ov: float,
-    qk: float | None,
-    ideal: Replacement,
-    cost_patterns_kept: Estimate,
-    below: Replacement | None,
-) -> tuple[str, ...]:
-    through = "" if qk is None else f", QK through the partner {qk:+.2f}"
-    terms = (
-        f"score at the stripe: {shares['k']:.0%} from terms with a head on the key side only, "
-        f"{shares['q']:.0%} on the query side only, {shares['qk']:.0%} on both, "
-        f"{shares['none']:.0%} on neither"
-    )
-    costs = (
-        f"without the head the second copy's loss rises by {ideal.cost} nats, with all patterns "
-        f"kept by {cost_patterns_kept}"
-    )
-    lines = [terms, f"eigenvalue positivity: OV {ov:+.2f}{through}", costs]
-    if ideal.share is not None:
-        lines.append(f"the ideal induction pattern recovers {ideal.share.value:.0%} of that")
-    if below is not None and below.share is not None:
-        lines.append(
-            f"the ideal previous-token pattern in {below.head} recovers {below.share.value:.0%} "
-            "of what its own ablation costs"
-        )
-    return tuple(lines)
 
 
 def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId, str]) -> str:

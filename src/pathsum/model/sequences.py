@@ -53,18 +53,6 @@ def require_values(tensor: Tensor, what: str) -> None:
         raise InputError(f"{what} are {kind}; give a dense tensor that holds its numbers")
 
 
-def require_position(
-    position: int, length: int, what: str = "position", of: str = "the sequence"
-) -> int:
-    """A position counted from 0; negative ones count from the end."""
-    if not -length <= position < length:
-        raise InputError(
-            f"{what} {position} is out of range: {of} has {length} tokens, so positions go from 0 "
-            f"to {length - 1}, or from -1 (the last) to -{length}"
-        )
-    return position % length
-
-
 def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> Tokens:
     """Token ids as [batch, pos]; raises TokenError if the model cannot read them.
 

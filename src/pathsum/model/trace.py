@@ -11,6 +11,7 @@ from torch import Tensor
 from pathsum.base import HeadId, HeadName, Progress, Side, Source, parse_writer, silent
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
+from pathsum.base.options import parse_position
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.base.site import Site, SiteName
 from pathsum.base.terminal import shorten
@@ -18,7 +19,6 @@ from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
-from pathsum.model.sequences import require_position
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -70,7 +70,7 @@ class Trace(Run):
             return self._capped(self.uncapped_logits_at(position))
         if isinstance(position, Tensor):
             return self._rows(self.logits, position)
-        position = require_position(position, self.tokens.shape[1], of="the text")
+        position = parse_position(position, self.tokens.shape[1], of="the text")
         row = position if self.kept is None else self.kept.logits_row(position)
         return self.recorded_logits[:, row]
 
@@ -151,7 +151,7 @@ class Trace(Run):
     ) -> Float[Tensor, "batch n"]:
         if isinstance(position, Tensor):
             return tensor[torch.arange(len(tensor), device=tensor.device), position]
-        return tensor[:, require_position(position, tensor.shape[1], of="the text")]
+        return tensor[:, parse_position(position, tensor.shape[1], of="the text")]
 
     def _unembedded(self, read: Float[Tensor, "batch part d"]) -> Float[Tensor, "batch part v"]:
         logits = transformer.unembed_uncapped(self.weights, read)[0]
@@ -342,7 +342,7 @@ def named_value(trace: Trace, site: Site) -> Float[Tensor, "..."]:
     else:
         raise InputError(f"{site} is part of a score, not a value of a run; use trace.scores(head)")
     at = site.at if site.reader is None else site.to
-    return found if at is None else found[:, require_position(at, found.shape[1], of="the text")]
+    return found if at is None else found[:, parse_position(at, found.shape[1], of="the text")]
 
 
 def _stream_read(trace: Trace, site: Site) -> Stream:

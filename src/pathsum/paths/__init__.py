@@ -6,7 +6,7 @@ In reading order:
     path_sum       PathSum: the logits as a sum over paths (`trace.paths()`)
     score_sum      ScoreSum: a head's scores as a sum over pairs of parts (`trace.scores(head)`)
     score_cells    the strongest terms of a head's attention scores
-    target         Target and Prediction: the logit, or difference of logits, that is explained
+    target         Target and PredictionRun: the logit, or difference of logits, that is explained
     flows          every total toward a target, and the one direct attribution
     breakdown      named shares of a number
     attribution    LogitAttribution: totals by order, head, edge, source (`paths.toward(...)`)

@@ -53,7 +53,7 @@ class Inputs:
     places: tuple[int, ...] | None = None
 
 
-class Attention:
+class NodeAttention:
     """The attention of one head at some positions.
 
     `values` is the contribution of moving each source, in logits, and `rival` the position whose
@@ -99,7 +99,9 @@ class Attention:
     @cached_property
     def score_weights(self) -> "ScoreWeights":
         """The contribution of one unit of each score."""
-        return score_weights(self.scores, self.values, self.seen, self.config.score_cap, self.sink)
+        return integrate_scores(
+            self.scores, self.values, self.seen, self.config.score_cap, self.sink
+        )
 
     @cached_property
     def sources(self) -> Int[Tensor, " node"]:
@@ -260,7 +262,7 @@ class ScoreWeights:
     error: Float[Tensor, " row"]
 
 
-def score_weights(
+def integrate_scores(
     scores: Float[Tensor, "row src"],
     values: Float[Tensor, "row src"],
     seen: Bool[Tensor, "row src"] | None = None,
@@ -273,7 +275,7 @@ def score_weights(
     is one more logit in the softmax, which moves nothing. The Gauss–Legendre rule is refined until
     the split is complete. Computed in double precision.
 
-    >>> found = score_weights(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> found = integrate_scores(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
     >>> shares = found.weights @ torch.tensor([3.0, 0.0]).double()
     >>> round(float(shares), 4), round(float(found.effect), 4)
     (0.4526, 0.4526)

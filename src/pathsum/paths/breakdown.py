@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pathsum.base import Column, Estimate, HeadId, HeadName, Record, Source, Table, text_column
 from pathsum.base.errors import InputError
+from pathsum.base.options import parse_count
 from pathsum.base.table import Cell
 
 Name: TypeAlias = int | HeadId | Source | Literal["logits"]
@@ -94,8 +95,7 @@ class Grid(Record, kind="breakdown-grid"):
     def ranked(self, k: int = 20) -> list[tuple[Name, Name, float]]:
         """The k shares of largest magnitude, each with its row and its column."""
         flat = self.values.flatten()
-        if not k >= 1:
-            raise InputError(f"k={k} shares were requested; choose 1 or more")
+        parse_count(k, "shares")
         best = flat.abs().topk(min(k, flat.numel())).indices.tolist()
         wide = len(self.columns)
         return [(self.rows[i // wide], self.columns[i % wide], float(flat[i])) for i in best]

@@ -34,7 +34,7 @@ from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import writers_below
 from pathsum.paths.patching import check_runs
-from pathsum.paths.target import Prediction, Target, one_sequence
+from pathsum.paths.target import PredictionRun, Target, one_sequence
 
 Edges = Sequence[Site]
 
@@ -154,7 +154,7 @@ class Reference(enum.StrEnum):
 
 
 def values_without(
-    of: Prediction,
+    of: PredictionRun,
     rows: Sequence[Edges],
     reference: Reference | Trace = Reference.ZERO,
     text: TextOrTokens | None = None,
@@ -180,7 +180,7 @@ def values_without(
 
 
 def values_with_only(
-    of: Prediction,
+    of: PredictionRun,
     rows: Sequence[Edges],
     reference: Reference | Trace = Reference.ZERO,
     text: TextOrTokens | None = None,
@@ -225,7 +225,7 @@ def is_written(node: Site) -> bool:
 
 
 def reference_writes(
-    of: Prediction, reference: Reference | Trace, text: TextOrTokens | None = None
+    of: PredictionRun, reference: Reference | Trace, text: TextOrTokens | None = None
 ) -> Writes:
     """The reference's replacement for each write of a run."""
     start, other = of.alone()[0], reference

@@ -42,7 +42,7 @@ from pathsum.paths.edges import (
 )
 from pathsum.paths.gradients import gradient_order
 from pathsum.paths.graph import Graph
-from pathsum.paths.target import Prediction
+from pathsum.paths.target import PredictionRun
 
 # Sizes that a curve has by default.
 _POINTS = 8
@@ -176,7 +176,7 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class FaithfulnessCurve:
     """One prompt's numbers: the prediction with, or without, circuits of each size."""
 
     full: float
@@ -191,7 +191,7 @@ class Curve:
 
 def measure_faithfulness(
     graph: Graph,
-    predictions: Sequence[Prediction],
+    predictions: Sequence[PredictionRun],
     groups: Sequence[Sequence[Sequence[Site]]],
     options: "Options",
     progress: Progress = silent,
@@ -205,21 +205,21 @@ def measure_faithfulness(
     if not graph.is_mean:
         curves = [measure_curve(predictions[0], groups[0], options, progress)]
         described = predictions[0].alone()[1].describe(predictions[0].trace.model)
-        return summarize(curves, graph.model, described, options)
-    curves = list[Curve]()
+        return summarize_curves(curves, graph.model, described, options)
+    curves = list[FaithfulnessCurve]()
     for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
         progress(number, len(predictions), "prompts")
         with name_prompt(number):
             curves.append(measure_curve(of, own, options))
-    return summarize(curves, graph.model, "the predictions of all prompts", options)
+    return summarize_curves(curves, graph.model, "the predictions of all prompts", options)
 
 
 def measure_curve(
-    of: Prediction,
+    of: PredictionRun,
     groups: Sequence[Sequence[Site]],
     options: Options,
     progress: Progress = silent,
-) -> Curve:
+) -> FaithfulnessCurve:
     """One prompt's curve; `groups` are edges that join its circuit together, the strongest first.
 
     A size is a number of groups. The circuits that it is compared with have as many edges.
@@ -253,7 +253,7 @@ def measure_curve(
     )
     by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
-    curve = Curve(
+    curve = FaithfulnessCurve(
         full=float(target.of_rows(start.logits_at(position))[0]),
         empty=float(empty),
         sizes=tuple(sizes),
@@ -267,7 +267,9 @@ def measure_curve(
     return curve
 
 
-def summarize(curves: Sequence[Curve], model: str, target: str, options: Options) -> Faithfulness:
+def summarize_curves(
+    curves: Sequence[FaithfulnessCurve], model: str, target: str, options: Options
+) -> Faithfulness:
     """The record of one prompt's curve, or of several with intervals."""
     full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
     empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
@@ -336,7 +338,7 @@ def default_sizes(count: int) -> tuple[int, ...]:
     return tuple(sorted({round(step) for step in steps}))
 
 
-def _check_range(curve: Curve, start: Trace, position: int) -> None:
+def _check_range(curve: FaithfulnessCurve, start: Trace, position: int) -> None:
     """Raises InputError if the reference predicts as much as the model."""
     logits = start.logits_at(position)[0]
     size = float(logits.abs().max())

@@ -37,7 +37,7 @@ from pathsum.base.sentence import Sentence, plain_text
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.paths.edges import best_first, side_of
 from pathsum.paths.sentence import write_sentence
-from pathsum.paths.target import Prediction
+from pathsum.paths.target import PredictionRun
 
 if TYPE_CHECKING:
     from pathsum.model import Trace
@@ -217,7 +217,7 @@ class Graph(Record, kind="circuit"):
     by: Method
     prompts: tuple[str, ...]
     n_layers: int
-    _predictions: tuple[Prediction, ...]
+    _predictions: tuple[PredictionRun, ...]
     _members: "tuple[Members, ...]" = ()
     _circuits: "tuple[Graph, ...]" = ()
 
@@ -227,7 +227,7 @@ class Graph(Record, kind="circuit"):
         return self._circuits or (self,)
 
     @property
-    def prediction(self) -> Prediction:
+    def prediction(self) -> PredictionRun:
         """The run that is explained (of several prompts, the first), and which number of it."""
         return self._predictions[0]
 

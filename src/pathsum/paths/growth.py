@@ -26,11 +26,11 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
 from pathsum.model.grouped_query import kv_head
-from pathsum.paths.attention import Attention, Inputs
+from pathsum.paths.attention import Inputs, NodeAttention
 from pathsum.paths.edges import edge_between, node_position, side_of
 from pathsum.paths.flows import FrozenRow, direct_shares
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
-from pathsum.paths.target import Prediction
+from pathsum.paths.target import PredictionRun
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
 CANCELED = 0.5
@@ -39,7 +39,7 @@ _RAISE = 1.5
 
 
 def grow_circuit(
-    of: Prediction,
+    of: PredictionRun,
     threshold: float,
     rival: int | None = None,
     max_nodes: int = 1000,
@@ -69,7 +69,7 @@ class Growth:
 
     def __init__(
         self,
-        of: Prediction,
+        of: PredictionRun,
         threshold: float,
         rival: int | None = None,
         only: Sequence[Site] | None = None,
@@ -188,7 +188,7 @@ class Growth:
         left_out = [[one] for one in self._keep(nodes, inputs)]
         values = scale * (along @ self.run.streams[head.layer][:length].T)
         values = values * self.trace.scales.write[head.layer][self.row, places][:, None]
-        attention = Attention(self.run, head, reads, places, values, self.rival)
+        attention = NodeAttention(self.run, head, reads, places, values, self.rival)
         for number, (attended, note) in enumerate(attention.described(self.floor)):
             text = self._text(nodes[number])
             value = opened[number].value

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Part, Side, Site, SiteName, parse_choice
 from pathsum.base.errors import InputError, NotExactError, PathError
+from pathsum.base.options import parse_position
 from pathsum.base.shapes import HeadPattern
 from pathsum.model import Recording, Trace, trace_run, transformer
 from pathsum.model.edit import Edit
-from pathsum.model.sequences import require_position
 from pathsum.model.sites import find_site, site_value
 from pathsum.model.weights import layer_of_one_head
 
@@ -90,7 +90,7 @@ def patch_edits(trace: Trace, name: SiteName, value: Any) -> Iterator[Edit]:
     lengths = trace.lengths.tolist()
     for position in (site.at, site.to):
         if position is not None:
-            require_position(position, min(lengths), of="the shortest sequence")
+            parse_position(position, min(lengths), of="the shortest sequence")
     if len(set(lengths)) == 1 or min(p for p in (site.at, site.to) if p is not None) >= 0:
         yield Edit(_placed(site, lengths[0]), written)
         return

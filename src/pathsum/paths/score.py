@@ -29,7 +29,7 @@ from pathsum.paths.edges import (
 from pathsum.paths.gradients import GradientScores
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, layer_of
 from pathsum.paths.growth import Growth, grow_circuit
-from pathsum.paths.target import Prediction, Target
+from pathsum.paths.target import PredictionRun, Target
 
 
 @checked
@@ -55,17 +55,21 @@ def score(
     integrated gradients, and `rival` is the position that attention scores are compared with.
 
     >>> from pathsum.model import construct
+    >>> from pathsum.paths import find_target
     >>> trace = construct.induction().trace("a b c d a")
     >>> target = find_target(trace, -1, "b", "mean")
     >>> for by in ("share", "gradient", "cut"):
-    ...     edge = score(trace, target, ["L0H0@2→L1H0@5.k"], by).edges[0]
-    ...     print(f"{by} {edge.share:+.1f}")
+    ...     found = score(trace, target, ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
+    ...     print(f"{by} {found['L0H0@2→L1H0@5.k'].share:+.1f}")
+    share +11.2
+    gradient +0.0
+    cut +10.0
     """
     method = parse_option(Method, by, "by")
     if not isinstance(reference, Trace):
         reference = parse_option(Reference, reference, "reference")
     other = reference if isinstance(reference, Trace) else None
-    of = Prediction(trace, target, sequence, other)
+    of = PredictionRun(trace, target, sequence, other)
     _check(of, rival, threshold, max_nodes)
     only = None if sites is None else [Site.parse(site) for site in sites]
     growth = grow_circuit(of, threshold, rival, max_nodes, only, progress)
@@ -87,7 +91,7 @@ def score(
 
 
 def score_edges(
-    of: Prediction,
+    of: PredictionRun,
     edges: Sequence[Site],
     by: Method,
     reference: Reference | Trace = Reference.ZERO,
@@ -117,7 +121,7 @@ def score_edges(
 
 
 def cut_effects(
-    of: Prediction,
+    of: PredictionRun,
     groups: Sequence[Sequence[Site]],
     reference: Reference | Trace = Reference.ZERO,
     progress: Progress = silent,
@@ -139,7 +143,7 @@ def cut_effects(
     return found
 
 
-def _graph(of: Prediction, growth: Growth, threshold: float, max_nodes: int) -> Graph:
+def _graph(of: PredictionRun, growth: Growth, threshold: float, max_nodes: int) -> Graph:
     trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
@@ -187,7 +191,7 @@ def _unreached(edge: Site) -> GraphEdge:
     return GraphEdge(edge, 0.0, "logits" if side_of(edge) == "v" else "score", 0.0)
 
 
-def _check(of: Prediction, rival: int | None, threshold: float, max_nodes: int) -> None:
+def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: int) -> None:
     trace, batch = of.trace, len(of.trace.tokens)
     if not 0 < threshold <= 1:
         raise InputError(

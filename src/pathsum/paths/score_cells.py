@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pathsum.base import Column, Part, Record, Table, text_column
 from pathsum.base.errors import InputError
+from pathsum.base.options import parse_count, parse_position
 from pathsum.base.table import rows_table
 from pathsum.model import HeadId
-from pathsum.model.sequences import require_position
 from pathsum.model.transformer import pattern_at
 from pathsum.paths.score_sum import Group, ScoreSum, SideSum, Vectors, group_of
 
@@ -124,7 +124,7 @@ def rank_cell(
 ) -> ScoreCell:
     """The strongest terms of one cell."""
     destination, source, sequence = _place(scores, destination, source, sequence)
-    _check_k(k)
+    parse_count(k, "terms")
     parts, rows = _part_kind(scores, max_parts), slice(sequence, sequence + 1)
     length = destination + 1
     query_parts, queries = _stacked(scores.query.select(rows, length), parts)
@@ -168,9 +168,9 @@ def rank_cell(
     )
 
 
-def summarize(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
+def summarize_scores(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     """The terms with the largest spread within rows, one query part at a time."""
-    _check_k(k)
+    parse_count(k, "terms")
     lengths = scores.trace.lengths
     groups = [
         _summary("all", "all", "all", scores.total(), lengths),
@@ -277,8 +277,8 @@ def _stacked(side: SideSum, parts: PartKind) -> tuple[list[Part], Float[Tensor, 
 
 def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tuple[int, int, int]:
     batch, length = scores.trace.tokens.shape
-    destination = require_position(destination, length, "destination")
-    source = require_position(source, length, "source")
+    destination = parse_position(destination, length, "destination")
+    source = parse_position(source, length, "source")
     if not -batch <= sequence < batch:
         raise InputError(
             f"sequence {sequence} is out of range: the trace has sequences 0 to {batch - 1}"
@@ -289,8 +289,3 @@ def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tu
             "source at or before the destination"
         )
     return destination, source, sequence % batch
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise InputError(f"k is {k}; it must be at least 1")

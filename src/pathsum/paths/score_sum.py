@@ -402,9 +402,9 @@ class ScoreSum:
 
         `max_parts` as in `cell`; a summary needs a whole matrix for each pair of parts.
         """
-        from pathsum.paths.score_cells import summarize
+        from pathsum.paths.score_cells import summarize_scores
 
-        return summarize(self, k, max_parts)
+        return summarize_scores(self, k, max_parts)
 
     def product(self, query: Vectors, key: Vectors) -> HeadPattern:
         """Scores of queries and keys, causal cells only."""

@@ -34,7 +34,7 @@ from pathsum.base import (
     Table,
     text_column,
 )
-from pathsum.base.errors import InputError
+from pathsum.base.options import parse_count
 from pathsum.base.table import Cell
 from pathsum.model import Weights
 from pathsum.paths.breakdown import half_width
@@ -113,9 +113,8 @@ def strongest_paths(
     paths: PathSum, target: Target, total: float, k: int, budget: int, progress: Progress
 ) -> TopPaths:
     """The k paths of largest |mean over sequences| toward the target."""
-    for name, number in (("k", k), ("budget", budget)):
-        if number < 1:
-            raise InputError(f"{name} is {number}; it must be at least 1")
+    parse_count(k, "paths")
+    parse_count(budget, "paths", "budget")
     search = _Search(paths, target, k, budget)
     search.run(budget, progress)
     best = sorted(search.found, key=lambda item: (-item[0], item[1].order, str(item[1])))

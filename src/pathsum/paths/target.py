@@ -1,6 +1,6 @@
 """Target: the number that is explained, a logit at one position of each sequence.
 
-`Prediction` is the target in one sequence of a run.
+`PredictionRun` is the target in one sequence of a run.
 `Measure` is what interventions are measured by: a target, or any function of the logits.
 """
 
@@ -13,12 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base.errors import InputError
+from pathsum.base.options import parse_position
 from pathsum.base.shapes import Logits
 from pathsum.base.terminal import shorten
 from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.losses import checked_scores
-from pathsum.model.sequences import require_position, require_values
+from pathsum.model.sequences import require_values
 
 PositionName: TypeAlias = int | Sequence[int] | Int[Tensor, " batch"]
 TokenName: TypeAlias = int | str | Sequence[int] | Sequence[str] | Int[Tensor, " batch"]
@@ -115,7 +116,7 @@ class Target:
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
+class PredictionRun:
     """The run of a prediction, and which number of it is explained."""
 
     trace: Trace
@@ -222,7 +223,7 @@ def _positions(trace: Trace, position: PositionName) -> Int[Tensor, " batch"]:
     one_length = bool((lengths == lengths[0]).all())
     for row in ((positions < -lengths) | (positions >= lengths)).nonzero()[:, 0].tolist():
         which = "the sequence" if one_length else f"sequence {row}"
-        require_position(int(positions[row]), int(lengths[row]), of=which)
+        parse_position(int(positions[row]), int(lengths[row]), of=which)
     # Negative positions count from each sequence's own end.
     return positions % lengths
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from pathsum.base import Column, Estimate, Record, Table, prose_column, stacked
 from pathsum.base.errors import FileError, InputError, TokenError
 from pathsum.base.files import parse_object, read_text, write_output
+from pathsum.base.options import parse_position
 from pathsum.base.reading import read_record
 from pathsum.circuits.token_basis import Token
 from pathsum.model import Model
-from pathsum.model.sequences import require_position, require_values
+from pathsum.model.sequences import require_values
 from pathsum.program.fidelity import Fidelity
 from pathsum.program.lexicon import Lexicon
 from pathsum.program.rule import Rule, Stage, program_logits, stages_of_rules
@@ -135,7 +136,7 @@ class Program(Record, kind="program"):
         By default the token is the program's prediction at that position.
         """
         ids = self._ids(text)
-        position = require_position(position, ids.shape[1])
+        position = parse_position(position, ids.shape[1])
         logits = self.logits(ids)[0, position].double()
         chosen = int(logits.argmax()) if token is None else self._token(token)
         terms = self._terms(ids, position, chosen)

@@ -370,7 +370,9 @@ def _why_none(last: Model, probe: RepeatedTokens, best: FollowedHeads | None, se
     if best is None:
         return "the model has no layers, so positions do not see each other"
     trace = last.trace(probe.tokens)
-    score = induction_scores(trace, probe, [best.prefix], seed=seed)[best.prefix].prefix_matching
+    score = induction_scores(trace, probe, [best.prefix], seed=seed)[best.prefix][
+        PREFIX_MATCHING.name
+    ]
     threshold = PREFIX_MATCHING.info.threshold
     if score.passes(threshold, ALPHA):
         return ""

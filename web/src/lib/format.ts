@@ -119,6 +119,6 @@ export function smallP(p: number | null | undefined): string {
   return p < 0.005 ? "< 0.01" : p.toFixed(2);
 }
 
-/** What the p of an edge means, where it is printed. */
+/** The meaning of an edge's p-value, where it is printed. */
 export const P_MEANING =
-  "A small p rejects that the two heads share no more directions than random ones do; it does not show that the model uses the edge.";
+  "p only tests whether the heads share more directions than random heads. Ablate the edge to see whether it is used.";

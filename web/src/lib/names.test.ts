@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
 import file from "../../../tests/names_examples.json";
 import { parseEdge, parseHead, parseHeadEdge, parsePath, pathFormula, printEdge, printPath, unknownNames } from "./names";
-import { memoryPlace } from "./state";
-import { UrlState } from "./state.svelte";
+import { memoryPlace } from "./page/state";
+import { UrlState } from "./page/state.svelte";
 
 interface Examples {
   heads: { text: string; layer: number; head: number }[];

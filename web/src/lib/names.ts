@@ -5,7 +5,7 @@
  *
  * Where "→" is hard to type, ">" and "->" are accepted. What is not a name parses to null.
  */
-import type { UrlState } from "./state.svelte";
+import type { UrlState } from "./page/state.svelte";
 
 export type Side = "q" | "k" | "v";
 

@@ -1,7 +1,7 @@
 import type { ModelInfo, TextParams, TextRun, PredictionParams } from "../generated/answers";
-import { type Answer, answerOf } from "./answer.svelte";
-import type { Explorer } from "./explorer.svelte";
-import type { Explaining } from "./source";
+import { type Answer, answerOf } from "./source/answer.svelte";
+import type { Explorer } from "./page/explorer.svelte";
+import type { Explaining } from "./source/source";
 import { isSameText, mostTelling, predictionAt, textParams } from "./text";
 import { label } from "./tokens";
 

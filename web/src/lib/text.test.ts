@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ModelInfo, TextRun } from "../generated/answers";
-import { memoryPlace } from "./state";
-import { UrlState } from "./state.svelte";
+import { memoryPlace } from "./page/state";
+import { UrlState } from "./page/state.svelte";
 import { cellAt, comparedPosition, isSameText, nextToken, randomRepeat, showModel, showText, spelled } from "./text";
 
 describe("the same text", () => {

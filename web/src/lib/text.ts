@@ -1,9 +1,9 @@
 /** The text of the page: which one it is, and what changes with it. */
 import type { ModelInfo, ModelParams, TextParams, TextRun } from "../generated/answers";
-import { cleared, type StateValues } from "./state";
-import type { UrlState } from "./state.svelte";
+import { cleared, type StateValues } from "./page/state";
+import type { UrlState } from "./page/state.svelte";
 import { isText } from "./tokens";
-import { row } from "./wire";
+import { row } from "./source/wire";
 
 /** Which model and training step every question of a view is about; nothing where it is the default. */
 export function modelParams(url: UrlState, info: ModelInfo): ModelParams {

@@ -1,6 +1,5 @@
 """`composition`, `embed_and_logit_edges` and `edge`: which heads read the output of which."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,17 +7,17 @@ from jaxtyping import Complex
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.base import HeadId, Path, Progress, Record, Side, Site
+from pathsum.base import HeadId, Path, Record, Side, Site
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits import (
     Composition,
     ScoredEdge,
     VirtualWeights,
+    composition,
     token_ov,
     token_qk,
     virtual_weights,
 )
-from pathsum.circuits import composition as compose
 from pathsum.circuits.copying import CopyingNull
 from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
@@ -103,7 +102,7 @@ _ROW_MEANINGS = {
 }
 
 
-def composition(session: Session, params: ModelParams) -> CompositionAnswer:
+def answer_composition(session: Session, params: ModelParams) -> CompositionAnswer:
     """Q-, K- and V-composition of all heads, and how many edges chance would give."""
     found = all_composition(session, params)
     return CompositionAnswer(found, tuple(_chance(found, z) for z in THRESHOLDS))
@@ -111,7 +110,7 @@ def composition(session: Session, params: ModelParams) -> CompositionAnswer:
 
 def all_composition(session: Session, params: ModelParams) -> Composition:
     """The library's composition scores of a model, cached."""
-    return session.result(params, "composition", lambda model, to: compose(model, progress=to))
+    return session.result(params, "composition", lambda model, to: composition(model, progress=to))
 
 
 def edge(session: Session, params: EdgeParams) -> EdgePage:
@@ -224,17 +223,16 @@ MAX_END_HEADS = 48
 
 def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogitEdges:
     """The embedding read by every query, key and value, and the logits written by every head."""
-    return session.result(params, "edges of embedding and logits", _embed_and_logit_edges)
-
-
-def _embed_and_logit_edges(model: Model, _: Progress) -> EmbedAndLogitEdges:
+    model = session.model(params)
     if len(model.heads) > MAX_END_HEADS:
         return EmbedAndLogitEdges(
             (), f"The embedding and the logits are left out above {MAX_END_HEADS} heads."
         )
     found: list[ScoredEdge] = []
     notes: list[str] = []
-    for write, read in _pairs(model):
+    labels = [head.label for head in model.heads]
+    pairs = [("embed", f"{label}.{side}") for label in labels for side in "qkv"]
+    for write, read in (*pairs, *((label, "logits") for label in labels)):
         try:
             weights = virtual_weights(model, write, read)
         except (InputError, NotExactError) as error:
@@ -243,10 +241,3 @@ def _embed_and_logit_edges(model: Model, _: Progress) -> EmbedAndLogitEdges:
         found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
     found.sort(key=lambda edge: -edge.z)
     return EmbedAndLogitEdges(tuple(found), joined(tuple(dict.fromkeys(notes))))
-
-
-def _pairs(model: Model) -> Iterator[tuple[str, str]]:
-    for head in model.heads:
-        for side in "qkv":
-            yield "embed", f"{head.label}.{side}"
-        yield head.label, "logits"

@@ -174,8 +174,7 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
     if len(off) > MAX_SWITCHES:
         raise InputError(f"{len(off)} things are switched off; at most {MAX_SWITCHES} are allowed")
     cut = without(trace, off)
-    names, before = direct_parts(trace, target)
-    after = direct_parts(cut, target)[1]
+    before, after = direct_parts(trace, target), direct_parts(cut, target)
     probabilities = [run.logits_at(position)[0].softmax(-1) for run in (trace, cut)]
     top = _top(probabilities)
     moved = _moved(trace, cut, position)
@@ -190,9 +189,9 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
         top_ids=tuple(top),
         top_before=probabilities[0][top],
         top_after=probabilities[1][top],
-        parts=names,
-        parts_before=before,
-        parts_after=after,
+        parts=tuple(before),
+        parts_before=torch.tensor([*before.values()]),
+        parts_after=torch.tensor([*after.values()]),
         heads=heads,
         moved=moved,
         head=shown,
@@ -203,34 +202,31 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
     )
 
 
-def direct_parts(trace: Trace, target: Target) -> tuple[tuple[str, ...], Float[Tensor, " part"]]:
+def direct_parts(trace: Trace, target: Target) -> dict[str, float]:
     """The direct contribution of each component to the target, in any run; they add up to it.
 
-    The last part is what no component wrote: positions in the stream, and biases.
+    Read from the run's own writes, because an edited run is not the frozen sum of its sources.
+    Positions in the stream and biases are one part.
     """
     position = int(target.positions[0])
     gradient, bias = target.direction(trace.weights)
     gradient = gradient[0] * trace.scales.final[0, position]
-    config = trace.model.config
     written = {"embed": trace.written("embed")[0, position]}
-    for layer in range(config.n_layers):
+    for layer in range(trace.model.config.n_layers):
         # As `trace.written` of each head, with the layer's z computed once for all of them.
         moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
         each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
         written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
-    if config.mlp != "none":
-        written |= {
-            f"mlp{layer}": output[0, position] for layer, output in enumerate(trace.mlp_outputs)
-        }
+    for layer, output in enumerate(trace.mlp_outputs):
+        written[f"mlp{layer}"] = output[0, position]
     rest = trace.streams[-1][0, position] - sum(written.values())
     for edit in trace.edits:
         site = edit.site
         if site.reader == LOGITS and {site.at, site.to} <= {None, position}:
             assert isinstance(edit.value, Tensor)
             written[str(site.writer)] = edit.value[0, position]
-    values = torch.stack([*written.values(), rest]) @ gradient
-    values[-1] += bias[0]
-    return (*written, "positions and biases"), values
+    parts = {name: float(vector @ gradient) for name, vector in written.items()}
+    return {**parts, "positions and biases": float(rest @ gradient + bias[0])}
 
 
 def _measured(trace: Trace, target: Target) -> Measured:

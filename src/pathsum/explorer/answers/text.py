@@ -53,7 +53,7 @@ class TextRun(Record, kind="page-run"):
 TOP_PREDICTIONS = 10
 
 
-def run(session: Session, params: TextParams) -> TextRun:
+def answer_run(session: Session, params: TextParams) -> TextRun:
     """Run a text: predictions and losses at every position."""
     found = session.run(params)
     model = found.trace.model
@@ -210,7 +210,7 @@ KEPT_ENTRIES = 4_000_000
 MIN_KEPT, MAX_KEPT = 8, 64
 
 
-def attention(session: Session, params: AttentionParams) -> AttentionAnswer:
+def answer_attention(session: Session, params: AttentionParams) -> AttentionAnswer:
     """Patterns of every head, or of one, by the given weighting."""
     trace, weighting = session.run(params).trace, params.weighting
     model, tokens = trace.model, trace.tokens.shape[1]

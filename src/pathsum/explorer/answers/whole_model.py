@@ -12,7 +12,7 @@ from pathsum.circuits.align_heads import HeadAlignment
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import token_product
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.session import OpenModel, Session
+from pathsum.explorer.session import Session
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.model import Model
@@ -37,7 +37,8 @@ MAX_EIGENVALUES = 64
 def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
     """Every head's scores against chance, its kind, and its eigenvalues for a thumbnail."""
     return AtlasAnswer(
-        whole_atlas(session, params), session.result(params, "thumbnails", _thumbnail_eigenvalues)
+        whole_atlas(session, params),
+        _thumbnail_eigenvalues(session.model(params), session.progress),
     )
 
 
@@ -71,28 +72,24 @@ class CompareParams(ModelParams):
     other_step: int | None = None
 
 
-# A page should not keep its reader waiting: fewer held-out sequences and chance draws than the
-# defaults of `dynamics` and `align_heads`. Standard errors and p-values follow.
+# Fewer held-out sequences and null draws than the defaults of `dynamics` and `align_heads`, so that
+# the page appears soon; standard errors and p-values account for it.
 TRAINING_SEQUENCES = 24
 COMPARE_DRAWS = 100
-# Every head takes two runs, which would keep the page of a larger model waiting for minutes.
+# Every head takes two runs, which would take minutes for a larger model.
 MAX_TERM_HEADS = 48
 
 
 def terms(session: Session, params: ModelParams) -> TermImportance:
     """Term importance on held-out text, or the example texts, by order, by layer and by head."""
-    texts = session.text_pieces(params)
-
-    def compute(model: Model, progress: Progress) -> TermImportance:
-        single = by_head(model) if len(model.heads) <= MAX_TERM_HEADS else ()
-        sets = [*by_layer(model), *single]
-        found = term_importance(model, texts.tokens, sets=sets, progress=progress)
-        notes = [f"on {texts.name}", *found.note.split("\n")]
-        if len(model.heads) > MAX_TERM_HEADS:
-            notes.append(f"single heads are left out of models with more than {MAX_TERM_HEADS}")
-        return replace(found, note="; ".join(filter(None, notes)))
-
-    return session.result(params, "term importance", compute)
+    texts, model = session.text_pieces(params), session.model(params)
+    single = by_head(model) if len(model.heads) <= MAX_TERM_HEADS else ()
+    sets = [*by_layer(model), *single]
+    found = term_importance(model, texts.tokens, sets=sets, progress=session.progress)
+    notes = [f"on {texts.name}", *found.note.split("\n")]
+    if len(model.heads) > MAX_TERM_HEADS:
+        notes.append(f"single heads are left out of models with more than {MAX_TERM_HEADS}")
+    return replace(found, note="; ".join(filter(None, notes)))
 
 
 def training(session: Session, params: ModelParams) -> Dynamics:
@@ -103,9 +100,10 @@ def training(session: Session, params: ModelParams) -> Dynamics:
             f"{one.name!r} has no snapshots of its training; open the folder of a run that kept "
             "some (pathsum train … --set watching.snapshots=20)"
         )
-    return session.cached(
-        ("dynamics", one.name), lambda report: _dynamics(session, params, one, report)
-    )
+    # On the run's own held-out text, or on the example texts if that is not known.
+    known = (one.run / HELD_OUT).exists() or (one.run / RUN).exists()
+    tokens = None if known else session.text_pieces(params).tokens
+    return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES, progress=session.progress)
 
 
 def compare(session: Session, params: CompareParams) -> HeadAlignment:
@@ -115,16 +113,6 @@ def compare(session: Session, params: CompareParams) -> HeadAlignment:
         session.model(params), session.model(other), draws=COMPARE_DRAWS, progress=session.progress
     )
     return replace(found, left=_named(session, params), right=_named(session, other))
-
-
-def _dynamics(
-    session: Session, params: ModelParams, one: OpenModel, progress: Progress
-) -> Dynamics:
-    """On the run's own held-out text, or on the example texts if that is not known."""
-    assert one.run is not None
-    known = (one.run / HELD_OUT).exists() or (one.run / RUN).exists()
-    tokens = None if known else session.text_pieces(params).tokens
-    return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES, progress=progress)
 
 
 def _named(session: Session, params: ModelParams) -> str:

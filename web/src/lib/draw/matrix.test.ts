@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { table } from "../color";
+import { table } from "./color";
 import { pixels, sparseToDense, wholeWindow } from "./matrix";
 
 const cells = { rows: 2, columns: 3, values: Float32Array.of(0, 0.5, 1, -1, NaN, 2) };

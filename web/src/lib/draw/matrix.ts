@@ -1,5 +1,5 @@
 /** Heat maps: one pixel a cell, then scaled by the canvas. */
-import { type Mode, type Scale, table } from "../color";
+import { type Mode, type Scale, table } from "./color";
 
 interface Size {
   rows: number;

@@ -1,7 +1,7 @@
 /** Which scores a scatter shows on its axes, and ready choices of them. */
-import { colorOf, type Mode, type Rgb, type Scale } from "../../lib/color";
-import type { StateValues } from "../../lib/state";
-import type { UrlState } from "../../lib/state.svelte";
+import { colorOf, type Mode, type Rgb, type Scale } from "../../lib/draw/color";
+import type { StateValues } from "../../lib/page/state";
+import type { UrlState } from "../../lib/page/state.svelte";
 import { type AtlasScore, type AtlasTable, scoreNamed } from "./table";
 
 export interface Axes {
@@ -35,13 +35,13 @@ const PRESETS: readonly Preset[] = [
   {
     name: "corner",
     title: "copying weights, matching data",
-    about: "Induction heads copy what they look at (right) and look at what followed last time (top).",
+    about: "Induction heads copy the token they attend to (right) and attend to what followed last time (top).",
     axes: { x: "copying_weights", y: "prefix_matching", size: "induction", color: "prefix_matching" },
   },
   {
     name: "behavior",
     title: "prefix matching and copying on data",
-    about: "What induction heads do on repeated random tokens: look at what came next, and raise it.",
+    about: "Induction heads on repeated random tokens: they attend to what came next, and raise it.",
     axes: { x: "prefix_matching", y: "copying", size: "", color: "copying_weights" },
   },
   {

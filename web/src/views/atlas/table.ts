@@ -2,7 +2,7 @@
 import type { AtlasAnswer, Matrix, ScoreInfo } from "../../generated/answers";
 import { layerOf } from "../../lib/names";
 
-/** One head's value of one score, with what chance gives; NaN where there is none. */
+/** One head's value of one score, with the mean of its null distribution; NaN where there is none. */
 interface Reading {
   readonly value: number;
   readonly stderr: number;
@@ -50,7 +50,7 @@ function score(atlas: AtlasAnswer["atlas"], info: ScoreInfo): AtlasScore {
     info.about,
     through.length ? `Read through ${through.join(", ")}.` : "",
     info.evidence === "data" ? `Measured on ${info.probe}.` : "From weights alone.",
-    `Chance: ${info.null}.`,
+    `Null: ${info.null}.`,
     `${info.citation}.`,
   ];
   return {

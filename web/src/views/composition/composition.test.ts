@@ -17,7 +17,7 @@ import {
 } from "./edges";
 import type { GraphEdge } from "./edges";
 import { endMembers, membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
-import { curveBetween } from "../../lib/graph";
+import { curveBetween } from "../../lib/draw/graph";
 import { graphOf, layOut, levelOf, WIDTHS } from "./layout";
 
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];

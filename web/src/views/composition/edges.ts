@@ -1,6 +1,6 @@
 /** Edges of the composition graph: which pass a threshold, and how many chance would give. */
 import type { CompositionAnswer, EmbedAndLogitEdges } from "../../generated/answers";
-import type { DataTable } from "../../lib/export";
+import type { DataTable } from "../../lib/page/export";
 import { ENDS, parseEdge, printEdge } from "../../lib/names";
 
 export type Kind = "q" | "k" | "v";

@@ -1,5 +1,5 @@
 /** The composition graph as it is drawn: where heads stand, what fits into their boxes, how wide edges are. */
-import { curveBetween, type Graph, type GraphEdge as PlacedEdge, type GraphNode } from "../../lib/graph";
+import { curveBetween, type Graph, type GraphEdge as PlacedEdge, type GraphNode } from "../../lib/draw/graph";
 import { signed, wrapped } from "../../lib/format";
 import { edgeName } from "./edges";
 import type { DrawnEdge } from "./groups";

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "vitest";
 
 import type { HeadAblation, HeadEntry, HeadPage, TopContexts, SkipTrigrams } from "../../generated/answers";
-import { csv } from "../../lib/export";
-import type { Matrix } from "../../lib/wire";
+import { csv } from "../../lib/page/export";
+import type { Matrix } from "../../lib/source/wire";
 import { ablationTable, eigenvalueTable, offsetTable, placeTable, scoreTable, tokenTable, trigramTable } from "./tables";
 
 const words = (id: number): string => `t${id}`;

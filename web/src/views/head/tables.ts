@@ -10,8 +10,8 @@ import type {
   SkipTrigram,
   SkipTrigrams,
 } from "../../generated/answers";
-import type { Cell, DataTable } from "../../lib/export";
-import type { Matrix } from "../../lib/wire";
+import type { Cell, DataTable } from "../../lib/page/export";
+import type { Matrix } from "../../lib/source/wire";
 
 /** The text of a token. */
 type Words = (id: number) => string;

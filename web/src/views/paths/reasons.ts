@@ -1,4 +1,4 @@
-/** Why a path's last head looked where the path came from, from the circuit of the same prediction. */
+/** Why a path's last head attends where the path came from, from the circuit of the same prediction. */
 import type { CircuitGraph, Edge } from "../../lib/circuit";
 import type { ListedPath } from "./tree";
 
@@ -28,8 +28,8 @@ export function lastMove(path: ListedPath, graph: CircuitGraph | null): LastMove
   return { head, dest, src, reason: found ? { ...found, writer: graph.nodes.get(found.from)!.component } : null };
 }
 
-/** "L1H0 ← ble@5, looked there because of L0H3 (K)". */
+/** "L1H0 ← ble@5, attends there because of L0H3 (K)". */
 export function moveText(move: LastMove, token: (position: number) => string): string {
-  const why = move.reason ? `, looked there because of ${move.reason.writer} (${move.reason.kind.toUpperCase()})` : "";
+  const why = move.reason ? `, attends there because of ${move.reason.writer} (${move.reason.kind.toUpperCase()})` : "";
   return `${move.head} ← ${token(move.src)}@${move.src}${why}`;
 }

@@ -1,4 +1,4 @@
-import type { UrlState } from "../../lib/state.svelte";
+import type { UrlState } from "../../lib/page/state.svelte";
 import { tokenAt } from "../../lib/text";
 
 /**

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { memoryPlace } from "../../lib/state";
-import { UrlState } from "../../lib/state.svelte";
+import { memoryPlace } from "../../lib/page/state";
+import { UrlState } from "../../lib/page/state.svelte";
 import { Focus } from "./focus.svelte";
 
 function start(hash = "") {

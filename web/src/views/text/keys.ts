@@ -1,5 +1,5 @@
 import { CONTRASTS } from "../../lib/draw/matrix";
-import type { KeyBinding } from "../../lib/keyboard.svelte";
+import type { KeyBinding } from "../../lib/page/keyboard.svelte";
 import { toggled } from "./many";
 import { strongest } from "./patterns";
 import type { TextScene } from "./scene.svelte";

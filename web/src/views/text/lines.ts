@@ -1,4 +1,4 @@
-import { colorOf, css, type Mode } from "../../lib/color";
+import { colorOf, css, type Mode } from "../../lib/draw/color";
 import { number, signed } from "../../lib/format";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
 import { type Patterns, strongest } from "./patterns";

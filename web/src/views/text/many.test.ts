@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { AttentionAnswer } from "../../generated/answers";
-import { HEAD_STYLES } from "../../lib/color";
+import { HEAD_STYLES } from "../../lib/draw/color";
 import { knownHeads, manyArcs, manyAt, toggled } from "./many";
 import { Patterns } from "./patterns";
 

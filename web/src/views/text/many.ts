@@ -1,4 +1,4 @@
-import { HEAD_STYLES, type LineStyle, type Mode } from "../../lib/color";
+import { HEAD_STYLES, type LineStyle, type Mode } from "../../lib/draw/color";
 import { percent, signed } from "../../lib/format";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
 import { type Patterns, type Side, strongest } from "./patterns";

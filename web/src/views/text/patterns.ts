@@ -1,6 +1,6 @@
 import type { AttentionAnswer } from "../../generated/answers";
 import { type Cells, sparseToDense } from "../../lib/draw/matrix";
-import type { Matrix } from "../../lib/wire";
+import type { Matrix } from "../../lib/source/wire";
 
 export type Weighting = "attention" | "information" | "effect";
 /** Which end of the arrow the focused token is: it attends (destination), or is attended to (source). */

@@ -1,9 +1,9 @@
 import { untrack } from "svelte";
 import type { ModelInfo, Story, TextParams, TextRun } from "../../generated/answers";
-import { type Answer, answerOf } from "../../lib/answer.svelte";
-import { HEAD_STYLES, type Scale } from "../../lib/color";
+import { type Answer, answerOf } from "../../lib/source/answer.svelte";
+import { HEAD_STYLES, type Scale } from "../../lib/draw/color";
 import type { Contrast } from "../../lib/draw/matrix";
-import type { Explorer } from "../../lib/explorer.svelte";
+import type { Explorer } from "../../lib/page/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
 import { label } from "../../lib/tokens";
 import { isSameText, mostTelling, textParams } from "../../lib/text";

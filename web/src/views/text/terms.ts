@@ -1,5 +1,5 @@
 import type { ScoreParts } from "../../generated/answers";
-import type { Matrix } from "../../lib/wire";
+import type { Matrix } from "../../lib/source/wire";
 
 /** One cell's score as query-part × key-part terms, which add up to it. */
 interface Terms {

@@ -1,4 +1,4 @@
-import type { Mode } from "../../lib/color";
+import type { Mode } from "../../lib/draw/color";
 import { blit, type Contrast, pixels, wholeWindow } from "../../lib/draw/matrix";
 import type { Patterns } from "./patterns";
 

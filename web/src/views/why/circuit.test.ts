@@ -79,7 +79,7 @@ describe("the circuit of a prediction", () => {
     expect(graph.top?.from).toBe("L1H0@9");
     const path = { source: "embed", heads: ["L1H0"], routes: { ways: [[5, 9]] } } as unknown as ListedPath;
     const move = lastMove(path, graph);
-    expect(move && moveText(move, () => "ble")).toBe("L1H0 ← ble@5, looked there because of L0H3 (K)");
+    expect(move && moveText(move, () => "ble")).toBe("L1H0 ← ble@5, attends there because of L0H3 (K)");
     const elsewhere = { ...path, routes: { ways: [[2, 9]] } } as unknown as ListedPath;
     expect(lastMove(elsewhere, graph)?.reason).toBeNull();
     expect(lastMove({ ...path, heads: [] }, graph)).toBeNull();

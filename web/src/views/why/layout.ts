@@ -1,8 +1,8 @@
 /** The circuit of a prediction as it is drawn: a column for each position that takes part, a row for each layer. */
 import type { CircuitGraph, Edge, Node } from "../../lib/circuit";
-import { KINDS } from "../../lib/color";
+import { KINDS } from "../../lib/draw/color";
 import { plural, signed } from "../../lib/format";
-import { curveBetween, type Graph, type GraphNode } from "../../lib/graph";
+import { curveBetween, type Graph, type GraphNode } from "../../lib/draw/graph";
 import { everywhere } from "../../lib/names";
 import { short } from "../../lib/tokens";
 

@@ -1,4 +1,4 @@
-import type { Mode } from "./color";
+import type { Mode } from "../draw/color";
 import type { Surroundings } from "./surroundings";
 
 /** Light or dark: what the surroundings are unless the reader chose. */

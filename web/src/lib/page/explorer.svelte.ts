@@ -1,10 +1,10 @@
 import { getContext, setContext, tick } from "svelte";
-import type { ModelInfo, TextParams, Vocabulary } from "../generated/answers";
+import type { ModelInfo, TextParams, Vocabulary } from "../../generated/answers";
 import { Keyboard } from "./keyboard.svelte";
-import type { Source } from "./source";
+import type { Source } from "../source/source";
 import type { UrlState } from "./state.svelte";
 import type { Theme } from "./theme.svelte";
-import { label } from "./tokens";
+import { label } from "../tokens";
 import { TriedTexts } from "./tried.svelte";
 
 /** How long printing waits for answers. */

@@ -1,4 +1,4 @@
-import type { QuestionName } from "../generated/answers";
+import type { QuestionName } from "../../generated/answers";
 import { CachedSource, type PlainParams, Refused, Unreachable } from "./source";
 
 interface Reply {

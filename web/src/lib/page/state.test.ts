@@ -6,10 +6,10 @@ const VIEWS = ["text", "atlas"];
 
 describe("the URL's state", () => {
   it("is read by the views that its table lists", () => {
-    const sources = import.meta.glob<string>("../views/*/*.{svelte,ts}", { query: "?raw", import: "default", eager: true });
+    const sources = import.meta.glob<string>("../../views/*/*.{svelte,ts}", { query: "?raw", import: "default", eager: true });
     const read = new Set<string>();
     for (const [path, source] of Object.entries(sources)) {
-      const view = path.split("/")[2] as string;
+      const view = path.split("/").at(-2) as string;
       for (const [, key] of source.matchAll(/url\.get\("(\w+)"\)/g)) read.add(`${view} ${key}`);
     }
     expect(read.size).toBeGreaterThan(20);

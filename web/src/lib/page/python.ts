@@ -1,5 +1,5 @@
 /** The lines of Python that reproduce what a view shows, from its state. */
-import type { ModelInfo, TextParams } from "../generated/answers";
+import type { ModelInfo, TextParams } from "../../generated/answers";
 import type { UrlState } from "./state.svelte";
 
 export interface ShownState {

@@ -1,4 +1,4 @@
-import type { Mode } from "./color";
+import type { Mode } from "../draw/color";
 
 /** What is around the page and says whether it should be light or dark. */
 export interface Surroundings {

@@ -1,4 +1,4 @@
-import type { Answers, Params, QuestionName } from "../generated/answers";
+import type { Answers, Params, QuestionName } from "../../generated/answers";
 import type { Progress, Source } from "./source";
 /**
  * The answer of a question that depends on state: asks again when the question changes, keeps showing the

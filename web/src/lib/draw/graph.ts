@@ -2,7 +2,7 @@
  * A graph as it is drawn: layers bottom to top as data flows. An edge leaves its writer's top and enters its reader's
  * bottom at one of three ports, Q left, K middle, V right, so that the three kinds differ in place as well.
  */
-import type { Side } from "./names";
+import type { Side } from "../names";
 
 interface Point {
   readonly x: number;

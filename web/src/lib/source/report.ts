@@ -1,5 +1,5 @@
-import type { Params, QuestionName, TextParams } from "../generated/answers";
-import { plural } from "./format";
+import type { Params, QuestionName, TextParams } from "../../generated/answers";
+import { plural } from "../format";
 import { CachedSource, type Explaining, NotRecorded, type PlainParams, questionKey } from "./source";
 
 /** A block of answers: compressed and in base64 in a report, bytes in a fragment. */

@@ -1,6 +1,6 @@
 import type { Component } from "svelte";
-import type { ModelInfo } from "../generated/answers";
-import type { Source } from "./source";
+import type { ModelInfo } from "../../generated/answers";
+import type { Source } from "../source/source";
 
 export interface ViewProps {
   source: Source;

@@ -40,7 +40,7 @@ const SHOWN = {
 
 describe("lines of Python", () => {
   it("are those that Python's tests run", async () => {
-    await expect(`${JSON.stringify(SHOWN, null, 2)}\n`).toMatchFileSnapshot("../../../tests/explorer/copied_python.json");
+    await expect(`${JSON.stringify(SHOWN, null, 2)}\n`).toMatchFileSnapshot("../../../../tests/explorer/copied_python.json");
   });
   it("load a snapshot, and say when the model has no file", () => {
     expect(lines("atlas", { text: { example: 0, step: 40 } })).toContain('model = open_model("hand-built-induction").at(40)');

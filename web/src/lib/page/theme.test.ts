@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { Mode } from "./color";
+import type { Mode } from "../draw/color";
 import { notebookMode, type Surroundings } from "./surroundings";
 import { Theme } from "./theme.svelte";
 

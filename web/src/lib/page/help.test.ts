@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import source from "../views.ts?raw";
+import source from "../../views.ts?raw";
 import { HELP } from "./help";
 
 describe("help", () => {

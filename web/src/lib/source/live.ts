@@ -1,4 +1,4 @@
-import type { QuestionName } from "../generated/answers";
+import type { QuestionName } from "../../generated/answers";
 import { readStream, STREAM } from "./stream";
 import { CachedSource, type PlainParams, type Progress, Refused, Unreachable } from "./source";
 

@@ -1,4 +1,4 @@
-import type { Answers, Params, QuestionName, TextParams } from "../generated/answers";
+import type { Answers, Params, QuestionName, TextParams } from "../../generated/answers";
 import { decode } from "./wire";
 
 /** Parameters of a question: flat, without those that have the server's default. */
@@ -75,7 +75,7 @@ export class NotRecorded extends Error {
 
 /** The server does not respond. */
 export class Unreachable extends Error {
-  constructor(message = "The server is gone.") {
+  constructor(message = "Lost connection to the server.") {
     super(message);
     this.name = "Unreachable";
   }

@@ -30,12 +30,12 @@ export const HELP: Readonly<Record<string, Help>> = {
   },
   why: {
     about:
-      "One prediction as a graph: what was moved (V), and what made each head look where it looked (Q and K), down to the tokens.",
+      "One prediction as a graph: what was moved (V), and why each head attends where it does (Q and K), down to the tokens.",
     marks: [
-      ["boxes", "heads at a layer and a position, with what they are worth to the prediction; tokens are below, the predicted token is on top"],
+      ["boxes", "heads at a layer and a position, with their contribution to the prediction; tokens are below, the predicted token is on top"],
       ["V, solid", "what a head moved, or wrote straight into the logit; attention held fixed, these add up"],
-      ["K, dotted; Q, dashed", "what was written into a key or a query, so that the head looked there"],
-      ["width", "what the edge is worth to the prediction, in logits; ⊖ marks one that lowers it"],
+      ["K, dotted; Q, dashed", "what was written into a key or a query, so that the head attends there"],
+      ["width", "the contribution of the edge to the prediction, in logits; ⊖ marks one that lowers it"],
       ["+5", "smaller inputs that are not drawn; what is left out altogether is listed in the panel"],
       ["lost if it is cut", "measured: the edge carries nothing and everything after it is computed again; another head may take over"],
     ],
@@ -46,12 +46,12 @@ export const HELP: Readonly<Record<string, Help>> = {
     ],
   },
   atlas: {
-    about: "Every score of every head, compared with chance, to find the heads worth studying.",
+    about: "Every score of every head, compared with its null distribution, to find the heads worth studying.",
     marks: [
-      ["cell", "one head; later layers are higher, because data flows up; the small line is the value by chance"],
+      ["cell", "one head; later layers are higher, because data flows up; the small line is the mean of the null distribution"],
       ["dots in a cell", "eigenvalues of the OV circuit: right of the middle, the head copies"],
       ["scatter", "one dot per head on two scores of your choice; induction heads are in the upper right corner"],
-      ["p", "how often chance alone would score as high"],
+      ["p", "how often a random head scores as high"],
     ],
     steps: [
       "Drag over the scatter to keep only the heads inside; filters are part of the URL.",
@@ -78,10 +78,10 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["Q, dashed", "the earlier head changes the later one's queries"],
       ["K, dotted", "it changes the later one's keys: this is how induction works"],
       ["V, solid", "it changes what the later one moves: a virtual head"],
-      ["z", "standard deviations above chance; the bar shows how many edges chance alone would give"],
+      ["z", "standard deviations above the null; the bar shows how many such edges random heads would give"],
     ],
     steps: [
-      "Raise the threshold until chance would give almost none of the edges that are left.",
+      "Raise the threshold until random heads would give almost none of the edges that are left.",
       "Click an edge to see the composed circuit: its eigenvalues, its strongest tokens, and its effect on the loss.",
       "Hold Shift to keep what is hovered; Ctrl- or ⌘-click pins a head.",
     ],
@@ -126,7 +126,7 @@ export const HELP: Readonly<Record<string, Help>> = {
     marks: [
       ["cell", "how similar two heads are: 1 the same, 0 unrelated, below 0 opposite"],
       ["frame", "the best one-to-one matching of all heads"],
-      ["chance", "how similar the match of such a head is if its directions are random; p is how often it is at least this similar"],
+      ["null", "the similarity of the match of such a head if its directions are random; p is how often it is at least this similar"],
     ],
     steps: ["Click a cell to see both heads on the same text.", "Choose QK or OV alone: heads may attend alike and move different things."],
   },
