@@ -93,10 +93,11 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
     draws: int
     note: str
 
-    def label_of(self, name: HeadName | Path) -> str:
-        """The label of a head, or of a virtual head given by its path."""
-        if isinstance(name, Path):
-            return circuit_label(name)
+    def __getitem__(self, name: HeadName | Path) -> HeadCopying:
+        return super().__getitem__(circuit_label(name) if isinstance(name, Path) else name)
+
+    def label_of(self, name: HeadName) -> str:
+        """The label of a head, or of a virtual head (`L0H7→L1H4`)."""
         return name if isinstance(name, str) and ARROW in name else HeadId.parse(name)
 
     def to_table(self) -> Table:
