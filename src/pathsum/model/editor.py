@@ -80,7 +80,9 @@ class Editor:
         """A batch repeated until it holds all copies; one sequence is not copied."""
         return repeat_batch(tensor, self.batch)
 
-    def same_batch(self, one: Stream, other: Stream) -> tuple[Stream, Stream]:
+    def same_batch(
+        self, one: Float[Tensor, "some pos d"], other: Float[Tensor, "others pos d"]
+    ) -> tuple[Stream, Stream]:
         """Two streams, the smaller batch repeated."""
         size = max(len(one), len(other))
         return repeat_batch(one, size), repeat_batch(other, size)
@@ -90,7 +92,7 @@ class Editor:
         """Whether the logits themselves are edited."""
         return Site(LOGITS) in self.values or Site(LOGITS, value="pre") in self.values
 
-    def enter(self, layer: int, stream: Stream) -> Stream:
+    def enter(self, layer: int, stream: Stream) -> Float[Tensor, "copies pos d"]:
         """The stream before a layer; point 4."""
         if self.wide_from is not None and layer >= self.wide_from:
             stream = self.widen(stream)

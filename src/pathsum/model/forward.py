@@ -92,7 +92,7 @@ def _residual_stream(
     editor: Editor | None,
     recorder: Recorder,
     progress: Progress,
-) -> Stream:
+) -> Float[Tensor, "copies pos d"]:
     """Everything but the unembedding: the stream after the last layer."""
     config = weights.config
     stream = transformer.embed(weights, tokens)
