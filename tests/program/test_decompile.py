@@ -222,7 +222,7 @@ def test_gains_are_what_removal_costs() -> None:
     assert_gains(model, program, split_corpus(model, tokens).held_out[0])
 
 
-def test_gains_of_looks_and_of_rows_that_write_to_a_class_and_to_a_token_of_it(
+def test_gains_of_attention_rules_and_of_rows_that_write_to_a_class_and_to_a_token_of_it(
     induction: ps.Program,
 ) -> None:
     model, held = construct.induction(), random_tokens(26, 8, 30, seed=1) + 1

@@ -1,4 +1,4 @@
-"""Reading and writing files.
+"""Reading and writing files, and the cache folder (`cache_folder`, `locked`).
 
 Reading: regular files only (opening a FIFO blocks forever), of bounded size, UTF-8, and JSON of
 bounded depth; anything else raises a FileError. Never more bytes are read than the file's size at
@@ -6,10 +6,7 @@ opening: system files, as in /proc, report 0 and may be endless.
 
 Writing: files of a folder that belong together are written to temporary names and renamed as one
 step (`write_together`). A single output is checked before anything is computed, then replaced as a
-whole, or written in place if it is a device or a pipe (`check_output`, `write_output`). A save
-locks its folder, so that temporary files of killed saves are distinct from files being written.
-
-The cache folder holds files that can be fetched or built again (`cache_folder`, `locked`).
+whole, or written in place if it is a device or a pipe (`check_output`, `write_output`).
 """
 
 import hashlib
@@ -82,11 +79,8 @@ def read_bytes(file: Path, largest: int = LARGEST_TEXT) -> bytes:
 
 
 def first_bytes(file: Path, count: int) -> bytes:
-    """The first bytes of a regular file that is not empty, to recognize its format.
-
-    A system file such as /proc/kmsg claims to be regular and empty, and reading it may block.
-    """
-    if _size(file) == 0:
+    """The first bytes of a regular file that is not empty, to recognize its format."""
+    if _size(file) == 0:  # /proc/kmsg claims to be regular and empty, and reading it may block
         raise FileError(f"{file} is empty; copy, download or save it again")
     return _read(file, count)
 
@@ -155,9 +149,6 @@ def digest_file(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-# ---- locks and the cache folder
-
-
 def lock(descriptor: int, *, wait: bool) -> None:
     """Lock an open file or folder, or raise OSError. A killed process no longer holds its locks."""
     if fcntl is not None:
@@ -191,9 +182,6 @@ def cache_folder() -> Path:
         raise FailedError(
             "there is no home folder to keep files in; set PATHSUM_CACHE to a folder for them"
         ) from error
-
-
-# ---- files that belong together
 
 
 @contextmanager
@@ -287,6 +275,13 @@ def _write_part(part: Path, write: Callable[[Path], object], target: Path) -> No
     _flush_to_disk(part)
 
 
+def _umask() -> int:
+    """The process's umask; it can only be read by setting it, so set it back."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def _flush_to_disk(file: Path) -> None:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
@@ -335,7 +330,7 @@ def _finish(folder: Path) -> None:
     if not isinstance(renamed, dict) or not isinstance(removed, list):
         raise FileError(f"{journal} does not list files; remove it, and save again")
     for name in (*renamed.values(), *removed):
-        if not _is_file_name(name):
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]{0,60}", name, re.ASCII):
             raise FileError(f"{journal} names {name!r}, which is not a file in its folder")
     for part, name in renamed.items():
         if not re.fullmatch(rf"\.{re.escape(name)}\.[0-9]+\.part", part):
@@ -347,22 +342,6 @@ def _finish(folder: Path) -> None:
     for name in removed:
         (folder / name).unlink(missing_ok=True)
     journal.unlink(missing_ok=True)
-
-
-def _is_file_name(name: object) -> bool:
-    if not isinstance(name, str) or Path(name).name != name or name in ("", ".."):
-        return False
-    return "\0" not in name and len(name.encode("utf-8", "surrogatepass")) < 200
-
-
-def _umask() -> int:
-    """The process's umask; it can only be read by setting it, so set it back."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-# ---- one output
 
 
 def check_output(path: str | Path) -> Path:
@@ -394,15 +373,14 @@ def write_output(path: str | Path, content: str | bytes) -> Path:
     """Write an output: a regular file is replaced whole, anything else is written through."""
     target = check_output(path)
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    if not _through(target):
+    if _through(target):
+        try:
+            target.write_bytes(data)
+        except OSError as error:
+            raise FailedError(f"{target} cannot be written ({_reason(error)})") from error
+    else:
         file = target.resolve()
         write_together(file.parent, {file.name: lambda part: part.write_bytes(data)})
-        return target
-    try:
-        with target.open("wb") as out:
-            out.write(data)
-    except OSError as error:
-        raise FailedError(f"{target} cannot be written ({_reason(error)})") from error
     return target
 
 

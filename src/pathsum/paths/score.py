@@ -55,11 +55,15 @@ def score(
     integrated gradients, and `rival` is the position that attention scores are compared with.
 
     >>> from pathsum.model import construct
+    >>> from pathsum.paths import find_target
     >>> trace = construct.induction().trace("a b c d a")
     >>> target = find_target(trace, -1, "b", "mean")
     >>> for by in ("share", "gradient", "cut"):
-    ...     edge = score(trace, target, ["L0H0@2→L1H0@5.k"], by).edges[0]
-    ...     print(f"{by} {edge.share:+.1f}")
+    ...     found = score(trace, target, ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
+    ...     print(f"{by} {found['L0H0@2→L1H0@5.k'].share:+.1f}")
+    share +11.2
+    gradient +0.0
+    cut +10.0
     """
     method = parse_option(Method, by, "by")
     if not isinstance(reference, Trace):
