@@ -19,7 +19,7 @@ if (target) {
 }
 
 /** What a fragment asks of it. */
-export { embed } from "./fragment";
+export { embed } from "./widget";
 
 /** What anywidget asks of a module. */
 export default { render };

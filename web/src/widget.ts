@@ -2,7 +2,7 @@ import { mount, unmount } from "svelte";
 import Root from "./Root.svelte";
 import { NotebookSource, type WidgetModel } from "./lib/source/notebook";
 import { memoryPlace } from "./lib/page/state";
-import { inShadow } from "./shadow";
+import { type ReportFile, ReportSource } from "./lib/source/report";
 
 const HEIGHT = 760;
 
@@ -32,4 +32,23 @@ export function render({ model, el }: Rendered): () => void {
     source.close();
     void unmount(app);
   };
+}
+
+/** Shows a view of a report inside an element of somebody else's page, which keeps its address and its styles. */
+export function embed(place: HTMLElement, style: string, file: ReportFile): void {
+  const target = inShadow(place, style);
+  target.style.height = "100%";
+  // In a narrow column the view is longer than its place, and must not cover what comes after it.
+  place.style.overflow = "auto";
+  mount(Root, { target, props: { source: new ReportSource(file), place: memoryPlace(file.start), wholePage: false } });
+}
+
+/** A place inside an element whose styles are its own, so that neither's styles touch the other's. */
+function inShadow(element: HTMLElement, css: string): HTMLElement {
+  const shadow = element.shadowRoot ?? element.attachShadow({ mode: "open" });
+  const style = document.createElement("style");
+  style.textContent = css;
+  const target = document.createElement("div");
+  shadow.replaceChildren(style, target);
+  return target;
 }
