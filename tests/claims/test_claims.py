@@ -226,6 +226,18 @@ def test_a_measurement_that_is_no_number_does_not_apply() -> None:
     assert isinstance(found.outline, Outline)
 
 
+def test_an_unfinished_run_is_measured_at_its_last_snapshot(tmp_path: Path) -> None:
+    construct.induction().save(tmp_path / "snapshots" / "step-000010")
+    subject = open_subject(tmp_path)
+    assert subject.name == tmp_path.name and subject.model.config.n_layers == 2
+
+
+def test_links_name_a_model_that_stands_in() -> None:
+    found = paper(construct.induction(), claims=["zero-current", "two-k"])
+    assert found["zero-current"].view == "#/text?model=zero-layer&example=0"
+    assert found["two-k"].view.startswith("#/composition?edge=L0H0")
+
+
 def test_the_table_has_claims_seeds_and_both_verdicts(hand_built: Paper) -> None:
     table = hand_built.to_table()
     names = [column.name for column in table.columns]

@@ -92,7 +92,7 @@ def test_patch_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--sweep and --edge were both given" in refused(
         capsys, "patch", MODEL, *texts, "--edge", "L0H0->L1H0.k"
     )
-    assert "into is 'none'" in refused(capsys, "patch", MODEL, *texts, "--patched-run", "none")
+    assert "--patched-run" in refused(capsys, "patch", MODEL, *texts, "--patched-run", "none")
 
 
 def test_sweep_of_ablations(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_the_list_of_commands_cuts_no_sentence(
         assert "..." not in line
 
 
+def test_the_readme_lists_every_command_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = text.partition("| | command | question |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
+    listed = [name.split()[-1] for cell in cells for name in re.findall(r"`([\w ]+)`", cell)]
+    commands = [function.__name__ for group in GROUPS.values() for function in group]
+    assert sorted(listed) == sorted(commands)
+
+
 def test_help_comes_from_docstrings() -> None:
     """Every argument and option of every command has a description."""
     for function in (function for group in GROUPS.values() for function in group):
@@ -105,6 +115,10 @@ def test_errors_are_about_the_command_line() -> None:
     said = in_terms_of_options(message, "induction")
     assert said == "--draws 3 random heads are too few (n_ctx=4); use from_position=2"
     assert "use --from-position 2" in in_terms_of_options(message, "replace")
+    assert in_terms_of_options("rank is 'x'; choose", "trigrams") == "--rank is 'x'; choose"
+    wrong = "skip_trigrams: k is 'x'; give an integer"
+    assert in_terms_of_options(wrong, "trigrams") == "--k is 'x'; give an integer"
+    assert in_terms_of_options("k is 'x'", "nonsense") == "k is 'x'"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,10 @@ from pathsum.claims.stream import STREAM, ZERO
 from pathsum.claims.two_layers import TWO
 from pathsum.claims.verdict import OVER_SEEDS, VERDICTS, OverSeeds, Verdict
 from pathsum.model import Model
+from pathsum.model.storage import CONFIG
 from pathsum.sources import load
 from pathsum.sources.named import BUNDLED, bundled_names
+from pathsum.training import read_snapshots
 
 SECTIONS = (
     Section("the residual stream", STREAM, lambda _: True, "any number of layers"),
@@ -178,10 +180,15 @@ def paper(
 
 
 def open_subject(model: str | Path | Model, progress: Progress = silent) -> Subject:
-    """A model to measure claims on, opened by name, folder or hub id if it is not loaded."""
+    """A model to measure claims on, opened by name, folder or hub id if it is not loaded.
+
+    The folder of a training run that has not finished gives the last snapshot.
+    """
     if isinstance(model, Model):
         return Subject(model, model.name, examples(model), SharedResults(model, progress))
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
-    loaded = load(model)
+    unfinished = folder.is_dir() and not (folder / CONFIG).exists()
+    snapshots = read_snapshots(folder) if unfinished else ()
+    loaded = snapshots[-1].model if snapshots else load(model)
     results = SharedResults(loaded, progress)
     return Subject(loaded, folder.name, examples(loaded), results, folder=folder)

@@ -26,7 +26,7 @@ def patch_command(
     node: list[str] | None = None,
     into: list[str] | None = None,
     sweep: bool = False,
-    patched_run: str | None = None,
+    patched_run: Literal["corrupted", "clean"] | None = None,
     position: int = -1,
     token: str | None = None,
     versus: str = "mean",

@@ -239,12 +239,13 @@ def _check(
 
 
 def in_terms_of_options(message: str, name: str) -> str:
-    """An error of the library as one about a command: `draws=3` becomes `--draws 3`."""
+    """An error of the library in terms of a command's options: `k=3` becomes `--k 3`."""
     labels = _COMMANDS.get(name, {})
 
     def option(found: re.Match[str]) -> str:
         return f"{labels[found[1]]} " if found[1] in labels else found[0]
 
+    message = re.sub(r"^(?:\w+: )?([a-z_]+) (?=is )", option, message)
     return re.sub(r"\b([a-z_]+)=(?=[\w'\"-])", option, message)
 
 

@@ -293,7 +293,7 @@ def score_on_split_words(
     progress(0, model.config.n_layers, "finding split words")
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
-        return HeadScores({}, dict.fromkeys(wanted, TOO_FEW_WORDS))
+        return HeadScores({}, dict.fromkeys(sorted(wanted), TOO_FEW_WORDS))
     generator = seeded(seed)
     probe = split_words_probe(model, words, generator)
     trace = attention_trace(model, probe.tokens, progress, "split words")

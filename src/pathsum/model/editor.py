@@ -22,13 +22,17 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError
-from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Scale, Stream, Tokens
+from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Stream, Tokens
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import transformer
 from pathsum.model.edit import Edit, Function, Writes
 from pathsum.model.grouped_query import kv_head
 from pathsum.model.node_edges import NodeEdges
 from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
+
+# A stream whose batch may have been repeated, one copy per run.
+WideStream = Float[Tensor, "copies pos d"]
+WidePerHead = Float[Tensor, "copies head pos k"]
 
 
 class Editor:
@@ -80,7 +84,7 @@ class Editor:
         """A batch repeated until it holds all copies; one sequence is not copied."""
         return repeat_batch(tensor, self.batch)
 
-    def same_batch(self, one: Stream, other: Stream) -> tuple[Stream, Stream]:
+    def same_batch(self, one: Stream, other: WideStream) -> tuple[Tensor, Tensor]:
         """Two streams, the smaller batch repeated."""
         size = max(len(one), len(other))
         return repeat_batch(one, size), repeat_batch(other, size)
@@ -90,7 +94,7 @@ class Editor:
         """Whether the logits themselves are edited."""
         return Site(LOGITS) in self.values or Site(LOGITS, value="pre") in self.values
 
-    def enter(self, layer: int, stream: Stream) -> Stream:
+    def enter(self, layer: int, stream: Stream) -> WideStream:
         """The stream before a layer; point 4."""
         if self.wide_from is not None and layer >= self.wide_from:
             stream = self.widen(stream)
@@ -154,7 +158,7 @@ class Editor:
 
     # ---- reads, point 2
 
-    def as_read(self, read: Site, stream: Stream) -> Stream:
+    def as_read(self, read: Site, stream: Stream) -> WideStream:
         """The stream as one reader sees it; points 2 and 4."""
         edits = self.edges.get(read, ())
         if edits:
@@ -187,7 +191,7 @@ class Editor:
             stream = self.nodes.as_read(reader, self.widen(stream))
         return self.replaced(read, stream)
 
-    def _written_instead(self, edit: Edit, like: Stream) -> Stream:
+    def _written_instead(self, edit: Edit, like: Stream) -> WideStream:
         """The output that an edge carries in place of its writer's."""
         value, writer = edit.value, edit.site.writer
         if isinstance(value, Writes):
@@ -212,7 +216,7 @@ class Editor:
 
     # ---- sources, point 1
 
-    def embedding(self, stream: Stream) -> Stream:
+    def embedding(self, stream: Stream) -> WideStream:
         """The stream before the first layer, with the embedding replaced."""
         own = self.weights.W_E[self.tokens]
         written = self.source(Source("embed"), own)
@@ -221,7 +225,7 @@ class Editor:
         stream, own = (repeat_batch(one, len(written)) for one in (stream, own))
         return stream + (written - own)
 
-    def source(self, source: Source, own: Stream) -> Stream:
+    def source(self, source: Source, own: Stream) -> WideStream:
         """The output of the embedding or of an MLP."""
         if self._tells_apart_at(source):
             own = self.widen(own)
@@ -271,7 +275,7 @@ class Editor:
         value: PerKey,
         pattern: Pattern | None,
         z: PerHead,
-    ) -> tuple[Pattern | None, PerHead]:
+    ) -> tuple[Float[Tensor, "copies head dest src"] | None, WidePerHead]:
         """Patterns (where they are known) and z of a layer's heads."""
         streams: dict[tuple[int, Side], Stream] = {}
         touched = self._touched.get(layer.index, ())
@@ -340,8 +344,8 @@ class Editor:
         return any(edit.sequence is None and edit.site.at is None for edit in edits)
 
     def heads_written(
-        self, layer: LayerWeights, stream: Stream, z: PerHead, added: Stream, scale: Scale
-    ) -> Stream:
+        self, layer: LayerWeights, stream: Stream, z: WidePerHead, added: WideStream, scale: Tensor
+    ) -> Float[Tensor, "_ pos d"]:
         """The stream after a layer's heads, with outputs replaced."""
         index = layer.index
         if len(z) > len(stream):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pathsum.base import Progress, Source, silent
 from pathsum.base.options import parse_option
-from pathsum.base.shapes import PerHead, Stream, Tokens
+from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.site import LOGITS, Site
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
@@ -92,7 +92,7 @@ def _residual_stream(
     editor: Editor | None,
     recorder: Recorder,
     progress: Progress,
-) -> Stream:
+) -> Float[Tensor, "copies pos d"]:
     """Everything but the unembedding: the stream after the last layer."""
     config = weights.config
     stream = transformer.embed(weights, tokens)
@@ -138,7 +138,7 @@ def _attend(
     stream: Stream,
     editor: Editor | None,
     recorder: Recorder,
-) -> PerHead:
+) -> Float[Tensor, "copies head pos k"]:
     """z of a layer's heads."""
     config, index = weights.config, layer.index
     read, scale = transformer.attention_read(config, layer, stream)

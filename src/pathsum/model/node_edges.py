@@ -183,7 +183,7 @@ class NodeEdges:
         """Whether edges enter an MLP or the logits at single positions."""
         return reader in self._at_reader
 
-    def as_read(self, reader: Source, stream: Stream) -> Stream:
+    def as_read(self, reader: Source, stream: Stream) -> Float[Tensor, "copies pos d"]:
         """The stream of all sequences as an MLP or the logits read it."""
         rows, places, slots = self._at_reader[reader]
         changes = self._changes_of(Site(None, reader), rows, places, slots)
