@@ -52,7 +52,9 @@ def test_the_story_tells_of_all_heads_that_copy_and_of_mlps(
     page.goto(f"{two_heads.address}#/text?text=c a b d a b")
     told = story(page).locator("p")
     expect(told).to_contain_text(
-        re.compile(r"This is induction:\s+2 heads look mostly at\s+“b”, which followed “a” before")
+        re.compile(
+            r"This is induction:\s+2 heads attend mostly to\s+“b”, which followed “a” before"
+        )
     )
     expect(told.locator("a.head").nth(0)).to_have_text(re.compile("L1H[01]"))
     one, both = re.findall(r"(?:keeps at least|would\s+drop to)\s+([\d.]+%)", told.inner_text())[:2]
@@ -68,7 +70,7 @@ def test_other_views_open_where_the_story_is(page: Page, live: str) -> None:
     page.goto(f"{live}#/text?example=1")
     expect(story(page)).to_contain_text("This is induction")
     page.get_by_role("link", name="Why", exact=True).click()
-    expect(page).to_have_url(re.compile(r"[?&]t=71\b"))
+    expect(page).to_have_url(re.compile(r"[?&]position=71\b"))
     expect(page.locator("main")).to_contain_text(re.compile(r"after\s*word\s*at 71"))
 
 

@@ -67,7 +67,11 @@ def test_a_panel_is_saved_by_itself(page: Page, live: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("view", "panel"),
-    [("training", "held-out loss"), ("compare", "the similarity of heads"), ("atlas", "the scatter")],
+    [
+        ("training", "held-out loss"),
+        ("compare", "the similarity of heads"),
+        ("atlas", "the scatter"),
+    ],
 )
 def test_plots_are_saved_by_themselves(page: Page, live: str, view: str, panel: str) -> None:
     page.goto(f"{live}#/{view}")
