@@ -467,7 +467,7 @@ def test_both_ends_of_the_graph_are_the_library_s_virtual_weights() -> None:
         assert by_name[name]["z"] == pytest.approx(own.z)
 
 
-def test_the_ends_of_a_large_model_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ends_of_a_large_model_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathsum.explorer.answers.composition.MAX_END_HEADS", 3)
     found = decode(Explorer([ALL["two layers"]()]).ask("embed_and_logit_edges"))
-    assert found["edges"] == [] and "left out above 3 heads" in found["note"]
+    assert found["edges"] == [] and "omitted above 3 heads" in found["note"]

@@ -1,6 +1,6 @@
 """Parameters of questions: flat records of strings, integers and booleans, parsed and named.
 
-A parameter that is left out has its default, so two ways to ask the same thing are one question
+An omitted parameter has its default, so two ways to ask the same thing are one question
 with one key (`answer_key`), in Python and in the browser.
 """
 
@@ -21,7 +21,7 @@ PlainParams: TypeAlias = dict[str, str | int | bool]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParams:
-    """Which of the open models, and at which training step (its last, if that is left out)."""
+    """An open model (by default the first), and a training step of it (by default the last)."""
 
     model: str | None = None
     step: int | None = None
@@ -101,7 +101,7 @@ def _checked(name: str, hint: Any, value: object) -> Any:
             )
         return value
     allowed = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
-    # A parameter is absent if it is left out, so null is not a value.
+    # A parameter without a value is omitted, so null is not a value.
     allowed = tuple(kind for kind in allowed if kind is not type(None))
     if isinstance(value, bool) or not isinstance(value, allowed):
         wanted = " or ".join(_TYPE_NAMES[kind] for kind in allowed)

@@ -38,7 +38,7 @@ class Report(Record, kind="report-file"):
     left_out: tuple[str, ...]
 
     def to_table(self) -> Table:
-        """Its file, size, and what it leaves out."""
+        """Its file, size and contents, and the questions without an answer."""
         rows = (
             ("file", self.path),
             ("size", f"{self.bytes / 1e6:.2f} MB"),
@@ -134,7 +134,7 @@ _NOTHING = dict.fromkeys(ReportView, "leave it out") | {
 def _answers(
     explorer: Explorer, contents: Contents, progress: Progress
 ) -> tuple[Packed, list[str]]:
-    """The answers of a report, and the reasons of those that it leaves out."""
+    """The answers of a report, and the questions without one, with reasons."""
     packed = Packed()
     left_out: dict[str, None] = {}
 
@@ -175,7 +175,7 @@ def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) 
 
 
 def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:
-    """What the browser reads first: where in the blocks each answer is."""
+    """The head of the file: its views, and the position of each answer in the blocks."""
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -1,6 +1,6 @@
 """The questions whose answers a report holds.
 
-They are chosen for a reader who sees the model for the first time: every example text, every head,
+The choice suits a reader who sees the model for the first time: every example text, every head,
 the strongest edges, every prediction of two texts, and the most interesting ones of the others.
 `Contents` selects views and a position.
 """
@@ -57,9 +57,9 @@ ESSENTIAL = {view: str(view) for view in ReportView} | {ReportView.TEXT: "run"}
 
 @dataclass(frozen=True)
 class Contents:
-    """What a report holds: views, and one position of each text if only that is explained.
+    """The contents of a report: views, and the position that is explained if it is only one.
 
-    A `slim` one has no score tables and no pages of heads, which take most of the room.
+    Slim contents have no score tables and no pages of heads, which take most of the space.
     """
 
     views: tuple[ReportView, ...] = tuple(ReportView)
@@ -299,7 +299,7 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
 
 
 def _usual_snapshot(explorer: Explorer) -> Iterator[Recorded]:
-    """What the Compare view opens with on a run: its last snapshot but one, on an example."""
+    """The opening state of the Compare view on a run: its last snapshot but one, on an example."""
     session = explorer.session
     step = sorted(session.open_model(ModelParams()).snapshots)[-2:][0]
     yield Recorded("compare", {"other": session.models[0].name, "other_step": step})

@@ -42,7 +42,7 @@ BLOCK_BYTES = 2**19
 
 @dataclass
 class Packed:
-    """Blocks of answers; `places` says of each answer its block, first byte and length."""
+    """Blocks of answers; `places` maps the key of an answer to its block, first byte and length."""
 
     _blocks: list[bytearray] = field(default_factory=list[bytearray])
     places: dict[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
@@ -192,7 +192,7 @@ def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     # The best compression: every percent counts here.
     compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
     data = compressor.compress(whole) + compressor.flush()
-    # Whole words of four bytes; the browser is told how many of them are data.
+    # Padded to words of four bytes; the loader gets the number of bytes that are data.
     packed = base64.b85encode(data + bytes(-len(data) % 4)).decode("ascii").replace("<", ",")
     label = html.escape(f"{report['title']}: {', '.join(report['views'])} (pathsum)")
     made = (

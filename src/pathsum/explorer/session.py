@@ -82,7 +82,7 @@ def open_model(model: str | Path | Model) -> OpenModel:
     text = read_text(card) if exists(card) else ""
     has_run = bool(snapshot_files(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
-    # Named as the user named it, whatever its file says.
+    # Named as the user named it, not as in its file.
     run = folder if has_run else None
     return OpenModel(folder.name, str(model), loaded, run, text)
 
@@ -330,7 +330,7 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def trace_bytes(trace: Trace) -> int:
-    """An estimate of the memory that a run takes, with what is computed from it on demand."""
+    """An estimate of the memory of a run, including values that are computed on demand."""
     config, (rows, tokens) = trace.model.config, trace.tokens.shape
     logits = 0 if trace.recorded_logits is None else config.d_vocab_out
     per_layer = config.n_heads * tokens + 2 * config.d_model + config.n_heads * config.d_head

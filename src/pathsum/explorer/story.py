@@ -175,7 +175,7 @@ def _most_interesting(
 
 
 def _followers(trace: Trace, position: int, token: int) -> list[int]:
-    """Where `token` stood before, right after an earlier copy of the token at `position`."""
+    """Earlier positions of `token` right after a copy of the token at `position`."""
     ids = trace.tokens[0].tolist()
     return [
         place
@@ -185,7 +185,7 @@ def _followers(trace: Trace, position: int, token: int) -> list[int]:
 
 
 def _copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
-    """The heads that give most of their attention to what followed before, the strongest first."""
+    """The heads that attend mostly to the earlier followers, the strongest first."""
     sources = _followers(trace, position, token)
     weights = {
         HeadId(layer, head): weight
@@ -345,7 +345,7 @@ def _top_head(found: Graph) -> HeadId | None:
 
 
 def _wrote(found: Graph, edge: GraphEdge) -> int | None:
-    """The position of what a head wrote there: the strongest of its values."""
+    """The position that a head's output at an edge comes from: that of its strongest value."""
     values = found.inputs(edge.edge.start, Side.V)
     return values[0].edge.start.at if values else None
 

@@ -265,7 +265,7 @@ class Recorder:
         """Record the stream before a layer."""
         self.add(self.streams, stream if self.kept is None or layer in self.kept.streams else None)
 
-    def mlp(self, layer: int, output: Stream, scale: Scale) -> None:
+    def mlp(self, layer: int, output: Stream, scale: Float[Tensor, "read pos"]) -> None:
         """Record what an MLP wrote, and the scale of its read."""
         wanted = self.kept is None or layer in self.kept.mlp_outputs
         self.add(self.mlp_outputs, output if wanted else None)

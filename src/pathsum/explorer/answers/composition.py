@@ -41,7 +41,7 @@ class EdgeParams(ModelParams):
 
 @dataclass(frozen=True)
 class ChanceCount:
-    """How many edges of each kind are expected at or above z by chance."""
+    """The number of edges of each kind that the null predicts at or above z."""
 
     z: float
     q: float
@@ -51,7 +51,7 @@ class ChanceCount:
 
 @dataclass(frozen=True, eq=False)
 class CompositionAnswer(Record, kind="page-composition"):
-    """Composition scores of all heads, and edge counts by chance at each threshold."""
+    """Composition scores of all heads, and the null's edge counts at each threshold."""
 
     composition: Composition
     chance: tuple[ChanceCount, ...]
@@ -114,7 +114,7 @@ def all_composition(session: Session, params: ModelParams) -> Composition:
 
 
 def edge(session: Session, params: EdgeParams) -> EdgePage:
-    """Two heads composed: how strongly, what that does to tokens, what a run loses without it."""
+    """Two heads composed: the score, the circuit between tokens, and the effect on losses."""
     model = session.model(params)
     writer, reader, kind = _parse_edge(model, params.edge)
     steps = ("virtual weights", "eigenvalues", "strongest rows", "patching the edge")
@@ -201,13 +201,13 @@ def _patching(
 
 
 def _note(model: Model) -> str:
-    scales = "the circuit between tokens leaves out the scales of normalization"
+    scales = "the circuit between tokens omits the scales of normalization"
     return joined(("" if model.config.norm == "none" else scales, rows_note(model)))
 
 
 @dataclass(frozen=True, eq=False)
 class EmbedAndLogitEdges(Record, kind="page-embed-and-logit-edges"):
-    """Both ends of the graph of heads, the strongest edges first; `note` says what is left out.
+    """The edges at both ends of the graph of heads, the strongest first; `note` lists omissions.
 
     An edge leads from the embedding to a head, or from a head to the logits; its score is that of
     `pathsum.circuits.virtual_weights`, comparable with those between two heads.
@@ -226,7 +226,7 @@ def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogi
     model = session.model(params)
     if len(model.heads) > MAX_END_HEADS:
         return EmbedAndLogitEdges(
-            (), f"The embedding and the logits are left out above {MAX_END_HEADS} heads."
+            (), f"The embedding and the logits are omitted above {MAX_END_HEADS} heads."
         )
     found: list[ScoredEdge] = []
     notes: list[str] = []

@@ -55,7 +55,7 @@ class TokenParams(HeadParams):
 
 @dataclass(frozen=True, eq=False)
 class TokenTables(Record, kind="page-token"):
-    """OV: what attending to the token raises and lowers, and what raises it. QK: who attends to it.
+    """OV: the outputs that the token raises and lowers, and its raisers. QK: attention to it.
 
     Attention scores are relative to the mean over keys, because a softmax compares the keys of one
     query.
@@ -76,7 +76,7 @@ MAX_TOKENS = 8192
 
 
 def token(session: Session, params: TokenParams) -> TokenTables:
-    """What a head does with a token as source, as destination and as output."""
+    """A head's circuits for one token as source, as destination and as output."""
     model = session.model(params)
     require_tokens_out(model, "what a token does as a source and as an output")
     name, wanted = model.head(params.head).label, model.token_id(params.token)
@@ -121,7 +121,7 @@ def head_circuits(session: Session, params: HeadParams) -> HeadCircuits:
 def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:
     """The rows that hold the largest entries of a circuit between tokens, strongest first.
 
-    Each is one token with the tokens that its row gives most to. Rare tokens are left out.
+    Each is one token with the largest entries of its row. Rare tokens are omitted.
     """
     shown = common_tokens(model)
     ids = _searched(model, shown).to(circuit.device)
@@ -292,11 +292,11 @@ def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
         ablate(model, name, on.tokens, knockout=knockout, after=after, from_position=on.first)
         for knockout, after in _KNOCKOUTS
     ]
-    descriptions = [*({"pattern": pattern} for pattern in IdealPattern), {"ov": "copying"}]
     replacements = [
-        replace_head(model, name, on.tokens, from_position=on.first, **description)
-        for description in descriptions
+        replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)
+        for pattern in IdealPattern
     ]
+    replacements.append(replace_head(model, name, on.tokens, ov="copying", from_position=on.first))
     return AblationOn(on.name, tuple(ablations), tuple(replacements))
 
 

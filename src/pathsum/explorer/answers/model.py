@@ -26,7 +26,7 @@ class GuideLink:
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo(Record, kind="page-model"):
-    """A model's sizes, its heads, what can be asked about it, and what cannot be exact.
+    """A model's sizes, its heads, the models and examples on the page, and its exactness.
 
     Of the `models` that the page offers, some have snapshots of their training, and some are
     comparable with this one because they read the same tokens (it is itself, if it has heads).
@@ -74,7 +74,7 @@ class Vocabulary(Record, kind="page-vocabulary"):
 
 
 _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-# What a decoder writes for bytes that are not a character on their own.
+# The replacement character, which decoders write for incomplete characters.
 REPLACEMENT = "\ufffd"
 
 GUIDE = (
@@ -168,7 +168,7 @@ def shown_piece(model: Model, token: int) -> str:
 def token_label(model: Model, token: int) -> str:
     """A token in running text: spaces within it and control characters are visible.
 
-    The space at its beginning is left out; a token without text is its id or bytes in brackets.
+    A leading space is omitted; a token without text is shown as its id or bytes in brackets.
     """
     text = shown_piece(model, token)
     if not text or text.startswith(REPLACEMENT):

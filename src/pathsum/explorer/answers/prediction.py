@@ -59,7 +59,7 @@ class Prediction:
 
 
 def find_prediction(session: Session, params: PredictionParams) -> Prediction:
-    """The prediction of a question, with everything that is left out filled in."""
+    """The prediction that a question is about, with its defaults filled in."""
     trace = session.run(params).trace
     position = find_position(trace.tokens.shape[1], params.position)
     token = find_target_token(trace, position, params.token)
@@ -116,7 +116,7 @@ TOP, MAX_SWITCHES = 8, 200
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutParams(PredictionParams):
-    """`off` lists the names of what is off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
+    """`off` lists the heads and edges that are off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
 
     `head` is the one whose pattern is sent, by default the one whose attention changed most.
     """
@@ -136,13 +136,13 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class WithoutAnswer(Record, kind="page-without"):
-    """A prediction before and after, with what each component wrote straight into its logit.
+    """A prediction before and after, with each component's direct contribution to its logit.
 
-    `parts` are the embedding, every head, every MLP and what biases write; in each run they add up
-    to `total`, the logit minus what it is compared with. `top_ids` are the strongest predictions of
-    either run. `moved[head]` is how much of its attention a head moved elsewhere at the position;
-    `pattern_before` and `pattern_after` are those of `head`, and None for a model without heads.
-    `loss_before` and `loss_after` are those of the whole text.
+    `parts` are the embedding, every head, every MLP, and positions with biases. In each run they
+    add up to `total`, the logit minus the one it is compared with. `top_ids` are the strongest
+    predictions of either run. `moved[head]` is how much of its attention a head moved elsewhere at
+    the position; `pattern_before` and `pattern_after` are those of `head`, and None for a model
+    without heads. `loss_before` and `loss_after` are those of the whole text.
     """
 
     off: tuple[str, ...]
@@ -287,8 +287,8 @@ class TextsParams(TextParams):
 class TwoTexts(Record, kind="page-texts"):
     """Logit of `token` minus that of `rival` at `position` on both texts, and patched.
 
-    `broken[i]` is the difference on the clean text with what `parts[i]` wrote taken from the
-    corrupted one; `restored[i]` the difference on the corrupted text with it taken from the clean.
+    `broken[i]` is the difference on the clean text with the output of `parts[i]` taken from the
+    corrupted text; `restored[i]` is the difference on the corrupted text with it from the clean.
     """
 
     ids: tuple[int, ...]
@@ -365,7 +365,7 @@ def _corrupted(session: Session, params: TextsParams, ids: tuple[int, ...], posi
 def _corrupt(model: Model, ids: tuple[int, ...], position: int) -> list[int]:
     """The text with the earlier copy of a token replaced by one that does not occur.
 
-    If the model has a tokenizer, the new token looks like the old one: letters or none, a leading
+    If the model has a tokenizer, the new token resembles the old one: letters or none, a leading
     space or none, the same length.
     """
     earlier = [place for place in range(position) if ids[place] == ids[position]]

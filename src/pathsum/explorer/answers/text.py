@@ -81,7 +81,7 @@ def answer_run(session: Session, params: TextParams) -> TextRun:
 def rank_by_interest(
     ids: Sequence[int], probabilities: Sequence[float]
 ) -> list[tuple[int, int | None]]:
-    """All positions, those whose predictions tell most first, each with what it repeats.
+    """All positions, the most interesting predictions first, each with the position it repeats.
 
     First the pairs of tokens that return for the first time, by how much the probability of the
     second token has grown since; then those that return again, which have several earlier copies to
@@ -130,7 +130,7 @@ class Predictions:
 
 
 def predictions(session: Session, params: TextParams) -> Predictions:
-    """What a text predicts, computed once for all answers about it."""
+    """The predictions of a text, computed once for all answers about it."""
     found = session.run(params)
     key = ("predictions", session.open_model(params).name, params.step, found.ids)
     return session.cached(key, lambda report: _predict(found.trace, report))
@@ -239,7 +239,7 @@ def answer_attention(session: Session, params: AttentionParams) -> AttentionAnsw
         kept = min(kept, float(share.min()))
         columns.append(largest.indices.to(torch.uint16))
         values.append(rows.gather(-1, largest.indices))
-    # What is moved has no natural unit, so the largest is set to 1.
+    # Moved information has no natural unit, so the largest is set to 1.
     scale = 1 / extent if weighting == "information" and extent else 1.0
     dtype = torch.float16 if params.precision == "half" else trace.weights.dtype
     return AttentionAnswer(

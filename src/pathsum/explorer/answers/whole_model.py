@@ -35,7 +35,7 @@ MAX_EIGENVALUES = 64
 
 
 def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
-    """Every head's scores against chance, its kind, and its eigenvalues for a thumbnail."""
+    """Every head's scores with their null distributions, its kind, and its eigenvalues."""
     return AtlasAnswer(
         whole_atlas(session, params),
         _thumbnail_eigenvalues(session.model(params), session.progress),
@@ -88,7 +88,7 @@ def terms(session: Session, params: ModelParams) -> TermImportance:
     found = term_importance(model, texts.tokens, sets=sets, progress=session.progress)
     notes = [f"on {texts.name}", *found.note.split("\n")]
     if len(model.heads) > MAX_TERM_HEADS:
-        notes.append(f"single heads are left out of models with more than {MAX_TERM_HEADS}")
+        notes.append(f"single heads are omitted in models with more than {MAX_TERM_HEADS}")
     return replace(found, note="; ".join(filter(None, notes)))
 
 

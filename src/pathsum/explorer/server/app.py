@@ -6,8 +6,8 @@ An answer that takes a while is a stream: lines of progress, and then the answer
     {"answer": 5120}                                              and then 5,120 bytes
     {"error": "…", "kind": "InputError", "status": 400}           or why there is none
 
-Only clients that accept `PROGRESS` get one, and only after `FIRST_SECONDS`: what is answered
-sooner, or refused, is a plain response.
+Only clients that accept `PROGRESS` get one, and only after `FIRST_SECONDS`: earlier answers and
+refusals are plain responses.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("pathsum.explorer.server")
 MAX_BYTES = 1_000_000
 
 PROGRESS = "application/vnd.pathsum.progress"
-# A page says nothing about shorter waits, and draws progress no more often than this.
+# Shorter waits are not shown on the page, and progress is drawn at this interval.
 FIRST_SECONDS, LINE_SECONDS = 0.2, 0.2
 # When a client that was refused because of too many questions may ask again.
 RETRY_SECONDS = 2

@@ -33,7 +33,7 @@ from pathsum.base.errors import InputError
 TOKEN_BYTES = 32
 MIN_CHARACTERS, MAX_CHARACTERS = 16, 256
 
-# A form leaves out the part of the address after #, which says what the page shows.
+# A form drops the part of the address after #, which holds the state of the page.
 _KEEP_STATE = 'document.forms[0].onsubmit = (event) => (event.target.action = "/" + location.hash);'
 KEEP_STATE_HASH = b64encode(sha256(_KEEP_STATE.encode()).digest()).decode()
 
@@ -62,7 +62,7 @@ def make_token() -> str:
 
 
 def check_token(token: str) -> str:
-    """A token that was chosen by hand; the empty one switches the check off."""
+    """A token that the user chose, checked; the empty one switches tokens off."""
     if token and not re.fullmatch(r"[A-Za-z0-9_-]+", token):
         raise InputError(
             "a token may contain letters, digits, - and _ only, because it is part of a link"
@@ -244,7 +244,7 @@ def _ask_for_token(scope: Scope) -> Response:
 
 
 def refuse(status: int, error: str, kind: str = "Refused") -> Response:
-    """An error response with a sentence that says why."""
+    """An error response with its reason."""
     return JSONResponse({"error": error, "kind": kind}, status_code=status)
 
 

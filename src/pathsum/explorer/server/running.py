@@ -77,8 +77,8 @@ class ExplorerServer:
 
     `run` serves until it is interrupted; `start` serves in another thread until `close`. Without a
     port, the default one is used, or a free one if that is taken. A given port that is taken is an
-    error. The token is random; `token=""` switches it off, which other machines must not be able to
-    use unless `allow_anyone` says so.
+    error. The token is random. `token=""` switches it off, which an address that other machines can
+    reach allows only with `allow_anyone`.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        # Listen at once, so that others who try this port find it taken.
+        # Listen at once, so that other processes find the port taken.
         listening.listen(BACKLOG)
     except (OSError, TypeError, UnicodeError):
         listening.close()
