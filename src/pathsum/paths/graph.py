@@ -30,6 +30,7 @@ from pathsum.base import (
     silent,
     text_column,
 )
+from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pathsum.model import Trace
     from pathsum.model.sequences import TextOrTokens
     from pathsum.paths.edges import Reference
-    from pathsum.paths.faithfulness import Baseline, Faithfulness
+    from pathsum.paths.faithfulness import Faithfulness
     from pathsum.paths.graph_views import GraphDiff
 
 Unit: TypeAlias = Literal["logits", "score"]
@@ -316,6 +317,7 @@ class Graph(Record, kind="circuit"):
             return {edge.name: [edge.share] for edge in self.edges}
         return {edge.name: per_prompt(self._members, edge.name, "share") for edge in self.edges}
 
+    @checked
     def faithfulness(
         self,
         reference: "Reference | Trace | str" = "mean",
@@ -325,7 +327,7 @@ class Graph(Record, kind="circuit"):
         draws: int = 20,
         seed: int = 0,
         steps: int = 5,
-        baselines: "Sequence[Baseline | str]" = ("random", "eap", "eap-ig"),
+        baselines: Sequence[str] = ("random", "eap", "eap-ig"),
         progress: Progress = silent,
     ) -> "Faithfulness":
         """The share of the prediction that the circuit keeps on its own, as a curve over its size.
