@@ -141,6 +141,8 @@ def fits(value: object, hint: Any) -> bool:
         return True
     if not isinstance(value, Collection):
         return True
+    if getattr(value, "ndim", 1) == 0:  # an array of one number has no items
+        return not inside
     if isinstance(value, str):
         return not inside or fits("", inside[0])
     if isinstance(value, Mapping):

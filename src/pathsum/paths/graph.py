@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathsum.model import Trace
     from pathsum.model.sequences import TextOrTokens
     from pathsum.paths.edges import Reference
-    from pathsum.paths.faithfulness import Baseline, Faithfulness
+    from pathsum.paths.faithfulness import Faithfulness
     from pathsum.paths.graph_views import GraphDiff
 
 Unit: TypeAlias = Literal["logits", "score"]
@@ -325,7 +325,7 @@ class Graph(Record, kind="circuit"):
         draws: int = 20,
         seed: int = 0,
         steps: int = 5,
-        baselines: "Sequence[Baseline | str]" = ("random", "eap", "eap-ig"),
+        baselines: Sequence[str] = ("random", "eap", "eap-ig"),
         progress: Progress = silent,
     ) -> "Faithfulness":
         """The share of the prediction that the circuit keeps on its own, as a curve over its size.
