@@ -29,7 +29,7 @@ PHRASES = {
 BRITISH = (
     r"analys(?:e|ed|ing)\b",
     r"behaviour",
-    r"cancell(?:ed|ing)\b",
+    r"(?<!\.)cancell(?:ed|ing)\b",
     r"\bcentr(?:e|ed|es|ing)\b",
     r"colour",
     r"favour",

@@ -66,8 +66,8 @@ def test_a_link_to_another_model_says_that_it_is_gone(
 ) -> None:
     watched.may_be_refused = True
     page.goto(f"{live}#/text?model=gone")
-    said = page.get_by_text("The link is about the model “gone”")
-    expect(said).to_contain_text("this is two-layer")
+    said = page.get_by_text("The model “gone” in the link is not open here")
+    expect(said).to_contain_text("This is two-layer")
     page.get_by_role("button", name="Dismiss").click()
     expect(said).to_have_count(0)
     expect(page).not_to_have_url(re.compile("model=gone"))
@@ -108,7 +108,7 @@ def test_a_server_that_is_killed_and_started_again(context: BrowserContext) -> N
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     server.close()
     page.get_by_role("textbox").first.fill("class Other:")
-    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    expect(page.get_by_role("alert")).to_contain_text("Lost connection to the server")
     # What was there stays to be read.
     expect(page.get_by_role("listbox")).to_be_visible()
     port = server.names.port

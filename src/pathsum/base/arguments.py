@@ -141,7 +141,7 @@ def fits(value: object, hint: Any) -> bool:
         return True
     if not isinstance(value, Collection):
         return True
-    if getattr(value, "ndim", 1) == 0:  # an array of one number has no items
+    if getattr(value, "ndim", 1) == 0:  # an array that cannot be iterated over
         return not inside
     if isinstance(value, str):
         return not inside or fits("", inside[0])

@@ -68,8 +68,8 @@ class Cache:
     ) -> Value:
         """The value of a key; computed if it is not cached, with an estimate of its bytes.
 
-        A caller that raises CanceledError in `progress` stops waiting; the computation ends when
-        nobody waits for it.
+        A caller that raises CanceledError in `progress` stops waiting; the computation ends when no
+        caller is left.
         """
         with self._lock:
             if key in self._entries:

@@ -174,7 +174,7 @@ def _logits(
     editor: Editor | None,
     recorder: Recorder,
     positions: LogitPositions | None,
-) -> tuple[Float[Tensor, "batch out vocab"] | None, Float[Tensor, "batch read"]]:
+) -> tuple[Float[Tensor, "copies out vocab"] | None, Float[Tensor, "batch read"]]:
     """Logits at some positions or at all, and the scale of that read."""
     kept, edited = recorder.kept, editor is not None and editor.edits_logits
     if recorder.without_logits and not edited:

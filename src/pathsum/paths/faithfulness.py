@@ -147,7 +147,7 @@ class Options:
         draws: int,
         seed: int,
         steps: int,
-        baselines: Sequence[Baseline | str],
+        baselines: Sequence[str],
         text: TextOrTokens | None,
     ) -> "Options":
         """The options as given by a user."""

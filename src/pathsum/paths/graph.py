@@ -30,6 +30,7 @@ from pathsum.base import (
     silent,
     text_column,
 )
+from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
@@ -316,6 +317,7 @@ class Graph(Record, kind="circuit"):
             return {edge.name: [edge.share] for edge in self.edges}
         return {edge.name: per_prompt(self._members, edge.name, "share") for edge in self.edges}
 
+    @checked
     def faithfulness(
         self,
         reference: "Reference | Trace | str" = "mean",

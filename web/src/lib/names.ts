@@ -126,5 +126,5 @@ export function unknownNames(url: Pick<UrlState, "get">, heads: readonly string[
 }
 
 /** A training step that a link names and of which the model has no snapshot. */
-export const unknownStep = (url: Pick<UrlState, "get">, steps: readonly number[]): number | undefined =>
-  STEP_KEYS.map((key) => url.get(key)).find((step) => step !== undefined && !steps.includes(step));
+export const unknownStep = (url: Pick<UrlState, "written">, steps: readonly number[]): string | undefined =>
+  STEP_KEYS.map((key) => url.written(key)).find((step) => step !== undefined && !steps.map(String).includes(step));

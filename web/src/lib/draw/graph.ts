@@ -22,7 +22,7 @@ export interface GraphNode extends Point {
   readonly title?: string;
   /** Small words below the label. */
   readonly lines: readonly string[];
-  /** A picture beside the words, or above them. */
+  /** A picture next to the words, or above them. */
   readonly image?: { readonly href: string | undefined; readonly side: number; readonly above: boolean } | null;
   /** Edges meet it straight above or below, instead of at a port. */
   readonly wide?: boolean;

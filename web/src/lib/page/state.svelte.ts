@@ -34,6 +34,11 @@ export class UrlState {
     return valueOf(this.values, key);
   }
 
+  /** What the URL says, even if it is no value of the key. */
+  written(key: UrlKey): string | undefined {
+    return this.values.get(key);
+  }
+
   /** Whether the URL says one of these. */
   has(...keys: readonly UrlKey[]): boolean {
     return keys.some((key) => this.values.has(key));
