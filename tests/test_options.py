@@ -102,6 +102,7 @@ def _arguments(folder: Path) -> dict[str, Any]:
         "corrupted": tokens.flip(1),
         "batches": tokens,
         "trace": trace,
+        "target": importlib.import_module("pathsum.paths.target").find_target(trace),
         "other": trace,
         "head": "L1H0",
         "heads": ["L1H0"],

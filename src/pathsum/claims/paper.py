@@ -12,6 +12,7 @@ from pathsum.base import Progress, Record, Table, prose_column, silent, text_col
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import Estimate
+from pathsum.base.files import exists
 from pathsum.claims.claim import Claim, Section, SharedResults, Statement, Subject, measure
 from pathsum.claims.examples import examples
 from pathsum.claims.one_layer import ONE
@@ -187,7 +188,7 @@ def open_subject(model: str | Path | Model, progress: Progress = silent) -> Subj
     if isinstance(model, Model):
         return Subject(model, model.name, examples(model), SharedResults(model, progress))
     folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
-    unfinished = folder.is_dir() and not (folder / CONFIG).exists()
+    unfinished = exists(folder) and folder.is_dir() and not (folder / CONFIG).exists()
     snapshots = read_snapshots(folder) if unfinished else ()
     loaded = snapshots[-1].model if snapshots else load(model)
     results = SharedResults(loaded, progress)
