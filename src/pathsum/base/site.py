@@ -17,8 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from pathsum.base.errors import InputError, PathError
-from pathsum.base.head_id import LABEL, NUMBER, HeadId, HeadName, is_pair
-from pathsum.base.path import ARROW, Part, Printed, Source, split_arrows
+from pathsum.base.path import (
+    ARROW,
+    LABEL,
+    NUMBER,
+    HeadId,
+    HeadName,
+    Part,
+    Printed,
+    Source,
+    is_pair,
+    split_arrows,
+)
 
 
 class Side(enum.StrEnum):

@@ -27,9 +27,9 @@ from pathsum.algebra.nulls import RotationNull, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError, InputError
-from pathsum.base.head_id import find_head
+from pathsum.base.estimate import LEAST_FITTED, ProbabilityColumn
 from pathsum.base.options import parse_choice, parse_count
-from pathsum.base.p_value import LEAST_FITTED, ProbabilityColumn
+from pathsum.base.path import find_head
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
