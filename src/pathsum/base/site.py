@@ -135,7 +135,7 @@ class Site(Printed):
         return cls(start.writer, end.writer, side, start.at, end.at)
 
     @classmethod
-    def parse(cls, name: "SiteName") -> "Site":
+    def parse(cls, name: Any) -> "Site":
         """The site that a text, a component, or a tuple of writer, reader and side names."""
         if isinstance(name, Site):
             return name
