@@ -283,12 +283,9 @@ class Composition(AllPairs, kind="composition"):
             for name in ("score", "excess", "z", "p")
         )
         passing = there = ~score.isnan()
-        for values, least in (
-            (z, min_z),
-            (excess, min_excess),
-            (-p, None if max_p is None else -max_p),
-        ):
+        for values, least in ((z, min_z), (excess, min_excess)):
             passing = passing if least is None else passing & (values >= least)
+        passing = passing if max_p is None else passing & (p <= max_p)
         # Ascending: best first, edges without a number last.
         key = -{"z": z, "excess": excess, "score": score, "p": -p}[by]
         order = key[passing].nan_to_num(nan=torch.inf).sort(stable=True).indices[:k]

@@ -144,8 +144,14 @@ class PairComponents(Record, kind="composition-pair"):
         order = self.share.flatten().argsort(descending=True)[:k].tolist()
         rows: list[DirectionPair] = []
         for i, j in (divmod(at, self.share.shape[1]) for at in order):
-            cells = self.written[i], self.read[j], self.cosine[i, j], self.p_cosine[i, j]
-            rows.append(DirectionPair(i, j, *map(float, cells), float(part[i, j])))
+            cells = (
+                self.written[i],
+                self.read[j],
+                self.cosine[i, j],
+                self.p_cosine[i, j],
+                part[i, j],
+            )
+            rows.append(DirectionPair(i, j, *map(float, cells)))
         return rows_table(
             rows,
             f"{self.writer} → {self.reader}, {self.composition.upper()}-composition, {self.model}",
@@ -499,7 +505,7 @@ def _permuted(own: Directions, read: Directions, _: int) -> PairScores:
         found = torch.einsum("ai,cij,bj->acb", own.shares, cosines, read.shares)
         observed[basis] = found[basis].diagonal()
         drawn = torch.cat((drawn, found[:, there]), 1)
-    return _against(observed.sqrt(), drawn.movedim(1, -1).sort().values, 0)
+    return _against(observed.sqrt(), drawn.movedim(1, -1).contiguous().sort().values, 0)
 
 
 def _against(
@@ -514,8 +520,8 @@ def _against(
     skewness = ((drawn - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
     below = torch.searchsorted(drawn, square.nan_to_num()[..., None] - _TIE)[..., 0]
     differ = (sd > _TIE) & ~square.isnan()
-    parts = ((square - mean) / sd, (count - below) / count, sd, skewness)
-    against = (torch.where(differ, part.double(), torch.nan) for part in parts)
+    parts = ((square - mean) / sd, (count - below.double()) / count, sd, skewness)
+    against = (torch.where(differ, part, torch.nan) for part in parts)
     return PairScores(score, score - drawn.sqrt().mean(-1), *against)
 
 
@@ -525,5 +531,8 @@ def _twin_squares(
     """score² of all edges of untrained models, sorted; embeddings are not used and are tiny."""
     config = model.config.replace(d_vocab=2, start_token=None, tied=False)
     each = [composition(random_model(config, seed + twin), center=center) for twin in range(twins)]
-    scores = {kind: torch.stack([one.scores(kind).score for one in each]) for kind in KINDS}
-    return {kind: x[~x.isnan()].square().sort().values for kind, x in scores.items()}
+    found: dict[CompositionKind, Tensor] = {}
+    for kind in KINDS:
+        scores = torch.stack([one.scores(kind).score for one in each])
+        found[kind] = scores[~scores.isnan()].square().sort().values
+    return found
