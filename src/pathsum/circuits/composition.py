@@ -89,17 +89,11 @@ class PairScores:
     tried: Float[Tensor, "head head"] | None = None
 
     @classmethod
-    def from_rotations(
-        cls,
-        score: Float[Tensor, "w r"],
-        expected: Float[Tensor, "w r"] | float,
-        statistic: Float[Tensor, "w r"],
-        null: RotationNull,
-    ) -> "PairScores":
-        """Scores against random rotations, where the statistic is a number."""
-        z, p, sd = null.z(statistic), null.p(statistic), null.variance.sqrt()
-        parts = (score, score - expected, z, p, sd, null.skewness)
-        return cls(*(torch.where(statistic.isnan(), torch.nan, part) for part in parts))
+    def from_rotations(cls, square: Float[Tensor, "w r"], null: RotationNull) -> "PairScores":
+        """Scores against random rotations, from score²; NaN where that is NaN."""
+        score, z, p = square.sqrt(), null.z(square), null.p(square)
+        parts = (score, score - null.mean.sqrt(), z, p, null.variance.sqrt(), null.skewness)
+        return cls(*(torch.where(square.isnan(), torch.nan, part) for part in parts))
 
     def tails(
         self, min_z: float | None, max_p: float | None, min_excess: float | None
@@ -361,10 +355,7 @@ def composition(
         write, *reads = (Grams.concat([one[name] for one in grams]) for name in ("write", *KINDS))
         _clear_missing_edges(model, squares, write, reads)
         nulls = (unit_null(write.moments[:, None], read.moments[None, :], d) for read in reads)
-        scores = [
-            PairScores.from_rotations(square.sqrt(), max(d, 1) ** -0.5, square, null)
-            for square, null in zip(squares.clamp(0, 1), nulls, strict=True)
-        ]
+        scores = list(map(PairScores.from_rotations, squares.clamp(0, 1), nulls))
         notes += _notes_on_heads(config, labels, write, reads)
     q, k, v = scores
     return Composition(model.name, labels, q, k, v, d, centered, offset, tuple(notes))

@@ -24,7 +24,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra.decompositions import thin_svd
-from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
+from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
 from pathsum.base import Column, Progress, Record, Site, Table, silent, stacked, text_column
 from pathsum.base.errors import InputError, NotExactError
@@ -459,26 +459,20 @@ def _squared_cosines(own: Directions, read: Directions) -> Float[Tensor, "writer
     return torch.einsum("aid,cjd->acij", own.basis, read.basis).square()
 
 
-def _square_and_null(
-    own: Directions, read: Directions, d: int
-) -> tuple[Float[Tensor, "writer reader"], RotationNull]:
-    """Squared cosines weighted by both shares, and their null."""
+def _composed(own: Directions, read: Directions, d: int) -> PairScores:
+    """The composition score: squared cosines weighted by both shares."""
     cosines = _squared_cosines(own, read)
     square = torch.einsum("ai,acij,cj->ac", own.shares, cosines, read.shares)
-    return square, unit_null(own.moments[:, None], read.moments[None, :], d)
-
-
-def _composed(own: Directions, read: Directions, d: int) -> PairScores:
-    """The composition score."""
-    square, null = _square_and_null(own, read, d)
-    return PairScores.from_rotations(square.sqrt(), d**-0.5, square, null)
+    null = unit_null(own.moments[:, None], read.moments[None, :], d)
+    return PairScores.from_rotations(square, null)
 
 
 def _kernel(own: Directions, read: Directions, d: int) -> PairScores:
     """Squared cosines with equal weights: the projection kernel."""
-    square, null = _square_and_null(own.uniform, read.uniform, d)
+    found = _composed(own.uniform, read.uniform, d)
     larger = torch.maximum(own.ranks[:, None], read.ranks)
-    return PairScores.from_rotations(square * larger, larger / d, square, null)
+    score = found.score.square() * larger
+    return replace(found, score=score, excess=score - larger / d)
 
 
 def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
@@ -487,8 +481,7 @@ def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
     rounding = torch.arange(squares.shape[-1]) >= own.ranks[:, None, None]
     best = squares.masked_fill(rounding, -1.0).max(-1)
     square = torch.where(best.values >= 0, best.values, torch.nan)
-    null = unit_null(_LINE, read.moments, d)
-    scores = PairScores.from_rotations(square.sqrt(), d**-0.5, square, null)
+    scores = PairScores.from_rotations(square, unit_null(_LINE, read.moments, d))
     tried = own.ranks[:, None].expand_as(square)
     component = torch.where(square.isnan(), torch.nan, best.indices.double())
     return replace(scores, p=(scores.p * tried).clamp(max=1), component=component, tried=tried)
