@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 
 import pathsum as ps
-from pathsum.base.p_value import format_p
+from pathsum.base.estimate import format_p
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.score import ScoreInfo
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.base.p_value import format_p
+from pathsum.base.estimate import format_p
 from pathsum.circuits import composition
 from pathsum.heads import atlas
 from pathsum.heads.pattern_scores import stripe

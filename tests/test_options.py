@@ -86,7 +86,6 @@ def _arguments(folder: Path) -> dict[str, Any]:
     import torch
 
     import pathsum as ps
-    from pathsum.paths import find_target
 
     model = ps.construct.induction()
     tokens = torch.randint(1, model.config.d_vocab, (2, 12), generator=torch.manual_seed(0))
@@ -94,7 +93,6 @@ def _arguments(folder: Path) -> dict[str, Any]:
     recipe = importlib.import_module("pathsum.training").recipe("zero-layer", "quick")
     return {
         "model": model,
-        "target": find_target(trace, -1, 3, "mean"),
         "config": model.config,
         "cfg": model.config,
         "tokens": tokens,

@@ -22,7 +22,7 @@ from pathsum.base import (
     text_column,
     token_column,
 )
-from pathsum.base.p_value import ProbabilityColumn
+from pathsum.base.estimate import ProbabilityColumn
 from pathsum.base.table import Cell, fit_columns
 
 NAMES = ("score", "built in", "z", "p", "probability of it", "OV", "cost (nats)")

@@ -192,7 +192,7 @@ def test_the_tour_answers_without_measuring(monkeypatch: pytest.MonkeyPatch) -> 
     def fail(*_: object) -> None:
         raise AssertionError("nothing is measured")
 
-    monkeypatch.setattr("pathsum.explorer.answers.paper.measure", fail)
+    monkeypatch.setattr("pathsum.explorer.answers.whole_model.measure", fail)
     explorer = Explorer([construct.induction()])
     claims = decode(explorer.ask("paper"))["claims"]
     assert [one["id"] for one in claims] == IDS

@@ -8,7 +8,7 @@ import torch
 import pathsum as ps
 from pathsum.base import HeadId, schema
 from pathsum.base.errors import HeadError, InputError
-from pathsum.base.p_value import ProbabilityColumn, counted_p, format_p
+from pathsum.base.estimate import ProbabilityColumn, counted_p, format_p
 from pathsum.cli.main import main
 from pathsum.heads.atlas import Atlas, HeadEntry
 from pathsum.heads.kinds import ALL_SCORES, UNKNOWN

@@ -118,7 +118,7 @@ def test_thresholds_are_arguments() -> None:
         ps.atlas(model, thresholds={"previous_tokn": 0.3})
     with pytest.raises(InputError, match="alpha=2.0 is not a probability"):
         ps.atlas(model, alpha=2.0)
-    with pytest.raises(InputError, match=r"a kind needs p ≤ 0.001; use at least 999"):
+    with pytest.raises(InputError, match=r"p could not fall below 0.005; use at least 999"):
         ps.atlas(model, alpha=0.001)
 
 

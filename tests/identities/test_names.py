@@ -21,7 +21,7 @@ from pathsum.base import (
     parse_writer,
 )
 from pathsum.base.errors import HeadError, InputError, PathError
-from pathsum.base.head_id import find_head
+from pathsum.base.path import find_head
 from pathsum.base.record import jsonable
 
 numbers = st.integers(0, 200)

@@ -128,7 +128,7 @@ def test_layers_are_read_when_first_used(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_converted_layers_are_not_all_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.model.layers.CONVERTED_LAYERS_KEPT", 1)
+    monkeypatch.setattr("pathsum.model.store.CONVERTED_LAYERS_KEPT", 1)
     wide = ps.load(folder).to(torch.float64)
     first = wide.weights.layers[0]
     _ = wide.weights.layers[1]

@@ -9,7 +9,7 @@ import pytest
 from tests.training.planted import plant
 from torch import Tensor
 
-from pathsum.base import Estimate, HeadId, batching
+from pathsum.base import Estimate, HeadId, options
 from pathsum.base.errors import InputError, TokenError
 from pathsum.base.site import LOGITS
 from pathsum.heads import induction
@@ -91,7 +91,7 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
         return logits_without(start, rows, reference, target)
 
     monkeypatch.setattr(edges, "logits_without", counted)
-    monkeypatch.setattr(batching, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
+    monkeypatch.setattr(options, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2
     assert sum(sizes) > len(found.edges)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.base import Estimate, batching, schema
+from pathsum.base import Estimate, options, schema
 from pathsum.base.errors import InputError, TokenError
 from pathsum.model import Config, random_model
 from pathsum.paths import (
@@ -120,7 +120,7 @@ def test_sequences_in_groups_give_the_same(
     model = random_model(CONFIG, seed=1, dtype=torch.float64)
     paths = model.trace(TOKENS).paths()
     target = find_target(paths.trace, [3, -1, 1], [4, 5, 6], 7)
-    monkeypatch.setattr(batching, "BYTES", 1)
+    monkeypatch.setattr(options, "BYTES", 1)
     again = explain(paths, target)
     torch.testing.assert_close(again.by_edge.values, batch.by_edge.values)
     torch.testing.assert_close(again.by_order.values, batch.by_order.values)

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.factored import BatchIndex
-from pathsum.base.p_value import LEAST_FITTED
+from pathsum.base.estimate import LEAST_FITTED
 
 LEAST_SKEWNESS = 0.01
 """A gamma tail needs some skewness; smaller values are raised to this."""

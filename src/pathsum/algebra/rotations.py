@@ -22,8 +22,8 @@ from torch import Tensor
 from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determinant, solve_lower
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.spectrum import positivity, singular_values
-from pathsum.base.batching import batch_size, batched
 from pathsum.base.errors import InputError
+from pathsum.base.options import batch_size, batched
 
 DRAWS = 200
 """The default number of random rotations."""

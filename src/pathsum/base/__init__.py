@@ -2,18 +2,15 @@
 
 errors      the exception tree
 shapes      the shape vocabulary and the row convention
-head_id     HeadId, the name of a head: `L1H4`
-path        Source, Path and Part: `embed→L0H7→L1H4`
+path        HeadId, Source, Path and Part: `L1H4`, `embed→L0H7→L1H4`
 site        Site: components, named values, reads and edges: `L1H4.pattern`, `L0H7@4→L1H4@9.k`
 head_mapping  HeadMapping, the mapping protocol of collections of heads
 record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
-estimate    Estimate, the uncertainty type: value, standard error, interval, null, p
-p_value     how p-values are printed, in text and in tables
+estimate    Estimate: value, standard error, interval, null and p; how p-values are printed
 sentence    sentences about numbers: templates, filled into spans that refer to heads and tokens
 table       Table and its columns, described by the fields of records: terminal and HTML views
 json_schema the JSON schema of a record, from its fields
-batching    batches that fit into memory
-options     options, positions, counts and draws: one parser each; progress callbacks
+options     options, positions, counts and draws: one parser each; progress; batches by memory
 arguments   arguments checked by their annotations when a public function is called
 files       reading and writing files
 terminal    consoles that escape control characters
@@ -39,11 +36,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathsum.base.estimate import Estimate
-    from pathsum.base.head_id import HeadId, HeadName, find_head, is_number
     from pathsum.base.head_mapping import HeadMapping
     from pathsum.base.json_schema import schema
     from pathsum.base.options import Progress, parse_choice, parse_option, silent
-    from pathsum.base.path import ARROW, Part, PartName, Path, Source
+    from pathsum.base.path import (
+        ARROW,
+        HeadId,
+        HeadName,
+        Part,
+        PartName,
+        Path,
+        Source,
+        find_head,
+        is_number,
+    )
     from pathsum.base.record import Record, computed_field, jsonable, records
     from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_read, parse_writer
     from pathsum.base.table import (
@@ -62,9 +68,8 @@ _NAMES = {
     "site": "LOGITS Side Site SiteName Writer parse_read parse_writer",
     "options": "Progress parse_choice parse_option silent",
     "estimate": "Estimate",
-    "head_id": "HeadId HeadName find_head is_number",
     "head_mapping": "HeadMapping",
-    "path": "ARROW Part PartName Path Source",
+    "path": "HeadId HeadName find_head is_number ARROW Part PartName Path Source",
     "record": "Record computed_field jsonable records",
     "json_schema": "schema",
     "table": "Column Row Table interval_columns prose_column rows_table stacked text_column "

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pathsum.base.errors import FailedError, HeadError
 from pathsum.base.estimate import Estimate
-from pathsum.base.head_id import HeadId, HeadName
+from pathsum.base.path import HeadId, HeadName
 from pathsum.base.table import Cell
 
 

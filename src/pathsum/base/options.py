@@ -2,11 +2,11 @@
 
 An option is an enum member or its string value. Every public function parses its options at entry,
 so that a misspelled string is an error there and never a silent default further down.
-Long-running functions also take a callback, `Progress`.
+Long-running functions also take a callback, `Progress`, and split their work by memory (`batched`).
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from pathsum.base.errors import InputError, near_misses
@@ -142,3 +142,27 @@ def parse_draws(draws: int, least: int, what: str = "random heads") -> int:
             f"{1 / (1 + max(draws, 0)):.2g}; use at least {least}"
         )
     return draws
+
+
+Item = TypeVar("Item")
+
+BYTES = 1 << 26
+"""Memory of one batch, unless a caller gives another bound: 64 MB."""
+
+
+def batched(
+    items: Sequence[Item], bytes_each: int, total_bytes: int | None = None
+) -> Iterator[Sequence[Item]]:
+    """Consecutive slices of `items` of at most `total_bytes` (by default `BYTES`), at least one.
+
+    >>> list(batched(range(5), bytes_each=8, total_bytes=16))
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    size = batch_size(bytes_each, total_bytes)
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def batch_size(bytes_each: int, total_bytes: int | None = None) -> int:
+    """The number of items that fit into one batch, at least 1."""
+    return max(1, (BYTES if total_bytes is None else total_bytes) // max(1, bytes_each))

@@ -17,8 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from pathsum.base.errors import InputError, PathError
-from pathsum.base.head_id import LABEL, NUMBER, HeadId, HeadName, is_pair
-from pathsum.base.path import ARROW, Part, Printed, Source, split_arrows
+from pathsum.base.path import (
+    ARROW,
+    LABEL,
+    NUMBER,
+    HeadId,
+    HeadName,
+    Part,
+    Printed,
+    Source,
+    is_pair,
+    split_arrows,
+)
 
 
 class Side(enum.StrEnum):
@@ -125,7 +135,7 @@ class Site(Printed):
         return cls(start.writer, end.writer, side, start.at, end.at)
 
     @classmethod
-    def parse(cls, name: "SiteName") -> "Site":
+    def parse(cls, name: Any) -> "Site":
         """The site that a text, a component, or a tuple of writer, reader and side names."""
         if isinstance(name, Site):
             return name

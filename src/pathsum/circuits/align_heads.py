@@ -24,7 +24,7 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.base.p_value import counted_p
+from pathsum.base.estimate import counted_p
 from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
 from pathsum.circuits.positional import WINDOW
 from pathsum.circuits.token_basis import (

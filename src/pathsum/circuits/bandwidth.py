@@ -17,7 +17,7 @@ from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
 from pathsum.algebra.subspaces import principal_angles, remove_mean, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.arguments import checked
-from pathsum.base.p_value import LEAST_FITTED
+from pathsum.base.estimate import LEAST_FITTED
 from pathsum.circuits.dimensions import (
     JointUse,
     Spectrum,
@@ -38,8 +38,8 @@ from pathsum.circuits.reads_and_writes import (
 )
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.folding import embeddings_as_read, layer_reads
-from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.transformer import attention_pattern
+from pathsum.model.weights import for_query_heads
 
 # Attention by position terms is averaged over this many positions.
 PLACES = 64

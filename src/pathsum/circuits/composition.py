@@ -27,11 +27,10 @@ from torch import Tensor
 from pathsum.algebra.nulls import RotationNull, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked, checked_methods
-from pathsum.base.batching import batched
 from pathsum.base.errors import HeadError, InputError
-from pathsum.base.head_id import find_head
-from pathsum.base.options import parse_choice, parse_count
-from pathsum.base.p_value import LEAST_FITTED, ProbabilityColumn
+from pathsum.base.estimate import LEAST_FITTED, ProbabilityColumn
+from pathsum.base.options import batched, parse_choice, parse_count
+from pathsum.base.path import find_head
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
@@ -320,8 +319,8 @@ def composition(
     >>> found = ps.composition(ps.construct.induction())  # L1H0's keys read L0H0's output
     >>> found.k.score[0, 2], found.k.p[0, 2] <= 1e-6  # heads L0H0, L0H1, L1H0, L1H1
     (tensor(0.1721, dtype=torch.float64), tensor(True))
-    >>> f"{found['L0H0', 'L1H0', 'k'].excess:.3f}"
-    '0.088'
+    >>> f"{found['L0H0', 'L1H0', 'k'].excess:.2f}"
+    '0.09'
 
     The null rotates the stream at random between write and read, in closed form: the expected
     score² is 1/d whatever d_head is, `z` and `p` follow from the spectra of the two heads.

@@ -28,8 +28,8 @@ from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
 from pathsum.base import Column, Progress, Record, Site, Table, silent, stacked, text_column
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.options import parse_choice
-from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.table import field_columns, rows_table
 from pathsum.circuits.composition import (
     MEANING,

@@ -32,9 +32,9 @@ from pathsum.algebra.rotations import (
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import ARROW, Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
+from pathsum.base.estimate import counted_p
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import parse_choice, parse_draws
-from pathsum.base.p_value import counted_p
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.circuits.token_basis import (
     as_path,

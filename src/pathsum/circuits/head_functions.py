@@ -26,12 +26,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.base.batching import batched
+from pathsum.base.options import batched
 from pathsum.circuits.token_basis import TOKENS, position_scales
 from pathsum.model import Config, Model
 from pathsum.model.folding import fold_read, read_scales, unfolded
-from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.rotary import rotate
+from pathsum.model.weights import for_query_heads
 
 
 @dataclass(frozen=True, eq=False)

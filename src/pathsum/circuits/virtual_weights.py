@@ -30,7 +30,7 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.base.p_value import ProbabilityColumn
+from pathsum.base.estimate import ProbabilityColumn
 from pathsum.circuits.reads_and_writes import (
     Center,
     is_centered,

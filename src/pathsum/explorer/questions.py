@@ -10,10 +10,9 @@ from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
-from pathsum.explorer.answers.paper import claim, tour
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
-from pathsum.explorer.answers.whole_model import atlas, compare, terms, training
+from pathsum.explorer.answers.whole_model import atlas, claim, compare, terms, tour, training
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import Session
 from pathsum.explorer.story import story

@@ -13,10 +13,9 @@ from pathsum.base.errors import InputError, NotExactError
 from pathsum.claims.claim import Claim
 from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
-from pathsum.explorer.answers.paper import picture_questions
 from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
-from pathsum.explorer.answers.whole_model import whole_atlas
+from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, interval_columns, silent, text_column
-from pathsum.base.p_value import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
+from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.table import Cell
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.positional import OffsetProfile, position_rows

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Record, Side, Site, text_column
-from pathsum.base.p_value import ProbabilityColumn
+from pathsum.base.estimate import ProbabilityColumn
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import stripe

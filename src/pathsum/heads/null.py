@@ -18,13 +18,12 @@ from torch import Tensor
 from pathsum.algebra.decompositions import triangle
 from pathsum.algebra.rotations import random_frames, root, seeded
 from pathsum.base import Side
-from pathsum.base.batching import batched
+from pathsum.base.options import batched
 from pathsum.heads.layer_view import LayerView
 from pathsum.model import Model
 from pathsum.model.folding import centered_unembedding, unfolded
-from pathsum.model.grouped_query import kv_head
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
-from pathsum.model.weights import layer_of_one_head, one_head
+from pathsum.model.weights import kv_head, layer_of_one_head, one_head
 
 # Bytes of one head's random patterns computed at a time, so that they stay in a core's cache.
 CACHE_BYTES = 1 << 22

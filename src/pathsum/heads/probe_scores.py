@@ -20,8 +20,8 @@ from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress
-from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError
+from pathsum.base.options import batch_size
 from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
 from pathsum.heads.layer_view import LayerOV, LayerView, layer_view
 from pathsum.heads.measure import by_draw, score_on_runs

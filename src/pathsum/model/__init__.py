@@ -1,8 +1,9 @@
 """The model: config, weights, one forward pass, traces, heads. In reading order:
 
 config       sizes and architecture
-weights      tensors, read and checked on first use; `store` and `storage` are where they are kept
-transformer  the parts of the forward pass; `rotary` positions; `grouped_query`: shared K/V heads
+weights      tensors, read and checked on first use; shared K/V heads
+store        tensors in memory or in mapped files, read by layer; `storage`: saved models
+transformer  the parts of the forward pass; `rotary` positions
 edit         Edit: a site of a run and the value that replaces it
 editor       the edits of a run, applied; `node_edges`: edges at single positions
 forward      the forward pass, `run`: with edits, and with what to record (`recording`)

@@ -26,9 +26,8 @@ from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Stream, Tok
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import transformer
 from pathsum.model.edit import Edit, Function, Writes
-from pathsum.model.grouped_query import kv_head
 from pathsum.model.node_edges import NodeEdges
-from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head
+from pathsum.model.weights import LayerWeights, Weights, kv_head, layer_of_one_head
 
 # A stream whose batch may have been repeated, one copy per run.
 WideStream = Float[Tensor, "copies pos d"]

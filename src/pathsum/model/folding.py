@@ -31,10 +31,9 @@ from pathsum.base import HeadId, Side, parse_option
 from pathsum.base.errors import NotExactError
 from pathsum.base.shapes import HeadPattern
 from pathsum.model.config import Config, Norm
-from pathsum.model.grouped_query import for_query_heads, kv_head
 from pathsum.model.store import MemoryStore
 from pathsum.model.transformer import normalize
-from pathsum.model.weights import LAYER_NAMES, LayerWeights, Weights
+from pathsum.model.weights import LAYER_NAMES, LayerWeights, Weights, for_query_heads, kv_head
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -27,9 +27,8 @@ from pathsum.model.folding import (
     unembed_through,
     with_qk_gain,
 )
-from pathsum.model.grouped_query import kv_head
 from pathsum.model.rotary import rotate
-from pathsum.model.weights import LayerWeights, Weights
+from pathsum.model.weights import LayerWeights, Weights, kv_head
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -19,8 +19,7 @@ from pathsum.base.shapes import AtSources, PerHead, Stream
 from pathsum.base.site import Side, Site
 from pathsum.model import transformer
 from pathsum.model.edit import COMPUTED, Edit, EditValue, Writes
-from pathsum.model.grouped_query import kv_head
-from pathsum.model.weights import LayerWeights, Weights
+from pathsum.model.weights import LayerWeights, Weights, kv_head
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,7 +113,7 @@ def require_tokens_out(model: "Model", what: str) -> None:
 
 
 def token_batches(
-    model: "Model", given: TextOrTokens, first: int = 0, *, targets_given: bool = False
+    model: "Model", given: Any, first: int = 0, *, targets_given: bool = False
 ) -> TokenBatches:
     """Texts or token ids as batches of one length each, on the model's device, to predict on.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source, find_head
 from pathsum.base.errors import InputError, PathError
-from pathsum.base.site import Side, Site, SiteName, Writer
+from pathsum.base.site import Side, Site, Writer
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathsum.model.trace import Trace
 
 
-def find_site(model: "Model", name: SiteName) -> Site:
+def find_site(model: "Model", name: Any) -> Site:
     """The node or edge that a name means in a model; raises an error if the model has none."""
     site = Site.parse(name)
     if site.value is not None or (site.writer is None and site.reader is not None):
@@ -45,7 +45,7 @@ def site_value(run: "Trace", site: Site) -> Tensor:
     return run.written(site.writer)
 
 
-def find_hook(model: "Model", name: SiteName, function: Any) -> Edit:
+def find_hook(model: "Model", name: Any, function: Any) -> Edit:
     """The edit that passes a named value through a function; an error if there is no such value."""
     site, config = Site.parse(name), model.config
     head, writer = site.head, site.writer

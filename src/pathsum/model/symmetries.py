@@ -16,10 +16,9 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.model.config import Config
 from pathsum.model.folding import fold
-from pathsum.model.grouped_query import for_query_heads
 from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore
-from pathsum.model.weights import Weights
+from pathsum.model.weights import Weights, for_query_heads
 
 _WRITES = ("W_E", "W_pos", "W_O", "b_O", "W_out", "b_out", "b_experts")
 _READS = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_router", "W_U")

@@ -38,9 +38,15 @@ from pathsum.base.shapes import (
     Tokens,
 )
 from pathsum.model.config import Config
-from pathsum.model.grouped_query import for_query_heads, kv_head
 from pathsum.model.rotary import rotate
-from pathsum.model.weights import LayerWeights, Weights, layer_of_one_head, one_head
+from pathsum.model.weights import (
+    LayerWeights,
+    Weights,
+    for_query_heads,
+    kv_head,
+    layer_of_one_head,
+    one_head,
+)
 
 # Patterns of more entries than this are made for one head at a time where no kernel fuses them.
 ONE_HEAD_AT_A_TIME = 1 << 20

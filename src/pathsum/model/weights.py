@@ -6,10 +6,10 @@ Sources make one, analyses consume one.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import is_finite
@@ -17,13 +17,25 @@ from pathsum.base import HeadId
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import WeightsError, near_misses
 from pathsum.model.config import Config
-from pathsum.model.grouped_query import kv_head
-from pathsum.model.layers import Layers
-from pathsum.model.store import Store
+from pathsum.model.store import Layers, Store
 
 if TYPE_CHECKING:
     from pathsum.base.site import Site
     from pathsum.model.edit import Edit
+
+
+Number = TypeVar("Number", int, Int[Tensor, " n"])
+
+
+def kv_head(config: Config, head: Number) -> Number:
+    """The key/value head of a query head, both counted within their layer."""
+    return head // config.heads_per_kv
+
+
+def for_query_heads(shared: Tensor, n_heads: int, dim: int = -3) -> Tensor:
+    """One entry along `dim` per query head, from one per key/value head."""
+    copies = n_heads // shared.shape[dim]
+    return shared if copies == 1 else shared.repeat_interleave(copies, dim=dim)
 
 
 @dataclass(frozen=True, eq=False)

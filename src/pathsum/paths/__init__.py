@@ -14,8 +14,7 @@ In reading order:
     explanation    PathExplanation: one prediction as a sum over paths, and where paths came from
     logit_effects  direct attribution and logit effects of the next token at every position
     graph          Graph: nodes and edges with their scores, of one prompt or of many
-    graph_views    a graph as a tree, as circuit-tracer's JSON, and the difference of two
-    sentence       the sentence that explains a prediction; its templates
+    graph_views    a graph as a sentence, a tree, circuit-tracer's JSON, and the difference of two
     edges          names and orders of edges; runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)
     attention      why a head attended where it did: scores, their contributions and writers

@@ -23,7 +23,7 @@ from pathsum.base import (
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
-from pathsum.base.head_id import is_pair
+from pathsum.base.path import is_pair
 from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edit import Edit

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pathsum.base import Part
-from pathsum.base.batching import batch_size
+from pathsum.base.options import batch_size
 from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads

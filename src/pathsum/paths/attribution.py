@@ -27,7 +27,7 @@ from pathsum.base import (
     text_column,
     token_column,
 )
-from pathsum.base.batching import batched
+from pathsum.base.options import batched
 from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.paths.breakdown import Breakdown, Grid, Name

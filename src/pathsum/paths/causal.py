@@ -32,9 +32,9 @@ from pathsum.base import (
     token_column,
 )
 from pathsum.base.arguments import checked
-from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.base.options import batched
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edit import Edit, Writes

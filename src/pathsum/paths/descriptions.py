@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import eig, pinv, qr
 from pathsum.base import LOGITS, Part, PartName, Site, Source, parse_option
-from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.options import batch_size
 from pathsum.base.shapes import HeadPattern, Logits, Tokens
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.model import Head, HeadId, Trace, transformer

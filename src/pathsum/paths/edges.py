@@ -24,8 +24,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import HeadId, Progress, Source, silent
-from pathsum.base.batching import batched
 from pathsum.base.errors import InputError
+from pathsum.base.options import batched
 from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base.batching import batched
+from pathsum.base.options import batched
 from pathsum.base.shapes import PerHead, Stream
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads, layer_reads

@@ -41,7 +41,7 @@ from torch import Tensor
 from pathsum.base.shapes import Pattern, Scale, Stream
 from pathsum.model import HeadId, Path, Run, Source, Weights
 from pathsum.model.folding import attention_bias, fold_read, value_bias
-from pathsum.model.grouped_query import for_query_heads, kv_head
+from pathsum.model.weights import for_query_heads, kv_head
 
 Streams = Float[Tensor, "many batch pos d"]
 Values = Float[Tensor, "many batch kv pos k"]

@@ -18,9 +18,8 @@ from pathsum.base.site import LOGITS, Component, Side, Site
 from pathsum.model import Run, Trace, transformer
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
-from pathsum.model.grouped_query import kv_head
 from pathsum.model.sites import writers_below
-from pathsum.model.weights import LayerWeights
+from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.edges import (
     best_first,
     edge_between,

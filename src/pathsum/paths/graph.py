@@ -37,7 +37,6 @@ from pathsum.base.files import write_output
 from pathsum.base.sentence import Sentence, plain_text
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.paths.edges import best_first, side_of
-from pathsum.paths.sentence import write_sentence
 from pathsum.paths.target import PredictionRun
 
 if TYPE_CHECKING:
@@ -240,6 +239,8 @@ class Graph(Record, kind="circuit"):
     @computed_field
     def sentence_spans(self) -> Sentence:
         """`sentence` with its references to heads and tokens."""
+        from pathsum.paths.graph_views import write_sentence
+
         return write_sentence(self)
 
     @property

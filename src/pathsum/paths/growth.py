@@ -21,11 +21,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.base import Progress, silent
-from pathsum.base.batching import batched
+from pathsum.base.options import batched
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
-from pathsum.model.grouped_query import kv_head
+from pathsum.model.weights import kv_head
 from pathsum.paths.attention import Inputs, NodeAttention
 from pathsum.paths.edges import edge_between, node_position, side_of
 from pathsum.paths.flows import FrozenRow, direct_shares

@@ -23,7 +23,7 @@ from pathsum.base import Column, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
 from pathsum.model import HeadId, HeadName, Source, Trace, transformer
-from pathsum.model.grouped_query import for_query_heads
+from pathsum.model.weights import for_query_heads
 from pathsum.paths.breakdown import Name, find_name
 from pathsum.paths.flows import direct_shares
 from pathsum.paths.frozen import FrozenLayer, UpSweep, Values, split_at

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.base import HeadId, Part, Side, Site, SiteName, parse_choice
+from pathsum.base import HeadId, Part, Side, Site, parse_choice
 from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.base.options import parse_position
 from pathsum.base.shapes import HeadPattern
@@ -77,7 +77,7 @@ def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:
     return transformer.attend(config, alone, query[:, None], key[:, None])[:, 0]
 
 
-def patch_edits(trace: Trace, name: SiteName, value: Any) -> Iterator[Edit]:
+def patch_edits(trace: Trace, name: Any, value: Any) -> Iterator[Edit]:
     """The edits of a run that a name and what replaces it mean."""
     site = find_site(trace.model, name)
     written = find_replacement(trace, site, value)

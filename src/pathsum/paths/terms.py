@@ -27,9 +27,9 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.arguments import checked
-from pathsum.base.batching import batch_size
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
+from pathsum.base.options import batch_size
 from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.table import Cell, rows_table
 from pathsum.model import HeadId, HeadName, Model, Path, Recording

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Column, Estimate, Record, Table, interval_columns, prose_column
-from pathsum.base.batching import batch_size
 from pathsum.base.estimate import ratio
+from pathsum.base.options import batch_size
 from pathsum.base.shapes import Logits, Tokens
 from pathsum.circuits.bigram_fit import BigramCounts
 from pathsum.model import Model

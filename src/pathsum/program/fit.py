@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base.batching import batch_size
+from pathsum.base.options import batch_size
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.program.lexicon import Columns
 from pathsum.program.rule import SparseTable, Stage

@@ -5,6 +5,5 @@ text          `run`, `attention`, `scores`: a text, its predictions, patterns an
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
 head          `head`, `copying`, `token`, `trigrams`, `contexts`, `ablation`: the page of one head
 composition   `composition`, `embed_and_logit_edges`, `edge`: the composition graph, one edge
-paper         `paper`, `claim`: the paper's claims, and one of them measured
-whole_model   `atlas`, `terms`, `training`, `compare`: analyses of whole models
+whole_model   `atlas`, `terms`, `training`, `compare`, `paper`, `claim`: analyses of whole models
 """

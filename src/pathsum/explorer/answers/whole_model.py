@@ -1,6 +1,7 @@
-"""`atlas`, `terms`, `training` and `compare`: analyses of whole models."""
+"""`atlas`, `terms`, `training`, `compare`, `paper` and `claim`: analyses of whole models."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,13 +12,24 @@ from pathsum.circuits import align_heads
 from pathsum.circuits.align_heads import HeadAlignment
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import token_product
-from pathsum.explorer.params import ModelParams
+from pathsum.claims.claim import Claim, Outline, Results, Subject, measure, outline
+from pathsum.claims.paper import STATEMENTS, find_statement
+from pathsum.claims.picture import (
+    GraphPicture,
+    LossPicture,
+    OffsetsPicture,
+    PatternPicture,
+    Picture,
+)
+from pathsum.claims.verdict import OVER_SEEDS
+from pathsum.explorer.params import ModelParams, PlainParams
 from pathsum.explorer.session import Session
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
+from pathsum.sources.named import BUNDLED, bundled_names
 from pathsum.training import Dynamics, dynamics
 from pathsum.training.run_folder import RUN
 
@@ -118,3 +130,79 @@ def compare(session: Session, params: CompareParams) -> HeadAlignment:
 def _named(session: Session, params: ModelParams) -> str:
     name = session.open_model(params).name
     return name if params.step is None else f"{name} at step {params.step}"
+
+
+# URL keys of the page by the names that claims use.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimParams(ModelParams):
+    """One claim, by its id."""
+
+    claim: str
+
+
+@dataclass(frozen=True, eq=False)
+class Tour(Record, kind="page-paper"):
+    """The claims in the paper's order, before they are measured; `over_seeds` is a rule too."""
+
+    claims: tuple[Outline, ...]
+    over_seeds: str
+
+
+def tour(session: Session, params: ModelParams) -> Tour:
+    """Every claim in words, with its rule and its results over other seeds."""
+    subject = claim_subject(session, params)
+    return Tour(tuple(outline(*each, subject) for each in STATEMENTS), OVER_SEEDS)
+
+
+def claim(session: Session, params: ClaimParams) -> Claim:
+    """Measure one claim."""
+    section, one = find_statement(params.claim)
+    about = ModelParams(model=params.model, step=params.step)
+    # Cached, because a report asks again for the questions of its picture.
+    return session.result(
+        about,
+        f"claim {one.id}",
+        lambda _, report: measure(
+            *(section, one, claim_subject(session.reporting(report), about)),
+            lambda name: claim_subject(session.reporting(report), ModelParams(model=name)),
+        ),
+    )
+
+
+def claim_subject(session: Session, params: ModelParams) -> Subject:
+    """A model of the page to measure claims on, with links to its views and shared results."""
+    opened = session.open_model(params)
+    chosen: dict[str, str | int] = (
+        {} if opened.name == session.models[0].name else {"model": opened.name}
+    )
+    chosen |= {} if params.step is None else {"step": params.step}
+
+    result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
+    return Subject(
+        model=session.model(params),
+        name=opened.name,
+        examples=session.examples(params),
+        result=result,
+        step=params.step,
+        folder=BUNDLED / opened.path if opened.path in bundled_names() else Path(opened.path),
+        is_own=opened in session.models,
+        address=chosen,
+    )
+
+
+def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
+    """The questions that a picture is drawn from: names and parameters, without the model."""
+    match picture:
+        case PatternPicture(head, example):
+            text: PlainParams = {"example": example}
+            return (("run", text), ("attention", {**text, "head": head}))
+        case LossPicture(example):
+            return (("run", {"example": example}),)
+        case OffsetsPicture(head):
+            return (("head", {"head": head}),)
+        case GraphPicture():
+            return (("composition", {}),)
+        case _:
+            return ()
