@@ -3,15 +3,15 @@
 The public names, in reading order:
 
     models               Config Model Head Trace Keep Path Weights
-    where they come from load from_hf from_transformer_lens random_model from_tensors construct
+    sources              load from_hf from_transformer_lens random_model from_tensors construct
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
     heads                atlas induction in_context_learning
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
                          mean_circuit
     training             Corpus train dynamics
-    as readable rules    decompile Program
-    to see it            explore report paper
+    readable rules       decompile Program
+    pages and reports    explore report paper
     errors               PathsumError
 
     >>> import pathsum as ps
@@ -20,10 +20,10 @@ The public names, in reading order:
     >>> trace.patterns[1].shape
     torch.Size([1, 2, 5, 5])
 
-A `Trace` has the expansions of a run: `trace.paths()`, `trace.scores(head)`, `trace.patch(…)`; and
-`model.edited({"L1H0": "zero"})` is a model like any other.
-Names are imported when first used, so `import pathsum` is fast. The row convention of all matrices
-is stated once, in `pathsum.base.shapes`.
+A `Trace` expands a run into paths and attention scores: `trace.paths()`, `trace.scores(head)`,
+`trace.patch(…)`. An edited model, such as `model.edited({"L1H0": "zero"})`, supports the same
+methods as any other. Names are imported on first use, so `import pathsum` is fast. The row
+convention for all matrices is defined in `pathsum.base.shapes`.
 """
 
 import importlib
@@ -83,7 +83,7 @@ _NAMES = {
     "explorer": "report",
     "explorer.server": "explore",
 }
-"""The public names by their room."""
+"""The public names by package."""
 _HOMES = {name: f"pathsum.{room}" for room, names in _NAMES.items() for name in names.split()}
 
 __all__ = [

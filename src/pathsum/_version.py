@@ -1,3 +1,3 @@
-"""The version, in its one place: the build and the package both read it from here."""
+"""The version number, read by both the build and the package."""
 
 __version__ = "0.1.0"

@@ -22,9 +22,9 @@ _Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with what is known about its error and about chance.
+    """A value with its uncertainty and its null, where known.
 
-    Everything except `value` is None (null in JSON), never NaN, if it is not known.
+    Every field except `value` is None (null in JSON), never NaN, if it is unknown.
 
     >>> print(Estimate(0.5, stderr=0.1, low=0.3, high=0.7))
     0.5 [0.3, 0.7]
@@ -34,15 +34,15 @@ class Estimate:
 
     value: float
     stderr: float | None = None
-    """Standard error of the value; None where there is one sample only, or nothing was sampled."""
+    """Standard error of the value; None for a single sample or an exact value."""
     low: float | None = None
     """Lower end of the 95 % interval."""
     high: float | None = None
     """Upper end of the 95 % interval."""
     null: float | None = None
-    """Mean of the value under chance."""
+    """Mean of the value under the null."""
     p: float | None = None
-    """Probability, under chance, of a value at least this large."""
+    """p-value: the probability, under the null, of a value at least this large."""
     draws: int | None = None
     """The number of random draws behind `p`; None for a closed form."""
 
@@ -73,7 +73,7 @@ class Estimate:
         return self.format(".4g")
 
     def format(self, spec: str) -> str:
-        """The value, its interval and chance where they are known, each number by `spec`.
+        """The value, with its interval and null if known, each number formatted by `spec`.
 
         >>> Estimate(0.51234, null=0.021, p=0.2).format(".2f")
         '0.51 (chance 0.02, p 0.2)'
@@ -160,8 +160,9 @@ def student(degrees: int) -> float:
     )
 
 
-# Floors for a p from a distribution fitted by its moments: in sentences, and in tables and files.
-# The fit was compared with exact tails down to the second; nothing below it is reported.
+# Floors for p-values from a distribution fitted by its moments: in sentences, and in tables and
+# files. The fit was compared with exact tails down to the second floor; smaller p-values are not
+# reported.
 LEAST_IN_WORDS = 1e-3
 LEAST_FITTED = 1e-6
 
@@ -181,7 +182,7 @@ def format_p(p: float | None, draws: int | None = None) -> str:
 
 
 class BoundedP(float):
-    """A p with its resolution, `least`: at or below it, the bound is printed instead.
+    """A p-value with its resolution, `least`: at or below it, the bound is printed instead.
 
     >>> ProbabilityColumn(format=".2g").write(BoundedP.counted(1 / 201, 200))
     '< 0.005'
@@ -190,22 +191,22 @@ class BoundedP(float):
     least: float
 
     def __new__(cls, p: float, least: float) -> "BoundedP":  # noqa: PYI034 (checked at run time)
-        """A p and its bound."""
+        """A p-value and its bound."""
         made = super().__new__(cls, p)
         made.least = least
         return made
 
     @classmethod
     def counted(cls, p: float | None, draws: int | None) -> "BoundedP | float | None":
-        """A p that was counted over this many draws; unchanged if the number is not known."""
+        """A p-value counted over this many draws; unchanged if the number is unknown."""
         return p if p is None or not draws else cls(p, _counted_floor(draws))
 
 
 @dataclass(frozen=True)
 class ProbabilityColumn(Column):
-    """A column of p; a p at or below `least`, or counted as 0, is printed as that bound.
+    """A column of p-values; those at or below `least`, or counted as 0, are printed as that bound.
 
-    A `BoundedP` has a bound of its own. From 0.001 on a p has decimals, not an exponent.
+    A `BoundedP` carries its own bound. p-values from 0.001 up have decimals, not an exponent.
 
     >>> ProbabilityColumn().write(0.054), ProbabilityColumn().write(2e-5)
     ('0.054', '2.0e-05')
@@ -217,7 +218,7 @@ class ProbabilityColumn(Column):
     least: float = LEAST_FITTED
 
     def cell(self, value: Any) -> Cell:
-        """The p of an estimate, with the resolution of its draws."""
+        """The p-value of an estimate, with the resolution of its draws."""
         p, draws = super().cell(value), getattr(value, "draws", None)
         return BoundedP.counted(p, draws) if isinstance(p, float) else p
 
@@ -233,7 +234,7 @@ class ProbabilityColumn(Column):
 
 
 def counted_p(draws: int) -> ProbabilityColumn:
-    """A column of p counted over this many random draws."""
+    """A column of p-values counted over this many random draws."""
     return ProbabilityColumn(format=".2g", least=_counted_floor(draws))
 
 

@@ -1,15 +1,14 @@
-"""Alignment: which heads of two models do the same, by what they do to tokens and positions.
+"""Alignment: matching the heads of two models by their effect on tokens and positions.
 
 Two models share neither a basis of the stream nor an order of their heads, but they share tokens
-and offsets, so heads are compared there: by the cosine of their QK and of their OV as functions of
-tokens and offsets (`head_functions`). Heads are matched one to one so that the sum of (QK + OV)/2
-is largest.
+and offsets. Heads are therefore compared by the cosine of their QK and of their OV as functions of
+tokens and offsets (`head_functions`), and matched one to one to maximize the sum of (QK + OV)/2.
 
-The null rotates one head at random in its stream, keeps everything else of both models, and matches
-all heads again. If a head's directions have nothing to do with the other model, the head is one
-more draw among its own, so the share of draws in which it finds as similar a match is a p that
-accounts for the choice of the match. A match is chance if either of its two heads is, so its p is
-the larger of the two.
+The null rotates one head at random in its stream, leaves the rest of both models unchanged, and
+matches all heads again. If a head's directions are unrelated to the other model, the head is
+exchangeable with its draws, so the share of draws with an equally similar match is a p-value that
+accounts for the choice of the match. A match is spurious if either of its two heads is unrelated to
+the other model, so its p-value is the larger of the two.
 """
 
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ _Both: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class HeadMatch:
-    """Two matched heads; `null` is the mean similarity of a match by chance."""
+    """Two matched heads; `null` is the mean similarity of a match under the null."""
 
     left: HeadId
     right: HeadId
@@ -108,10 +107,10 @@ def align_heads(
     >>> f"{found.score:.3f}", [str(match.right) for match in found.matches]
     ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
 
-    Nothing here depends on a basis of either stream, on the order of heads, or on a constant added
-    to all logits. Layers above the first are compared by their direct path, which is small for a
-    head that works by composition. A small p says that two heads agree in more than the embeddings
-    and positions of their models, and their own singular values, have in common.
+    The result is independent of the basis of either stream, of the order of heads, and of a
+    constant added to all logits. Layers above the first are compared by their direct path, which is
+    small for a head that works by composition. A small p-value means that two heads agree beyond
+    the agreement of their models' embeddings and positions and of their singular values.
     """
     _check(left, right)
     frequencies = token_frequencies(left)
@@ -123,7 +122,7 @@ def align_heads(
     rotating = _Rotating(draws, seeded(seed), progress)
     by_left = rotating.matched(one, other, norms, other_norms, similarity)
     by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
-    # The share of each model's heads that are matched and so have a p.
+    # The share of each model's heads that are matched and so have a p-value.
     shares = [min(similarity.shape) / number for number in similarity.shape]
     matches: list[HeadMatch] = []
     for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
@@ -159,7 +158,7 @@ def align_heads(
 
 @dataclass(frozen=True, eq=False)
 class _Rotating:
-    """Heads rotated at random, one at a time, and what each is then matched with."""
+    """Heads rotated at random, one at a time, and the resulting matches."""
 
     draws: int
     generator: torch.Generator
@@ -175,7 +174,7 @@ class _Rotating:
     ) -> Float[Tensor, "draw head"]:
         """For each head of `one`, the similarity of its match in every draw.
 
-        NaN where it has none, because there are more heads than in the other model.
+        NaN where it has no match, because there are more heads than in the other model.
         """
         drawn = torch.cat(
             [

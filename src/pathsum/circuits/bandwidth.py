@@ -1,4 +1,4 @@
-"""Bandwidth of the residual stream: which dimensions are used by what, which are free or deleted.
+"""Bandwidth of the residual stream: which dimensions are used, by which parts, free or deleted.
 
 A head deletes if OV is negative, x OV ≈ −c x, and it attends to its own position. The null rotates
 the stream at random between read and write: then tr OV has mean 0 and variance ‖OV‖²/d.
@@ -49,11 +49,11 @@ ATTENDS_TO_ITSELF = 0.5
 
 @dataclass(frozen=True)
 class HeadDeletion:
-    """Whether a head deletes what it reads.
+    """Whether a head deletes the directions that it reads.
 
     `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
-    `z`, `p`        of tr OV against random rotations; p is the chance of one as negative, never
-                    less than 10⁻⁶
+    `z`, `p`        of tr OV against random rotations; p is the probability of a trace as negative,
+                    never less than 10⁻⁶
     `own_token`     mean score of a token with itself, less the mean with any token, in standard
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
     `own_position`  mean attention to its own position by positions and biases alone, over the first
@@ -76,9 +76,9 @@ class HeadSubspaces:
     """The dimensions that a head reads and writes, and their overlap.
 
     `reads_q`, `reads_k`, `reads_v` and `writes` are effective dimensions (participation ratios of
-    the spectra of QK and OV). `overlap` is Σ cos² of the principal angles between what OV reads and
-    what it writes, over the smaller dimension; `overlap_chance` its mean over random rotations.
-    `closest` is the smallest of those angles in degrees.
+    the spectra of QK and OV). `overlap` is Σ cos² of the principal angles between the subspaces
+    that OV reads and writes, over the smaller dimension; `overlap_chance` is its mean over random
+    rotations. `closest` is the smallest of those angles in degrees.
     """
 
     head: HeadId
@@ -110,7 +110,7 @@ class Bandwidth(Record, kind="bandwidth"):
     deleting: tuple[HeadDeletion, ...]
 
     def to_table(self) -> Table:
-        """One row per head: what it reads, writes and deletes."""
+        """One row per head: dimensions read and written, and deletion."""
         columns = (
             *(text_column("head"), Column("q", ".1f"), Column("k", ".1f"), Column("v", ".1f")),
             *(Column("w", ".1f"), Column("v·w", ".2f"), Column("null", ".2f")),
@@ -179,20 +179,19 @@ class Bandwidth(Record, kind="bandwidth"):
 def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = silent) -> Bandwidth:
     """The use of the residual stream's dimensions, from weights alone.
 
-    Spectra of W_E and W_U and their joint PCA; before each layer, how many dimensions are written
-    below and read from there on, and how many are free; the dimensions that each head reads and
-    writes; heads that delete. No number depends on the basis of the stream.
+    The result has the spectra of W_E and W_U and their joint PCA; for each layer, the number of
+    dimensions written below it, read from it on, and free; the dimensions that each head reads and
+    writes; and the heads that delete. All numbers are independent of the basis of the stream.
 
     >>> import pathsum as ps
     >>> found = ps.bandwidth(ps.construct.induction())
     >>> found.joint.both, found.joint.first_only, found.joint.second_only  # a block for each
     (0, 27, 26)
 
-    W_U is centered over the vocabulary, which changes no probability (and here takes one of its 27
-    dimensions). `center` is as in
-    `composition`. A dimension counts as used if it carries at least a tenth of an even share: a
-    threshold, so see the spectra where it matters. For the exact overlap of two parts of the model
-    use `virtual_weights`.
+    W_U is centered over the vocabulary, which leaves all probabilities unchanged (and here removes
+    one of its 27 dimensions). `center` is as in `composition`. A dimension counts as used if it
+    carries at least a tenth of an even share. Because this is a threshold, check the spectra if the
+    count matters. For the exact overlap of two parts of the model, use `virtual_weights`.
     """
     centered = is_centered(model.config, center)
     d = max(1, model.config.d_model - centered)

@@ -1,7 +1,7 @@
 """The direct path, W_E W_U: next-token predictions without any head.
 
-A model with no layers is just this table, and at best it is the bigram log-likelihood of its text,
-up to a constant per row. In a deeper model the same term complements what the heads do.
+A model with no layers consists of this table alone; the optimum is the bigram log-likelihood of the
+training text, up to a constant per row. In a deeper model, the same term complements the heads.
 """
 
 import math
@@ -45,7 +45,7 @@ from pathsum.model.transformer import soft_cap
 
 @dataclass(frozen=True, eq=False)
 class CertainRow(Record, kind="certain-row"):
-    """A token after which the direct path is certain of the next; entropy in nats."""
+    """A token after which the direct path is nearly certain; entropy in nats."""
 
     token: Annotated[Token, token_column("token")]
     entropy: Annotated[float, Column("entropy", unit="nats")]
@@ -105,9 +105,9 @@ def bigram(
 ) -> Bigram:
     """The direct path as a table of next tokens: its k most certain rows (20), its fit to text.
 
-    With a `corpus` (sequences of token ids) the result includes how well the direct path matches
-    the text's bigram table: KL and rank correlation by how common a token is, and its loss compared
-    with that of smoothed unigram and bigram counts on held-out sequences.
+    With a `corpus` (sequences of token ids), the result includes the fit of the direct path to the
+    text's bigram table: KL and rank correlation by token frequency, and its loss compared with the
+    loss of smoothed unigram and bigram counts on held-out sequences.
 
     >>> from pathsum.model import construct
     >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["a", "b"])
@@ -116,8 +116,8 @@ def bigram(
     a a 0.9
 
     Computes all vocabulary² logits once; for a single token use `continuations`. b_U is part of the
-    direct path. On a model with layers and normalization the scale of the final read is left out,
-    so the probabilities are those of this formula, not of any run.
+    direct path. On a model with layers and normalization, the scale of the final read is omitted,
+    so the probabilities follow from this formula and do not match any run.
     """
     direct = DirectPath(model)
     common = common_tokens(model)

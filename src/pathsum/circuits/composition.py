@@ -65,8 +65,8 @@ MEANING = (
 class PairScores:
     """Scores of all pairs of heads; row writes, column reads.
 
-    NaN where the reader is not in a layer above the writer, one of the two is zero, or the model
-    was edited so that the reader does not see the writer.
+    NaN where the reader is not in a layer above the writer, one of the two is zero, or an edit of
+    the model removed the edge between them.
 
       `score`   in [0, 1]; the ratio of norms in `composition`
       `excess`  score − its expectation under the null (1/√d in `composition`)
@@ -144,9 +144,10 @@ class ScoredEdge:
 class Edges(Record, kind="composition-edges"):
     """Edges that pass a threshold, best first.
 
-    `tested` counts all pairs and kinds, `found` those that pass, `expected` how many would pass if
-    the stream were rotated at random between any two heads. `unlikely` counts those tested with
-    p < 0.01, one in a hundred under the null. `edges` holds the best k of those found.
+    `tested` is the number of all pairs and kinds, `found` the number that pass, and `expected` the
+    number expected to pass if the stream were rotated at random between any two heads. `unlikely`
+    is the number of tested edges with p < 0.01, one in a hundred under the null. `edges` holds the
+    best k edges that pass.
     """
 
     model: str
@@ -242,9 +243,9 @@ class AllPairs(Record):
 class Composition(AllPairs, kind="composition"):
     """Q-, K- and V-composition between all heads; see `composition`.
 
-    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, one
-    less where writes are centered. `offset` is the one chosen on a rotary model, None where scores
-    are averaged over offsets or do not depend on them.
+    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, or
+    d_model − 1 if writes are centered. `offset` is the rotary offset that was chosen, or None if
+    scores are averaged over offsets or do not depend on them.
     """
 
     offset: int | None
@@ -323,17 +324,17 @@ def composition(
     '0.09'
 
     The null rotates the stream at random between write and read, in closed form: the expected
-    score² is 1/d whatever d_head is, `z` and `p` follow from the spectra of the two heads.
+    score² is 1/d for any d_head, and `z` and `p` follow from the spectra of the two heads.
 
     `center` projects the ones-vector out of every write and read: `"auto"` does so where the
     model's own normalization removes the mean (`norm="layer"`), because writes along it are never
-    read. On other models the ones-vector is a direction like any other. On a rotary model QK
-    depends on the offset: by default its Gram matrix is averaged over offsets 0 … n_ctx − 1;
-    `offset` selects one.
+    read. On other models, the ones-vector is a direction like any other. On a rotary model, QK
+    depends on the offset. By default, its Gram matrix is averaged over offsets 0 … n_ctx − 1;
+    `offset` selects a single offset.
 
-    Not a proof that a pair of heads works together: a norm ignores sign, data and normalization
-    scales, and a direction that many heads share inflates it. Patch the edge to see whether the
-    model uses it.
+    A high score does not prove that two heads work together: a norm ignores sign, data and
+    normalization scales, and is inflated by directions that many heads share. Patch the edge to
+    test whether the model uses it.
     """
     if model.weights.device.type == "mps":
         model = model.to(device="cpu")  # MPS has no float64, which the nulls need

@@ -1,13 +1,13 @@
-"""Copying: does attending to a token raise that same token? Eigenvalues, and the diagonal itself.
+"""Copying: does attending to a token raise its own logit? Eigenvalues and the diagonal of OV.
 
 The paper's summary of a head's full OV circuit is
 
     copying = Σλ / Σ|λ|      in [−1, 1], λ its eigenvalues
 
 It is a summary, not a proof: [[−1, 2], [−4, 5]] has eigenvalues 1 and 3, so its ratio is 1, but a
-diagonal entry is negative. So the diagonal itself is reported too, and how often a token's own
-logit is the one raised most. Chance gives large ratios where embeddings share directions and where
-a head has few, so each head is compared with heads that have its singular values, rotated at random
+diagonal entry is negative. So the diagonal is also reported, and how often a token's own logit is
+raised most. Large ratios occur under the null if embeddings share directions or the head has low
+rank, so each head is compared with heads that have the same singular values, rotated at random
 between *this* model's embeddings.
 """
 
@@ -61,11 +61,12 @@ WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
 class HeadCopying(Record, kind="head-copying"):
     """The copying scores of one head or virtual head.
 
-    `ratio` is Σλ/Σ|λ|, `null` and `null_sd` its mean (0 by symmetry) and standard deviation over
-    heads with the same singular values, rotated at random, `z` the ratio over `null_sd`, and `p`
-    the share of them that copy at least as much (`algebra.rotations.sequential_p`), the same number
-    as in the atlas. A small p rejects the null that the head's directions are unrelated to the
-    embeddings. A head that writes nothing to the logits has NaN for ratio, z and p, and a note.
+    `ratio` is Σλ/Σ|λ|. `null` and `null_sd` are its mean (0 by symmetry) and standard deviation
+    over randomly rotated heads with the same singular values. `z` is the ratio over `null_sd`, and
+    `p` is the share of random heads that copy at least as much
+    (`algebra.rotations.sequential_p`), the same p-value as in the atlas. A small p-value rejects
+    the null that the head's directions are unrelated to the embeddings. For a head with no effect
+    on the logits, ratio, z and p are NaN, and a note explains why.
 
     `positive_diagonal` is the share of tokens whose own logit rises above the mean of all logits;
     `top_1` and `top_5` are the shares of tokens whose own logit rises, and rises most or is among
@@ -87,7 +88,7 @@ class HeadCopying(Record, kind="head-copying"):
 
 @dataclass(frozen=True, eq=False)
 class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
-    """Copying of several heads; `copying["L1H4"]` is that of one."""
+    """The copying scores of several heads, indexed by head: `copying["L1H4"]`."""
 
     heads: tuple[HeadCopying, ...]
     draws: int
@@ -130,7 +131,7 @@ def copying(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Copying:
-    """Copying scores of heads or virtual heads; of all heads if none are named.
+    """Copying scores of heads or virtual heads, by default of all heads.
 
     The eigenvalue ratio with its null, the share of positive diagonal entries, and the share of
     tokens whose own logit is the one raised most (or among the five most). The last two stream over
@@ -204,7 +205,7 @@ class CopyingNull:
         return Copying(tuple(found), self.draws, joined((note, logit_cap_note(model.config))))
 
     def layer(self, layer: int) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
-        """The ratio and p of every head of a layer; NaN for heads that write nothing."""
+        """The ratio and p-value of every head of a layer; NaN for heads with zero output."""
         paths = [Path("embed", [(layer, head)]) for head in range(self._model.config.n_heads)]
         values = layer_eigenvalues(self._model.weights, layer, self.product(paths[0]))
         ratios = spectrum.positivity(values).cpu()
@@ -220,7 +221,8 @@ class CopyingNull:
     def spectra(self, paths: Sequence[Path]) -> Complex[Tensor, "path half k"]:
         """Eigenvalues of full OV of random heads in place of circuits of one order and depth.
 
-        Of half of the draws: the other half are their negatives. The common scale is arbitrary.
+        Returns half of the draws; the other half are their negatives. The common scale is
+        arbitrary.
         """
         return spectra_between(self.cores(paths[0]), self._values(paths))
 

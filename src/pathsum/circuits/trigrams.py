@@ -2,19 +2,19 @@
 
 On text they are ranked by the loss that they save there (`trigram_text`), and those that differ
 only in space or case share a row. From weights alone the strongest are found exactly. A head scores
-f₁(destination, source) · f₂(source, out): QK decides which destinations attend to a source, OV what
-the source raises. The score is the product:
+f₁(destination, source) · f₂(source, out): QK determines which destinations attend to a source, and
+OV determines which logits the source raises. The score is the product:
 
     score = attention · effect · p(source)^0.1
 
     attention   full QK, row centered: how much more this destination attends to this source than
                 to the average one (softmax is taken for each destination)
     effect      full OV, W_U centered: how far the source lifts `out` above the mean logit
-    p(source)   how common the source is in training text; 1 for all where that is unknown
+    p(source)   frequency of the source in training text; 1 for all tokens if unknown
 
-and only triples with attention > 0 and effect > 0 count. OV does not see the destination, so a list
-of triples would repeat each (source, out) with every destination that attends: they are
-de-duplicated on (source, out), and the destination listed is the one that attends most.
+and only triples with attention > 0 and effect > 0 count. OV does not depend on the destination, so
+a list of triples would repeat each (source, out) for every destination that attends to the source.
+Triples are therefore de-duplicated on (source, out), keeping the destination that attends most.
 """
 
 from collections.abc import Iterator, Sequence
@@ -116,7 +116,7 @@ class Rank(StrEnum):
 
 @dataclass(frozen=True)
 class TriplePlace:
-    """A place in the text: the tokens up to the predicted one, and two positions among them."""
+    """An occurrence in the text: the tokens up to the predicted one, and two positions in them."""
 
     ids: tuple[int, ...]
     source: int
@@ -187,7 +187,7 @@ class SkipTrigram(Record, kind="skip-trigram"):
 class SkipTrigrams(Record, kind="skip-trigrams"):
     """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`.
 
-    In a ranking on text, `classes` are the shares of each pattern in what all skip-trigrams gain
+    In a ranking on text, `classes` is the share of each pattern in the total gain of skip-trigrams
     where they are right.
     """
 
@@ -209,7 +209,7 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
 
     @property
     def table_note(self) -> str:
-        """The definition of the score, what the bugs cost, and notes."""
+        """The definition of the score, the cost of the bugs, and notes."""
         if self.rank is Rank.TEXT:
             legend = (
                 "score: rise of the loss without it, in nats per prediction, over right and wrong "
@@ -271,11 +271,11 @@ def skip_trigrams(
     With a `corpus` each triple carries its evidence in text, bugs are separated from correct
     triples by their lift, and their cost in loss is measured. One in five of its sequences is held
     out. Ranked by weights, the evidence is from the held-out part. Ranked on text, that part is
-    used for the ranking, and the evidence is from sequences that the ranking did not read, because
-    triples chosen for what they do in a text have a lift there by selection.
+    used for the ranking, and the evidence is from other sequences, because triples selected for
+    their effect on a text have a lift there by selection.
 
-    On a rotary model QK is averaged over offsets, or taken at `offset`, which applies to weights
-    only: on text the attention is that of the run.
+    On a rotary model, QK is averaged over offsets or taken at `offset`. This applies only to the
+    ranking by weights; on text, the attention of the run is used.
 
     On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
     a one-layer model is more than a table of skip-trigrams.
@@ -317,7 +317,7 @@ def note_on_weights(
     offset: int | None,
     common: Bool[Tensor, " vocab"],
 ) -> str:
-    """A note on what skip-trigrams from weights leave out."""
+    """A note on the terms that skip-trigrams from weights omit."""
     deeper = model.config.norm != "none" and any(each.id.layer > 0 for each in heads)
     return joined(
         (
@@ -425,7 +425,7 @@ class _ReadText:
         held_out = model.held_out
         if held_out is None or corpus is not held_out:
             return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
-        # The model's own held-out text: training saw none of it, so all of it can be read.
+        # The model was not trained on its own held-out text, so all of that text can be used.
         read = torch.zeros(len(held_out), dtype=torch.bool)
         read[spaced(len(read), most)] = True
         unread = () if bool(read.all()) else (held_out[~read],)

@@ -1,4 +1,4 @@
-"""The paper's claims as data: each a function with its words, its rule and its picture.
+"""The paper's claims as data: each is a function with a statement, a rule and a figure.
 
 verdict     rules: from a number to a verdict; verdicts over seeds
 picture     pictures as plain data, which the report and the browser draw

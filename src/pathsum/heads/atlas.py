@@ -67,11 +67,11 @@ OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outp
 
 @dataclass(frozen=True, eq=False)
 class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
-    """Every head of a model; `atlas["L1H4"]` is one of them.
+    """All heads of a model with their scores and kinds, indexed by head: `atlas["L1H4"]`.
 
-    A head has a kind where its behavior on the probe and its weights agree. It is "mixed" where the
-    probe suggests a kind that the weights do not support, and otherwise "unknown".
-    `absent` maps each score that no head has to the reason.
+    A head has a kind if its behavior on the probe and its weights agree. It is "mixed" if the
+    probe suggests a kind that the weights do not support, and "unknown" otherwise. `absent` maps
+    each score that could not be measured to the reason.
     """
 
     model: str
@@ -82,7 +82,7 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
     note: str
 
     def label_of(self, name: HeadName) -> HeadId:
-        """The head that a name means, or an error if the model has no such head."""
+        """Look up a head by name; raises an error if the model has no such head."""
         last = self.heads[-1].head
         return find_head(name, last.layer + 1, last.head + 1)
 
@@ -131,7 +131,7 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
         return PrintedAtlas(self)
 
     def to_html(self) -> str:
-        """Every head and score as a heat map: one element, nothing loaded from anywhere."""
+        """All heads and scores as a heat map: one HTML element without external resources."""
         return atlas_html(self)
 
     def _repr_html_(self) -> str:
@@ -161,19 +161,19 @@ def atlas(
     singular values and stream, but random directions. Half-precision models are computed in
     float32.
 
-    `scores` chooses some by name, such as ["copying", "copying_weights"], and saves the time of the
-    others; heads are then of kinds that those alone can show.
+    `scores` restricts the atlas to some scores, such as ["copying", "copying_weights"], to save
+    time. Heads are then assigned only the kinds that these scores can establish.
 
-    A kind needs a score of at least its threshold, over the whole context or a part of it, with
-    p ≤ `alpha`, and weights that agree. `thresholds` overrides some: {"previous_token": 0.4}.
+    A kind requires a score at or above its threshold, over the whole context or a part of it, with
+    p ≤ `alpha`, and weights that agree. `thresholds` overrides defaults: {"previous_token": 0.4}.
 
     >>> from pathsum.model import construct
     >>> found = atlas(construct.induction())
     >>> found["L0H0"].kind, found["L1H0"].kind
     ('previous token', 'induction')
 
-    An atlas does not prove a mechanism: `induction(model)` tests that of induction heads, by
-    cutting edges and by substituting ideal patterns.
+    An atlas does not prove a mechanism. `induction(model)` tests the mechanism of induction heads
+    by cutting edges and by substituting ideal patterns.
     """
     require_heads(model)
     check_draws(draws, alpha)
@@ -328,7 +328,7 @@ def _add_matching(
 def _note(
     config: Config, sequences: int, draws: int, text: str, matching: MatchingScores | None
 ) -> str:
-    """What the scores were measured on; `matching` is None if it was left out."""
+    """A description of the measured text; `matching` is None if it was skipped."""
     capped = joined((score_cap_note(config), logit_cap_note(config)))
     on_text = f" and {text}" if text else ""
     return (

@@ -100,7 +100,7 @@ def atlas_html(found: "Atlas") -> str:
     """A table whose cells are shaded by value, gray where the null explains the value.
 
     Hovering shows a cell's value, error, null and p, a heading's formula and a kind's evidence.
-    Every string is escaped and nothing is loaded from anywhere.
+    Every string is escaped, and there are no external resources.
     """
     shown = [
         info for info in found.infos if any(info.name in entry.scores for entry in found.heads)
@@ -139,7 +139,7 @@ def _cell(score: "Score | None", info: "ScoreInfo", alpha: float) -> str:
     beyond_null = score.p is not None and score.p <= alpha
     color = "224,138,30" if beyond_null else "128,128,128"
     value = format_number(score.value, ".2f")
-    # The star says the same as the color, for readers who cannot tell the colors apart.
+    # The star repeats the information of the color, for color-blind readers.
     star = "*" if score.passes(info.threshold, alpha) else ""
     return (
         f'<td title="{html.escape(f"{info.title}: {score}")}" style="text-align:right;'

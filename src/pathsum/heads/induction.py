@@ -1,6 +1,6 @@
-"""`induction`: which heads do induction, through which lower head, how, and what they contribute.
+"""`induction`: find induction heads, their previous-token partners, mechanism and contribution.
 
-The scores that find candidates are in `pattern_scores`, the tests of the mechanism in `mechanism`.
+`pattern_scores` has the scores that find candidates; `mechanism` has the tests of the mechanism.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,9 +47,9 @@ from pathsum.text.probes import RepeatedTokens, shuffled
 
 @dataclass(frozen=True, eq=False)
 class InductionHead(Record, kind="induction-head"):
-    """One induction head and the evidence for how it works.
+    """One induction head and the evidence for its mechanism.
 
-    `edges`          edges from lower heads into its query and key, and what cutting each one costs
+    `edges`          edges from lower heads into its query and key, with the cost of cutting each
     `ov_positivity`  Σλ/Σ|λ| of its full OV: the scatter's x
     `qk_positivity`  Σλ/Σ|λ| of its QK through the partner's OV: the scatter's y
     `k_share`        share of the score at the stripe, above the row's mean, from terms with a head
@@ -119,11 +119,11 @@ class InductionHead(Record, kind="induction-head"):
 
 @dataclass(frozen=True, eq=False)
 class Induction(Record, HeadMapping[InductionHead], kind="induction"):
-    """The induction heads of a model, or why it has none; `found["L1H4"]` is one of them.
+    """The induction heads of a model, indexed by head: `found["L1H4"]`.
 
-    `rejected` says, per head, why one that attends like an induction head is not one; `stripes` is
-    the induction stripe of every head. `first_copy` and `second_copy` are losses on repeated random
-    tokens.
+    If there are none, the result gives the reason. `rejected` maps each head that attends like an
+    induction head but is not one to the reason. `stripes` is the induction stripe of every head.
+    `first_copy` and `second_copy` are losses on repeated random tokens.
     """
 
     model: str
@@ -175,11 +175,12 @@ def induction(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Induction:
-    """Find induction heads on repeated random tokens, and test how they work.
+    """Find induction heads on repeated random tokens, and test their mechanism.
 
-    A head whose stripe passes against `draws` random heads is a candidate, unless it writes
-    nothing. Then each edge from a lower head into its query or key is patched, alone, from a run on
-    shuffled tokens: the edge that removes most of the stripe names the partner and the mechanism.
+    A head whose stripe is significant against `draws` random heads is a candidate, unless its
+    output is zero. Then each edge from a lower head into its query or key is patched individually
+    from a run on shuffled tokens. The edge that removes most of the stripe determines the partner
+    and the mechanism.
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())

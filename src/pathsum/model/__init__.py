@@ -6,7 +6,7 @@ store        tensors in memory or in mapped files, read by layer; `storage`: sav
 transformer  the parts of the forward pass; `rotary` positions
 edit         Edit: a site of a run and the value that replaces it
 editor       the edits of a run, applied; `node_edges`: edges at single positions
-forward      the forward pass, `run`: with edits, and with what to record (`recording`)
+forward      the forward pass, `run`, with edits and a choice of values to record (`recording`)
 trace        Trace: the record of one run
 folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path
@@ -16,7 +16,7 @@ sequences    text and token ids in any form, as checked batches
 losses       losses per token and per sequence, targets and metrics
 make         models from tensors, or random
 construct    hand-built models with known circuits
-symmetries   changes of weights that leave the function unchanged
+symmetries   weight changes that leave the function unchanged
 """
 
 from pathsum.base import HeadId, HeadName, Path, Source

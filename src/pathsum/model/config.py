@@ -44,8 +44,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "rotary_pairing": ("halves", "adjacent"),
 }
 
-# Far above any model: a larger size means a damaged or hostile file, which must be rejected before
-# lists of that length are made.
+# Far above any real model. A larger size indicates a damaged or hostile file, which must be
+# rejected before lists of that length are allocated.
 CEILINGS = {
     "n_layers": 10_000,
     "n_heads": 1 << 16,
@@ -71,26 +71,26 @@ class Config:
       `"residual"`  added to the stream once, before the first layer (GPT-2)
       `"rotary"`    queries and keys are rotated by an angle that grows with position
       `"none"`      nowhere
-    `norm` is applied before the unembedding and, by `norm_place`, before the reads of each block,
-    to what each block writes, or both. In a `"parallel"` block the MLP reads the same stream as the
-    heads; in a `"serial"` one it reads what they wrote. `qk_norm="rms"` normalizes each query and
-    each key over the head's width, `"rms_all"` over all heads of a layer, before any rotation.
-    `score_cap` and `logit_cap` bend scores and logits with a tanh.
+    `norm` is applied before the unembedding and, depending on `norm_place`, to the input of each
+    block, to its output, or to both. In a `"parallel"` block the MLP reads the same stream as the
+    heads; in a `"serial"` block it also reads their output. `qk_norm="rms"` normalizes each query
+    and key over the head's width, `"rms_all"` over all heads of a layer, before any rotation.
+    `score_cap` and `logit_cap` are tanh soft caps on scores and logits.
 
     `windows` gives each layer the number of positions that its heads attend to, its own included,
     or None for all. Rotations: plane i turns by `rotary_base^(−2i/width) / rotary_factors[i]` per
     position (no factors: all 1); layers with a window use `rotary_local_base` instead, without
-    factors, if it is set. With `sinks` each head has a logit that takes part in its softmax and
-    moves nothing, so that rows of a pattern sum to less than 1.
+    factors, if it is set. With `sinks`, each head has an extra logit in its softmax that has no
+    value vector, so the rows of its pattern sum to less than 1.
 
-    `mlp="clamped_gated"` is that of gpt-oss: with gate g and input u clamped at 7, a neuron is
+    `mlp="clamped_gated"` is the MLP of gpt-oss: with gate g and input u clamped at 7, a neuron is
     `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:
     at each position a router chooses `experts_per_token` of them and weighs their outputs by the
     softmax of their logits. `d_mlp` counts the neurons of all.
 
-    `d_vocab_out` is the number of outputs, by default as many as there are tokens. Where it
-    differs, outputs are not tokens (the answers of an algorithmic task, say), and analyses that
-    compare the two raise an error.
+    `d_vocab_out` is the number of outputs, by default the number of tokens. If it differs, outputs
+    are not tokens (for example, the answers of an algorithmic task), and analyses that compare
+    outputs with tokens raise an error.
 
     >>> Config(n_layers=2, n_heads=4, d_model=64, d_head=16, d_vocab=128, n_ctx=64).n_kv_heads
     4
@@ -132,7 +132,7 @@ class Config:
         _check_sizes(self)
         # Derived fields are filled in, so that equal models have equal configs.
         unlimited = all(limit is None or limit >= self.n_ctx for limit in self.windows)
-        # Windows also say which layers rotate by the local base.
+        # Windows also determine which layers rotate by the local base.
         forget = unlimited and self.rotary_local_base is None
         object.__setattr__(self, "windows", () if forget else self.windows)
         if self.mlp != "none" and self.d_mlp == 0:
@@ -147,7 +147,7 @@ class Config:
 
     @property
     def predicts_tokens(self) -> bool:
-        """Whether its outputs are its tokens."""
+        """Whether the outputs are the input tokens."""
         return self.d_vocab_out == self.d_vocab
 
     @property
@@ -176,7 +176,7 @@ class Config:
         return _at(self, layer) if self.rotary_local_base is not None else self
 
     def replace(self, **changes: Any) -> "Config":
-        """A config that differs in the named fields; fields derived from them are derived again."""
+        """A copy with the named fields changed; fields derived from them are recomputed."""
         values = self.to_dict()
         if self.mlp == "none" or self.d_mlp == 4 * self.d_model or changes.get("mlp") == "none":
             values["d_mlp"] = 0
@@ -196,7 +196,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
-        """The config of plain values; raises ConfigError for unknown or missing names."""
+        """Build a config from plain values; raises ConfigError for unknown or missing names."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for name in values:
             if name not in fields:

@@ -1,4 +1,4 @@
-"""Head: one attention head and its two circuits, from weights alone; and paths of several heads.
+"""Head: an attention head and its QK and OV circuits, from weights alone; paths of several heads.
 
 `Path.ov`, `Path.full_ov` and `Path.pattern` call `path_ov`, `path_full_ov` and `path_pattern`.
 """
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One head of a model; `model.head("L1H4")` or `model.head(1, 4)` gives it.
+    """One head of a model; obtained by `model.head("L1H4")` or `model.head(1, 4)`.
 
-    Reads come with the gain and centering of the normalization before them folded in, so that
-    `ov` and `qk` are what the head does to the stream itself; the scale (one number per position)
-    is not a weight and is left out.
+    The gain and centering of the preceding normalization are folded into the reads, so `ov` and
+    `qk` act on the residual stream itself. The normalization scale (one number per position) is
+    not a weight and is omitted.
     """
 
     model: "Model"
@@ -58,39 +58,39 @@ class Head:
 
     @property
     def W_Q(self) -> Float[Tensor, "d k"]:
-        """Its query read, folded."""
+        """The query weights, normalization folded in."""
         layer, at = self._layer, self.id.head
         return with_qk_gain(self._read(layer.W_Q[at]), layer.q_norm_w, at)
 
     @property
     def W_K(self) -> Float[Tensor, "d k"]:
-        """Its key read, folded (shared with its neighbors where K/V heads are grouped)."""
+        """The key weights, normalization folded in (shared within a group of K/V heads)."""
         layer = self._layer
         return with_qk_gain(self._read(layer.W_K[self.kv]), layer.k_norm_w, self.kv)
 
     @property
     def W_V(self) -> Float[Tensor, "d k"]:
-        """Its value read, folded."""
+        """The value weights, normalization folded in."""
         return self._read(self._layer.W_V[self.kv])
 
     @property
     def W_O(self) -> Float[Tensor, "k d"]:
-        """Its write."""
+        """The output weights."""
         return self._layer.W_O[self.id.head]
 
     @property
     def kv(self) -> int:
-        """The key/value head of its layer that it uses."""
+        """The index of the key/value head that this head uses."""
         return kv_head(self.model.config, self.id.head)
 
     @property
     def ov(self) -> Factored:
-        """OV = W_V W_O in the stream's basis: row side read at the source, column side written."""
+        """OV = W_V W_O in the residual basis; rows are read at the source, columns are written."""
         return Factored(self.W_V, self.W_O)
 
     @property
     def qk(self) -> Factored:
-        """QK = W_Q W_Kᵀ · score_scale: row side the destination, column side the source."""
+        """QK = W_Q W_Kᵀ · score_scale; rows are the destination side, columns the source side."""
         if self.model.config.positions == "rotary":
             raise NotExactError(
                 f"{self.label} has no single QK matrix: positions are rotary, so it depends on the "
@@ -101,7 +101,7 @@ class Head:
     def qk_at(self, offset: int) -> Factored:
         """QK for one offset, destination − source: W_Q R(offset) W_Kᵀ · score_scale.
 
-        The same at every offset on a model without rotary positions.
+        Without rotary positions, it is the same at every offset.
         """
         config = self.model.config
         if self.id in self.model.weights.edited_patterns:
@@ -117,7 +117,7 @@ class Head:
 
     @property
     def full_ov(self) -> Factored:
-        """Full OV in the token basis: row the source token, column the predicted token.
+        """Full OV in the token basis; rows are source tokens, columns predicted tokens.
 
         `W_E W_V W_O W_U` with W_U centered over the vocabulary; see `path_full_ov`.
         """
@@ -125,7 +125,7 @@ class Head:
 
     @property
     def full_qk(self) -> Factored:
-        """Full QK in the token basis: row the destination token, column the source token."""
+        """Full QK in the token basis; rows are destination tokens, columns source tokens."""
         return self._between_tokens(self.qk)
 
     def full_qk_at(self, offset: int) -> Factored:
@@ -134,7 +134,7 @@ class Head:
 
     @property
     def basis(self) -> str:
-        """A note on what the token basis leaves out; empty if nothing."""
+        """A note on the terms omitted in the token basis; empty if the basis is exact."""
         return token_basis_note(self.model.weights, self.id.layer)
 
     def _between_tokens(self, qk: Factored) -> Factored:
@@ -154,7 +154,7 @@ class Head:
 
 
 def check_path(model: "Model | Weights", path: Path) -> None:
-    """Raises PathError or HeadError if no run of this model takes this path."""
+    """Raise PathError or HeadError if the path does not exist in this model."""
     config, source = model.config, path.source
     for head in path.heads:
         find_head(head, config.n_layers, config.n_heads)
@@ -183,9 +183,9 @@ def path_ov(model: "Model", path: Path) -> Factored:
 
 
 def carries_text(model: "Model", steps: Sequence[HeadId | Source]) -> bool:
-    """Whether what one step writes reaches the next one's values (or the logits) at every step.
+    """Whether each head's output reaches the values of the next head (or the logits).
 
-    An edited edge carries the same for every text, so a path along it carries nothing.
+    An edited edge carries the same vector for every text, so a path along it is zero.
     """
     edges = model.weights.edited_edges
     return not any(
@@ -201,8 +201,8 @@ def _zeros_like(product: Factored) -> Factored:
 def path_full_ov(model: "Model", path: Path) -> Factored:
     """From tokens (`embed`) or positions (`pos`) through a path's heads to predicted tokens.
 
-    W_U is centered over the vocabulary, so an entry is how far the logit rises above the mean of
-    all logits: adding a constant to all logits changes no prediction.
+    W_U is centered over the vocabulary, so entries are logits relative to the mean logit. Adding a
+    constant to all logits does not change the prediction.
     """
     check_path(model, path)
     if path.source.kind not in ("embed", "pos"):
@@ -227,7 +227,7 @@ def path_pattern(trace: "Trace", path: Path) -> HeadPattern:
     """diag(s_final)·A[top]·diag(s)·…·A[bottom]·diag(s): a path's pattern on a run.
 
     On a model without normalization the rows sum to 1. `pattern @ rows of the source @ ov @ W_U`
-    is the path's part of the logits.
+    is the path's contribution to the logits.
     """
     check_path(trace.model, path)
     if path.source.kind == "unembed_bias":

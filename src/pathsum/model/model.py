@@ -1,4 +1,4 @@
-"""Model: config, weights, tokenizer and token counts; called on token ids it gives logits."""
+"""Model: config, weights, tokenizer and token counts. Calling it on token ids returns logits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,11 +44,11 @@ from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The object studied. Called on token ids it gives logits.
+    """A transformer with its tokenizer. Calling it on text or token ids returns logits.
 
-    `tokenizer`, `token_counts` (how often training saw each token) and `held_out` (sequences of
-    text that training did not see) are None where unknown; `transformations` lists what was done
-    to the weights since they were trained.
+    `tokenizer`, `token_counts` (the count of each token in the training data) and `held_out`
+    (sequences excluded from training) are None if unknown. `transformations` lists the changes
+    made to the weights after training.
     """
 
     weights: Weights
@@ -75,16 +75,16 @@ class Model:
 
     @property
     def config(self) -> Config:
-        """Its shape."""
+        """The sizes and architecture of the model."""
         return self.weights.config
 
     @torch.no_grad()
     def __call__(
         self, text: OneSequence | Sequence[OneSequence]
     ) -> Float[Tensor, "*batch pos vocab"]:
-        """Logits at every position, [batch, pos, vocab] or, for one sequence, [pos, vocab].
+        """Return the logits at every position: [batch, pos, vocab], or [pos, vocab] for a sequence.
 
-        Text gets the start token, if the config names one; ids stay as given.
+        The start token, if the config has one, is prepended to text but not to token ids.
         """
         ids = check_tokens(self.config, text) if isinstance(text, Tensor) else self.tokens(text)
         logits = run_logits(self.weights, ids.to(self.weights.device))
@@ -94,9 +94,9 @@ class Model:
     def generate(
         self, text: OneSequence, n: int = 20, *, temperature: float = 0.0, seed: int = 0
     ) -> str:
-        """The text with `n` more tokens: the most likely ones or, at a temperature, drawn ones.
+        """Continue a text by `n` tokens: greedily or, given a temperature, by sampling.
 
-        Where text and tokens exceed the context, the model reads the start token and the last
+        If text and new tokens exceed the context, the model reads the start token and the last
         tokens that fit.
 
         >>> from pathsum.model import construct
@@ -164,17 +164,18 @@ class Model:
         keep: Keep | None = None,
         progress: Progress = silent,
     ) -> Trace:
-        """Run and record. Text gets the start token, if the config names one; ids stay as given.
+        """Run the model and record the activations.
 
-        A list of texts, or of lists of ids, is a batch; where their lengths differ they are padded
-        on the right, and `trace.lengths` has the length of each.
+        The start token, if the config has one, is prepended to text but not to token ids. A list
+        of texts, or of lists of ids, is a batch. Sequences of different lengths are padded on the
+        right, and `trace.lengths` holds the length of each.
 
-        `hooks` maps names of values (`"L1H4.pattern"`, `"L0H3.z"`, `"residual1"`; see `Site`) to
-        functions: each is called with its value during the run, and
-        what it returns, unless None, takes its place. With `requires_grad` the recorded streams,
-        patterns, z, MLP outputs and logits are in one graph, for `torch.autograd.grad`.
+        `hooks` maps activation names (`"L1H4.pattern"`, `"L0H3.z"`, `"residual1"`; see `Site`) to
+        functions. Each function is called with its activation during the run; its return value,
+        unless None, replaces the activation. With `requires_grad`, the recorded streams, patterns,
+        z, MLP outputs and logits belong to one autograd graph, for `torch.autograd.grad`.
 
-        `keep` names what is kept of a run too long to keep everything, for example
+        `keep` selects the activations to record if the full record would be too large, for example
         `ps.Keep(patterns=["L18H6"], logits=[-1])`; see `Keep`. `progress` is called before each
         layer.
         """
@@ -191,7 +192,7 @@ class Model:
         )
 
     def tokens(self, text: OneSequence | Sequence[OneSequence]) -> Int[Tensor, "batch pos"]:
-        """Token ids, [batch, pos], checked; text gets the start token, ids stay as given."""
+        """Checked token ids, [batch, pos]; the start token is prepended to text, not to ids."""
         tokens, lengths = padded(self, text)
         if bool((lengths != tokens.shape[1]).any()):
             raise TokenError(
@@ -201,7 +202,7 @@ class Model:
         return tokens
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, with the start token before them, if the config names one."""
+        """The token ids of a text, after the start token if the config has one."""
         if self.tokenizer is None:
             raise TokenError(
                 f"the model {self.name!r} has no tokenizer, so it cannot read text; "
@@ -221,7 +222,7 @@ class Model:
         return self.token_text(output) if self.config.predicts_tokens else f"<{output}>"
 
     def output_id(self, output: str | int) -> int:
-        """The number of an output, given as its token's text, or as a number."""
+        """The index of an output, given as the text of its token or as an index."""
         if self.config.predicts_tokens:
             return self.token_id(output)
         outputs = self.config.d_vocab_out
@@ -253,7 +254,7 @@ class Model:
         return int(token)
 
     def token_pool(self, minimum_count: int = MINIMUM_COUNT) -> TokenPool:
-        """The tokens that may be drawn for probes and shown in tables."""
+        """The tokens that can be sampled for probes and listed in tables."""
         vocab = self.config.d_vocab
         start = self.config.start_token
         excluded: set[int] = set() if start is None else {start}
@@ -263,7 +264,7 @@ class Model:
         return TokenPool(vocab, self.token_counts, tuple(sorted(excluded)), minimum_count)
 
     def head(self, layer: HeadName | int, head: int | None = None) -> Head:
-        """One head, named by label, by pair, or by two numbers."""
+        """One head, by its label, by a pair (layer, head), or by two numbers."""
         if isinstance(layer, int):
             if head is None:
                 raise ArgumentError("head() takes a label, a pair, or a layer and a head number")
@@ -286,24 +287,24 @@ class Model:
         return self.weights.edits
 
     def edited(self, edits: Mapping[Any, Any], reference: TextOrTokens | None = None) -> "Model":
-        """This model with heads, MLPs, edges or patterns exchanged: a model like any other.
+        """Return a model in which heads, MLPs, edges or patterns are permanently replaced.
 
             model.edited({"L1H0": "zero", ("L0H3", "L1H0", "k"): "mean"})
             model.edited({"L1H0.pattern": "L1H3"})
 
         A node (`"L1H0"`, `"mlp0"`, `"embed"`) or an edge (`("L0H3", "L1H0", "k")`, or
         `"L0H3→L1H0.k"`) is replaced by `"zero"`, by its `"mean"` over a reference text, or by a
-        vector: a head's z [d_head], else what is written [d_model]. A pattern is replaced by that
-        of another head, or by a matrix [n_ctx, n_ctx]. Without `reference`, means are taken over
-        the model's held-out text or, if it has none, over tokens drawn at random.
+        vector: z [d_head] for a head, the output [d_model] otherwise. A pattern is replaced by the
+        pattern of another head, or by a matrix [n_ctx, n_ctx]. Without `reference`, means are taken
+        over the model's held-out text if available, and over random tokens otherwise.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction().edited({"L1H0": "zero"})
         >>> float(model.head("L1H0").ov.norm()), [str(edit) for edit in model.edits]
         (0.0, ['L1H0 = zero'])
 
-        Nodes are edited in the weights. Edges and patterns are edited in every run; analyses of
-        weights take a path along an edited edge as zero, or raise NotExactError.
+        Nodes are edited in the weights. Edges and patterns are edited in every run; weight-based
+        analyses treat a path along an edited edge as zero, or raise NotExactError.
         """
         return edit_model(self, edits, reference)
 
@@ -324,8 +325,8 @@ class Model:
     def save(self, folder: str | FilePath) -> None:
         """Write config.json, model.safetensors and, if there is one, tokenizer.json.
 
-        Files are written to temporary names and renamed when all are complete, so a save that
-        fails leaves the old files in place.
+        Files are written under temporary names and renamed once all are complete, so a failed save
+        leaves the old files intact.
         """
         write_model(FilePath(folder), self)
 
@@ -350,7 +351,7 @@ def _is_one_sequence(text: Any) -> bool:
 
 
 def _available(device: torch.device | str) -> torch.device:
-    """A device that this machine has; raises an error at once if it does not."""
+    """Parse a device; raises an error immediately if this machine does not have it."""
     try:
         place = torch.device(device)
     except RuntimeError as error:

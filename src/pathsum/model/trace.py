@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from pathsum.paths.graph import Graph
     from pathsum.paths.target import PositionName, TokenName, Versus
 
-# Logits held at once where they are computed some positions at a time: 16 MB in float32.
+# Chunk size for logits computed a few positions at a time: 16 MB in float32.
 LOGITS_AT_ONCE = 4_000_000
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Trace(Run):
-    """The record of one run; `model.trace(text)` makes one.
+    """The record of one run, returned by `model.trace(text)`.
 
-    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
-    reads. Reads, z and what a head wrote follow from these and are computed on demand.
+    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` is the input of the
+    unembedding. Reads, z and head outputs are computed from these on demand.
 
-    In a run with `edits`, methods whose result they invalidate raise NotExactError. Its `scales`
-    are those of the unedited reads; the scale of a read that a message changes is not recorded.
+    If the run has `edits`, methods whose results would be invalid raise NotExactError. `scales`
+    holds the normalization scales of unedited reads; the scale of an edited read is not recorded.
 
-    Sequences of different length are padded on the right; `lengths` says how many tokens each has.
+    Sequences of different lengths are padded on the right; `lengths` holds their token counts.
     """
 
     model: "Model"
@@ -51,8 +51,8 @@ class Trace(Run):
     def logits(self) -> Logits:
         """The logits at every position, [batch, pos, vocab].
 
-        Computed at each call if the run did not record them: `logits_at` and `logits_in_parts` are
-        cheaper.
+        If the run did not record them, every call computes them again; `logits_at` and
+        `logits_in_parts` are cheaper.
         """
         if self.recorded_logits is None:
             return self._capped(self._unembedded(self.unembedding_input))
@@ -65,7 +65,7 @@ class Trace(Run):
         return self.recorded_logits
 
     def logits_at(self, position: int | Int[Tensor, " batch"]) -> Float[Tensor, "batch vocab"]:
-        """The logits at one position, negative from the end, or at one position per sequence."""
+        """The logits at one position (negative: from the end) or at one position per sequence."""
         if self.recorded_logits is None:
             return self._capped(self.uncapped_logits_at(position))
         if isinstance(position, Tensor):
@@ -75,7 +75,7 @@ class Trace(Run):
         return self.recorded_logits[:, row]
 
     def logits_in_parts(self) -> Iterator[tuple[slice, Float[Tensor, "batch part vocab"]]]:
-        """Some positions at a time and their logits, so that not all need be held at once."""
+        """Iterate over chunks of positions with their logits, in bounded memory."""
         length, recorded = self.tokens.shape[1], self.recorded_logits
         whole = self.unembedding_input if recorded is None else self.logits
         step = max(1, LOGITS_AT_ONCE // (whole.shape[0] * self.weights.config.d_vocab_out or 1))
@@ -87,8 +87,8 @@ class Trace(Run):
     def prefix(self, sequence: int, length: int) -> "Trace":
         """The unedited run of one sequence's first tokens.
 
-        Attention looks back only, so it is a part of this one. Where edits or `keep` make it
-        another, the model runs again.
+        Attention is causal, so the run is sliced from this one. The model runs again only if edits
+        or `keep` make that impossible.
         """
         rows = slice(sequence, sequence + 1)
         tokens = self.tokens[rows, :length]
@@ -128,7 +128,7 @@ class Trace(Run):
 
     @property
     def uncapped_logits(self) -> Logits:
-        """The logits before the model's soft cap, which are sums over paths; else the logits."""
+        """The logits before any soft cap; these are exact sums over paths."""
         if self.weights.config.logit_cap is None:
             return self.logits
         return self._unembedded(self.unembedding_input)
@@ -143,7 +143,7 @@ class Trace(Run):
 
     @property
     def unembedding_input(self) -> Stream:
-        """The stream that the unembedding read: the last one, unless edits changed this read."""
+        """The input of the unembedding: the last stream, unless edits changed this read."""
         return self.streams[-1] if self.logits_read is None else self.logits_read
 
     def _rows(
@@ -162,11 +162,11 @@ class Trace(Run):
         return transformer.soft_cap(logits, self.weights.config.logit_cap)
 
     def __getitem__(self, name: "SiteName") -> Float[Tensor, "..."]:
-        """A value of the run by name: the value that a hook of that name would edit.
+        """An activation of the run by name, the same names that `hooks` use.
 
             trace["L1H4.pattern"]    [batch, dest, src]
             trace["L1H4.z"]          [batch, pos, d_head]
-            trace["L1H4.k"]          the stream that it reads, [batch, pos, d_model]
+            trace["L1H4.k"]          the input of its keys, [batch, pos, d_model]
             trace["residual1"]       the stream before layer 1
             trace["L1H4"], trace["mlp0"], trace["embed"]    outputs, [batch, pos, d_model]
             trace["logits"]          [batch, pos, vocab]
@@ -272,7 +272,7 @@ class Trace(Run):
         progress: Progress = silent,
         max_nodes: int = 1000,
     ) -> "Graph":
-        """Why a token was predicted: the circuit through values, queries and keys."""
+        """The circuit behind a prediction: V, Q and K edges down to the tokens."""
         from pathsum.paths.circuit import find_circuit
 
         return find_circuit(
@@ -297,7 +297,7 @@ class Trace(Run):
 
     @property
     def every_edit(self) -> tuple[Edit, ...]:
-        """The edits of the model that runs make, and then those of this run."""
+        """The model's own edits, followed by the edits of this run."""
         return (*(edit for edit in self.weights.edits if edit.value is not None), *self.edits)
 
     def _check_linear(self) -> None:
@@ -373,9 +373,9 @@ def trace_run(
     record: Recording | str = Recording.ALL,
     progress: Progress = silent,
 ) -> Trace:
-    """Run a model, with edits if there are any, and record everything, or what `keep` lists.
+    """Run a model, with any edits, and record all activations or those selected by `keep`.
 
-    `lengths` are those of padded sequences; by default all are as long as `tokens`.
+    `lengths` holds the unpadded lengths; by default, every sequence has the length of `tokens`.
     """
     kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
     found = run(

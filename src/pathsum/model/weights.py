@@ -1,6 +1,6 @@
 """Weights: a model's tensors, read and checked on first use.
 
-Sources make one, analyses consume one.
+Loaders in `pathsum.sources` build them; analyses read them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,10 +42,10 @@ def for_query_heads(shared: Tensor, n_heads: int, dim: int = -3) -> Tensor:
 class LayerWeights:
     """One layer's tensors, by the names of the paper, rows first (see `pathsum.base.shapes`).
 
-    `W_pos` is what this layer adds to the inputs of W_Q and W_K (positions="qk" only). Where a norm
+    `W_pos` is added to the inputs of W_Q and W_K in this layer (positions="qk" only). If a norm
     follows the heads (`Config.norm_place`), its gain `post1_w` is multiplied into `W_O` and `b_O`.
-    With experts, `b_experts` is the bias of each one's output, `b_out` one that all share. `index`
-    is the layer's number.
+    With experts, `b_experts` is the output bias of each expert, and all share `b_out`. `index` is
+    the layer's number.
     """
 
     W_Q: Float[Tensor, "head d k"]
@@ -152,14 +152,15 @@ def required_in_layer(config: Config) -> tuple[str, ...]:
 
 @checked_methods
 class Weights:
-    """A model's tensors, read layer by layer when first used, checked when first used.
+    """A model's tensors, read and checked layer by layer on first use.
 
-    Names and shapes are checked at once (they are known without reading); that every number is
-    finite is checked when a tensor is first read. Half-precision files are computed in float32.
+    Names and shapes are known without reading the tensors and are checked immediately. A tensor is
+    checked for non-finite values when it is first read. Half-precision files are computed in
+    float32.
 
-    `layers[l]` has all tensors of a layer, `attention[l]` only those of its heads: enough for what
-    needs no run, and a fraction of what is read. `edits` lists what was edited (`Model.edited`):
-    some of it in these weights, the rest in every run.
+    `layers[l]` has all tensors of a layer, `attention[l]` only the tensors of its heads, which
+    suffice for weight-based analyses and read much less data. `edits` lists the edits made by
+    `Model.edited`: some are in these weights, the others are applied in every run.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class Weights:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Flat names of what is stored, in order."""
+        """Flat names of the stored tensors, in order."""
         return tuple(name for name in self.store.shapes if not _is_extra(name))
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
@@ -247,7 +248,7 @@ class Weights:
         return name
 
     def read_if_there(self, name: str) -> Tensor | None:
-        """One tensor, or None where the model has none of that name."""
+        """One tensor, or None if the model has no tensor of that name."""
         return self.read(name) if name in self.store.shapes else None
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Weights":
@@ -258,12 +259,12 @@ class Weights:
 
     @cached_property
     def edited_edges(self) -> "frozenset[Site]":
-        """Edges that carry the same for every text, because the model was edited."""
+        """Edited edges, which carry the same vector for every text."""
         return frozenset(edit.site for edit in self.edits if edit.site.is_edge)
 
     @cached_property
     def edited_patterns(self) -> frozenset[HeadId]:
-        """Heads that attend by another pattern than their own, because the model was edited."""
+        """Heads whose pattern was replaced by an edit of the model."""
         heads = (edit.site.head for edit in self.edits if edit.site.value == "pattern")
         return frozenset(head for head in heads if head is not None)
 
@@ -334,7 +335,7 @@ def _required(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[str
 
 
 def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    # Before anything is made per layer: a config may claim any number of them.
+    # Check before allocating per layer: a config may claim any number of layers.
     last = f"layers.{config.n_layers - 1}.W_Q"
     if config.n_layers > len(shapes) and last not in shapes:
         raise WeightsError(

@@ -1,4 +1,4 @@
-"""Ablation: the loss without some heads, and what replaces them (`Knockout`)."""
+"""Ablation: the loss without some heads, and the choice of replacement (`Knockout`)."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class Knockout(enum.StrEnum):
     `ZERO`      zero
     `MEAN`      its mean output over reference sequences and their positions: one vector
     `RESAMPLE`  its output on another sequence of the batch, position by position
-    `FIRST`     its output when it attends to the first token only, where heads rest
+    `FIRST`     its output when it attends only to the first token, a common resting position
     """
 
     ZERO = "zero"
@@ -58,7 +58,7 @@ class Knockout(enum.StrEnum):
 
 
 class After(enum.StrEnum):
-    """What is recomputed after the edit.
+    """Which activations are recomputed after the edit.
 
     `RECOMPUTED`       everything is recomputed: the full ablation
     `FREEZE_PATTERNS`  patterns are forced to the unedited run's and the rest is recomputed: the
@@ -80,7 +80,7 @@ class Ablation(Record, kind="ablation"):
     """The loss with and without some heads, per prediction, with 95 % intervals.
 
     `cost` is the loss without them minus the loss with them, paired by sequence. All three are in
-    `unit`: nats, or what another metric counts.
+    `unit`: nats, or the unit of a custom metric.
     """
 
     model: str
@@ -132,16 +132,16 @@ def ablate(
     predictions from `from_position` on. A position predicts the next token, or its entry of
     `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of wrong
     predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
-    `reference` is what `knockout="mean"` averages over, by default the batches themselves; `seed`
-    draws the partners of `knockout="resample"`.
+    `knockout="mean"` averages over `reference`, by default the batches themselves; `seed` selects
+    the random partners for `knockout="resample"`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
         >>> print(ablate(model, "L1H0", "a b " * 8).cost)
         1.42
 
-    Zero is not a neutral output for a head that always writes much the same: use "mean" or
-    "resample" there.
+    Zero is not a neutral replacement for a head whose output is nearly constant; use "mean" or
+    "resample" for such heads.
     """
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")

@@ -1,8 +1,8 @@
-"""Causal effects: what each edge does for a prediction, measured by patching it.
+"""Causal effects: the effect of each edge on a prediction, measured by patching the edge.
 
-The frozen attribution of `toward` shows which paths carried the logit, given where heads attended.
-A patch shows what changes without an edge, attention included. Use both: on an induction prediction
-the frozen paths credit the induction head alone, and the patch of its k-edge finds the
+The frozen attribution of `toward` shows which paths carried the logit, with attention held fixed. A
+patch also captures the effect of the edge on attention. Use both: on an induction prediction, the
+frozen paths credit the induction head alone, while patching its K edge identifies the
 previous-token head.
 """
 
@@ -46,11 +46,11 @@ from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versu
 
 @dataclass(frozen=True)
 class EdgeEffect:
-    """The drop of the number when one edge carries the other run's message.
+    """The drop in the target when one edge is patched from the other run.
 
-    `frozen` is the sum of all paths that use the edge, patterns held fixed, where that was computed
-    (`LogitAttribution.causal_effects`); an edge into a query, a key or an MLP is in no path and
-    has None.
+    `frozen` is the sum of all paths through the edge, with patterns held fixed, if it was computed
+    (`LogitAttribution.causal_effects`). It is None for edges into a query, a key or an MLP, because
+    paths do not include them.
     """
 
     edge: Site
@@ -60,10 +60,10 @@ class EdgeEffect:
 
 @dataclass(frozen=True, eq=False)
 class CausalEffects(Record, kind="causal-effects"):
-    """The effect of each edge on a number: `value` in this run, `value_other` in the other one.
+    """The effect of each edge on a target: `value` in this run, `value_other` in the other run.
 
-    An effect is value − value with that one edge taken from the other run. Effects do not add up:
-    two edges may each be enough, or only both together.
+    An effect is `value` minus the value with that edge patched from the other run. Effects do not
+    add up, because edges can be redundant or can act only in combination.
     """
 
     model: str
@@ -89,7 +89,7 @@ class CausalEffects(Record, kind="causal-effects"):
         )
 
     def ranked(self) -> list[EdgeEffect]:
-        """The largest magnitude first, of the effect or of the frozen share."""
+        """Edges by decreasing magnitude of the effect or of the frozen share."""
         return sorted(
             self.effects, key=lambda found: -max(abs(found.effect.value), abs(found.frozen or 0))
         )
@@ -139,11 +139,11 @@ def causal_effects(
 ) -> CausalEffects:
     """The effect of every edge on a logit: patch it from the other run, recompute, compare.
 
-    `position`, `token` and `versus` name the logit as in `toward` (without a token: what this run
-    predicts); `metric` is instead a function of the logits that returns one number per sequence.
-    `into` keeps only edges into some heads; by default edges into all heads, MLPs and the logits
-    are measured, whose number grows with the square of the number of heads. All edges into one read
-    run together, and the layers below it are computed once.
+    `position`, `token` and `versus` define the logit as in `toward`; the default token is this
+    run's prediction. Alternatively, `metric` is a function of the logits that returns one number
+    per sequence. `into` restricts the edges to those into some heads. By default, edges into all
+    heads, MLPs and the logits are measured; their number grows with the square of the number of
+    heads. All edges into one read run as a batch, and the layers below it are computed once.
     """
     check_runs(trace, other)
     trace, other = same_batch(trace, other)
@@ -192,7 +192,7 @@ def patched_values(
 
 
 def truncate_runs(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, Trace]:
-    """Both runs up to the last position that is measured; edited runs stay as they are."""
+    """Both runs truncated after the last measured position; edited runs are not truncated."""
     if measure.positions is None or trace.edits or other.edits:
         return trace, other
     length = int(measure.positions.max()) + 1
@@ -226,10 +226,10 @@ def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[S
 
 @dataclass(frozen=True, eq=False)
 class PatchEffect(Record, kind="patch-effect"):
-    """The effect of a patch on a number and on the prediction (of the first sequence).
+    """The effect of a patch on a target and on the prediction (of the first sequence).
 
-    `before`, `after` and `other` are the number in this run, in the patched one and in the other;
-    `other` is None where nothing is taken from another run.
+    `before`, `after` and `other` are the target in this run, in the patched run and in the other
+    run; `other` is None if there is no other run.
     """
 
     model: str
@@ -274,9 +274,9 @@ def patch_effect(
     *,
     metric: Metric | None = None,
 ) -> PatchEffect:
-    """A patch, and what it does to a logit (without a token: of what this run predicts).
+    """Apply a patch and measure its effect on a logit, by default that of this run's prediction.
 
-    `metric` is another number to measure, as in `causal_effects`.
+    `metric` replaces the logit by another measure, as in `causal_effects`.
     """
     if not edits:
         raise InputError("nothing is patched; name at least one edge or node")
@@ -300,7 +300,7 @@ def patch_effect(
 
 
 def _named(trace: Trace, name: Any, value: Any) -> str:
-    """The site, and what replaces it unless that is another run."""
+    """The site, and its replacement unless that is another run."""
     site = str(find_site(trace.model, name))
     if isinstance(value, Trace):
         return site

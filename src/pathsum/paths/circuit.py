@@ -1,4 +1,4 @@
-"""`trace.circuit(...)`: the circuit of one prediction; `mean_circuit`: that of many prompts."""
+"""`trace.circuit(...)`: the circuit of one prediction; `mean_circuit`: the mean over prompts."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -42,15 +42,15 @@ def find_circuit(
     progress: Progress = silent,
     max_nodes: int = 1000,
 ) -> Graph:
-    """Why a token was predicted, through values, queries and keys, down to the tokens.
+    """Trace a prediction back to the tokens through V, Q and K edges.
 
     The prediction is the logit of `token` (by default the model's prediction) at `position`,
-    versus the vocabulary's mean, another token, or nothing. Edges whose share is below `threshold`
-    times the prediction (or times half of what its direct shares add up to before they cancel, if
-    that is more) are summed up as left out; if more than `max_nodes` nodes remain, that floor is
-    raised until they do not, and the result reports it. A score is compared with those of the
-    alternatives, or with the score of the position `rival`. With `effects`, each edge that is kept
-    is also cut, one at a time, and everything after it recomputed: a cut edge carries zero, or its
+    relative to the mean logit, another token, or zero. Edges whose share is below a floor are
+    summed in `left_out`. The floor is `threshold` times the prediction or, if larger, times half
+    the sum of the magnitudes of its direct shares. If more than `max_nodes` nodes remain, the floor
+    is increased until they fit, and the result reports this. A score is compared with the scores of
+    the alternatives, or with the score of the position `rival`. With `effects`, each kept edge is
+    also cut, one at a time, and everything after it is recomputed; a cut edge carries zero, or its
     value in the run `other`.
 
     >>> from pathsum.model import construct
@@ -95,10 +95,11 @@ def mean_circuit(
 ) -> Graph:
     """The circuits of many prompts, averaged edge by edge over positions that correspond.
 
-    Prompts are texts, token ids or `Prompt`s, of any lengths. Positions correspond by name: "last"
-    (where the prediction is made), "first", and the names that a prompt gives; those without a name
-    by number, if all prompts have one length, and otherwise as one place "elsewhere". With
-    `effects`, edges are cut: they carry zero, or their value in the corrupted prompt.
+    Prompts are texts, token ids or `Prompt`s, of any lengths. Positions are matched by name: "last"
+    (the position of the prediction), "first", and the names given by the prompt. Unnamed positions
+    are matched by number if all prompts have the same length; otherwise they are pooled as
+    "elsewhere". With `effects`, edges are cut: they carry zero, or their value in the corrupted
+    prompt.
 
     >>> from pathsum.model import construct
     >>> texts = ["a b c d a", "f g h i f"]
@@ -106,8 +107,8 @@ def mean_circuit(
     >>> found["L1H0@last→logits@last"].prompts
     2
 
-    A mean over prompts that are solved in different ways is the circuit of none of them: see
-    `prompts` of each edge.
+    If the model solves the prompts in different ways, the mean may not be the circuit of any
+    prompt; check `prompts` of each edge.
     """
     given = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()

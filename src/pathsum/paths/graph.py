@@ -1,7 +1,7 @@
-"""Graph: edges of a run with their scores, of one prompt or averaged over many.
+"""Graph: the edges of a run with their scores, for one prompt or averaged over many.
 
-A node is a component at a position (`L0H3@4`), an edge is one node read by another
-(`L0H3@4→L1H0@9.k`). Over several prompts, positions are the names that correspond in all of them
+A node is a component at a position (`L0H3@4`). An edge is a connection through which one node reads
+another (`L0H3@4→L1H0@9.k`). Over several prompts, positions are identified by names that they share
 (`L0H3@subject→L1H0@last.k`), and every number has an interval over prompts.
 """
 
@@ -61,13 +61,13 @@ class Method(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Attended:
-    """Why a head attended where it did.
+    """The explanation of a head's attention at one position.
 
-    `source` is the position whose attention matters most, `weight` the attention it gets, and
-    `contrast` its score minus that of the alternatives: the softmax-weighted mean of the other
-    scores, or the score of `rival` where one was chosen. `effect` is the contribution of attending
-    by these scores, in logits, compared with uniform attention, which would contribute `uniform`:
-    the two add up to the node's value. `error` is the quadrature's, in logits.
+    `source` is the position whose attention matters most and `weight` is the attention it gets.
+    `contrast` is its score minus the score of the alternatives: the softmax-weighted mean of the
+    other scores, or the score of `rival` if one was chosen. `effect` is the contribution of this
+    attention, in logits, compared with uniform attention, whose contribution is `uniform`; the two
+    add up to the node's value. `error` is the quadrature error, in logits.
     """
 
     source: int
@@ -111,9 +111,9 @@ class NamedSite(Site):
 class GraphNode:
     """A node and its contribution to the prediction.
 
-    `value` is the sum of the shares of its outgoing edges, in logits, and its V edges (with those
-    left out) add up to it. Q edges and K edges are two views of `attended.effect`: each kind adds
-    up to it by itself. `note` is the reason why a head has no Q and K edges.
+    `value` is the sum of the shares of its outgoing edges, in logits. Its incoming V edges,
+    including omitted ones, add up to it. Q edges and K edges are two views of `attended.effect`:
+    each kind adds up to it separately. `note` explains why a head has no Q and K edges.
     """
 
     node: Site
@@ -128,16 +128,16 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """One node read by another, with three numbers that are never mixed.
+    """A connection through which one node reads another, with three separate scores.
 
-    `exact` is the edge's part of the read, in the read's own unit: logits for V edges, score units
-    (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction by the
-    method of its graph, in logits: for a V edge of a circuit the same number, for Q and K edges by
-    integrated gradients over the attention. `effect` is the drop of the prediction when the edge is
-    cut and everything after it recomputed; None where it was not computed.
+    `exact` is the edge's part of the read in the unit of the read: logits for V edges, score units
+    (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction, in
+    logits, by the method of the graph. In a circuit, it equals `exact` for a V edge and is computed
+    by integrated gradients over the attention for Q and K edges. `effect` is the drop in the
+    prediction when the edge is cut and everything after it is recomputed, or None if not computed.
 
-    Over several prompts these are means, a prompt that does not keep the edge counts as 0, and
-    `prompts` is the number of those that keep it. `estimates` has the intervals.
+    Over several prompts, these are means. A prompt whose circuit omits the edge counts as 0, and
+    `prompts` is the number of prompts that keep it. `estimates` has the intervals.
     """
 
     edge: Site
@@ -150,7 +150,7 @@ class GraphEdge:
 
     @property
     def kind(self) -> Side:
-        """Whether the reader reads it for queries, keys or values."""
+        """Whether the edge enters queries, keys or values."""
         return side_of(self.edge)
 
     @property
@@ -173,7 +173,7 @@ class GraphEdge:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Edges into a node that are too small to keep, summed."""
+    """The sum of the edges into a node that are below the floor."""
 
     node: Site
     kind: Side
@@ -184,17 +184,17 @@ class LeftOut:
 
 @dataclass(frozen=True, eq=False)
 class Graph(Record, kind="circuit"):
-    """Why a token was predicted: nodes (component, position), and V, Q and K edges between them.
+    """The circuit of a prediction: nodes (component, position) with V, Q and K edges between them.
 
-    The V edges into a node, with those left out, add up to the node's value; the Q edges, and
-    separately the K edges, to the effect of its attention. Edges whose share is below `floor`, in
+    The V edges into a node, including omitted ones, add up to the node's value. The Q edges add up
+    to the effect of its attention, and so do the K edges. Edges whose share is below `floor`, in
     logits, are summed in `left_out`, one entry per node and kind. The floor is `threshold` times
-    the prediction, or times half of what its direct shares add up to before they cancel, whichever
-    is larger; if that kept more than `max_nodes` nodes, it is higher and was `raised_from` that.
-    Shares are by the method `by`.
+    the prediction or, if larger, times half the sum of the magnitudes of its direct shares. If more
+    than `max_nodes` nodes would remain, the floor is increased, and `raised_from` is its original
+    value. `by` is the method that computed the shares.
 
     Over several `prompts`, numbers are means, `tokens` are the names of positions, and `circuits`
-    are the graphs of the prompts.
+    holds the graph of each prompt.
     """
 
     model: str
@@ -228,12 +228,12 @@ class Graph(Record, kind="circuit"):
 
     @property
     def prediction(self) -> PredictionRun:
-        """The run that is explained (of several prompts, the first), and which number of it."""
+        """The explained run and target; for several prompts, those of the first prompt."""
         return self._predictions[0]
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is a mean over named positions."""
+        """Whether this graph is a mean over named positions."""
         return bool(self._members)
 
     @computed_field
@@ -245,7 +245,7 @@ class Graph(Record, kind="circuit"):
 
     @property
     def sentence(self) -> str:
-        """The strongest head's part in words, from the numbers."""
+        """A sentence that describes the role of the strongest head."""
         return plain_text(self.sentence_spans)
 
     @property
@@ -302,7 +302,7 @@ class Graph(Record, kind="circuit"):
 
     @property
     def ranked(self) -> list[GraphEdge]:
-        """The edges from the logits down: of those into the circuit so far, the largest share."""
+        """Edges in greedy order from the logits down, largest share into the circuit first."""
         return rank_edges(self.top, self.edges)
 
     @property
@@ -362,18 +362,18 @@ class Graph(Record, kind="circuit"):
         return measure_faithfulness(self, self._predictions, groups, options, progress)
 
     def diff(self, other: "Graph") -> "GraphDiff":
-        """Edge by edge, this graph minus another: of other prompts, another seed or training step.
+        """Subtract another graph edge by edge: other prompts, another seed or training step.
 
-        Edges of single prompts correspond by position, so both need one length; over several
-        prompts they correspond by name. Differences of means are paired where both are of the same
-        prompts, and of independent means otherwise.
+        Edges of single prompts are matched by position, so both prompts need the same length; over
+        several prompts they are matched by name. Differences of means are paired if both graphs
+        have the same prompts, and treated as independent otherwise.
         """
         from pathsum.paths.graph_views import diff_graphs
 
         return diff_graphs(self, other)
 
     def tree(self) -> Tree:
-        """An indented tree, each head opened where it is met first."""
+        """An indented tree; each head is expanded at its first occurrence."""
         from pathsum.paths.graph_views import print_tree
 
         return print_tree(self)
@@ -439,7 +439,7 @@ Members: TypeAlias = Mapping[str, Sequence[GraphEdge]]
 
 
 def rank_edges(top: Site, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
-    """Edges from the top down: of those into nodes reached so far, the largest share first."""
+    """Edges in greedy order from the top down: the largest share into nodes reached so far."""
     by_reader: dict[Site, list[tuple[Site, float]]] = {}
     for edge in edges:
         by_reader.setdefault(edge.edge.end, []).append((edge.edge, abs(edge.share)))

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pathsum.paths.graph import Graph, GraphEdge
 
 
-# A smaller sum of left-out edges is not printed.
+# Smaller sums of omitted edges are not printed.
 _SMALLEST_REST = 5e-4
 
 
 def print_tree(graph: Graph) -> Tree:
-    """The tree; a head is opened where it is met first."""
+    """The tree; a head is expanded at its first occurrence."""
     # Text, not str: a token may contain what rich would read as markup.
     tree = Tree(Text(graph.title))
     _grow(graph, {str(node): node for node in graph.nodes}, tree, graph.top, set())
@@ -85,9 +85,9 @@ def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
             rests.setdefault(rest.node, []).append(rest)
     nodes = [*_kept_nodes(graph), *_rest_nodes(graph, rests)]
     for number, node in enumerate(nodes):
-        # The viewer takes a layer and a feature to be one thing at several tokens: it gives all of
-        # them one text, and deletes those of most tokens. So no two nodes share a number; an
-        # embedding has that of its position, as in circuit-tracer.
+        # The viewer treats nodes with the same layer and feature as one feature at several tokens:
+        # it gives them one text and deletes most of them. So every node has its own number; an
+        # embedding has the number of its position, as in circuit-tracer.
         embedding = node["feature_type"] == "embedding"
         node["feature"] = node["ctx_idx"] if embedding else len(graph.tokens) + number
     _add_influence(nodes)
@@ -151,7 +151,7 @@ def _kept_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
 def _rest_nodes(graph: Graph, rests: dict[Site, list[LeftOut]]) -> Iterator[dict[str, Any]]:
     for node, here in rests.items():
         counts = ", ".join(f"{rest.kind.value.upper()} {rest.count}" for rest in here)
-        # Its value is that of its V edge: Q and K are other views of the same number.
+        # Its value is the value of its V edge: Q and K are other views of the same number.
         value = sum(rest.share for rest in here if rest.kind is Side.V)
         layer, label = layer_of(node, graph.n_layers) - 1, f"left out ({counts})"
         name = f"left-out@{node}"
@@ -179,7 +179,7 @@ def _node(
 
 
 def _feature_type(node: Site) -> str:
-    """The viewer knows `logit` and `embedding`, and takes names with `error` as unexplained."""
+    """The viewer recognizes `logit` and `embedding`; it shows `error` nodes as unexplained."""
     if isinstance(node.writer, HeadId):
         return "attention head"
     if isinstance(node.writer, Part):

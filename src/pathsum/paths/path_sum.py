@@ -1,4 +1,4 @@
-"""PathSum: the logits of a run as an exact sum over paths, and which paths there are."""
+"""PathSum: the logits of a run as an exact sum over paths; counting and listing paths."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def expand_logits(trace: Trace) -> "PathSum":
     """The logits of a run as a sum over paths; `trace.paths()` is the shorthand.
 
-    On a model with a soft cap on its logits these are the logits before the cap, which are an exact
-    sum. A cap on scores does not matter: patterns are held fixed.
+    If the model soft-caps its logits, the sum gives the logits before the cap. A cap on scores has
+    no effect, because patterns are held fixed.
     """
     return PathSum(trace)
 
@@ -35,13 +35,13 @@ def expand_logits(trace: Trace) -> "PathSum":
 @checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class PathSum:
-    """Every path from a source through heads to the logits, patterns and scales held fixed.
+    """All paths from a source through heads to the logits, with patterns and scales held fixed.
 
-    With the run's patterns and normalization scales frozen the model is linear, and
+    With the run's patterns and normalization scales frozen, the model is linear, and
 
         logits = Σ_paths  (s_final A[h_n] s … A[h_1] s) ⊗ (source · OV[h_1] … OV[h_n] · W_U)
 
-    exactly. Paths are counted without being listed, and listed shortest first:
+    exactly. Paths can be counted without listing them; they are listed shortest first:
 
     >>> from pathsum.model import construct
     >>> paths = construct.induction().trace("a b c a").paths()
@@ -50,8 +50,8 @@ class PathSum:
     >>> paths.remainder() < 1e-4
     True
 
-    Frozen patterns show V-composition only. A head that acts by changing *where* a later head
-    attends (K- or Q-composition) gets no credit; `trace.scores` and `trace.patch` show it.
+    Frozen patterns capture V-composition only. A head that acts by changing *where* a later head
+    attends (K- or Q-composition) gets no credit; use `trace.scores` or `trace.patch` for that.
     """
 
     trace: Trace
@@ -70,7 +70,7 @@ class PathSum:
     def count(self) -> int:
         """The exact number of paths: ∏(1 + H) from the embedding, and likewise for other sources.
 
-        A source that layer l writes is read by later layers only; `bias_U` makes one path.
+        A source written by layer l is read only by later layers; `bias_U` contributes one path.
         """
         return sum(self.counts)
 
@@ -103,12 +103,12 @@ class PathSum:
         return self.unembedded(self.frozen.along(path))
 
     def unembedded(self, stream: Stream) -> Logits:
-        """The logits of a part of the final stream, without their own bias."""
+        """The logits from a part of the final stream, without the logit bias."""
         scaled = stream * self.frozen.final_scale[..., None]
         return apply_unembedding(self.trace.model.weights, scaled)
 
     def total(self) -> Logits:
-        """The sum of all contributions, by one linear sweep from the sources.
+        """The sum of all contributions, computed by one linear sweep from the sources.
 
         Computed from sources, weights, frozen patterns and scales, never from recorded streams or
         logits.
@@ -116,9 +116,10 @@ class PathSum:
         return self.unembedded(final_stream(self.frozen)) + logit_bias(self.trace.weights)
 
     def remainder(self) -> float:
-        """max|cap(total) − model's logits| / max|model's logits|: rounding, if the sum is exact.
+        """max|cap(total) − model's logits| / max|model's logits|, the reconstruction error.
 
-        Some positions at a time, so that no second copy of all logits is made.
+        It is rounding error only if the sum is exact. Computed a few positions at a time, to avoid
+        a second copy of all logits.
         """
         found = PartialRemainder(self)
         for at, logits in self.trace.logits_in_parts():
@@ -131,13 +132,13 @@ class PathSum:
         token: TokenName | None = None,
         versus: Versus = None,
     ) -> "LogitAttribution":
-        """Which paths made this prediction: exact totals by order, head, edge and source.
+        """Attribute a logit to paths: exact totals by order, head, edge and source.
 
-        `position` counts from 0, or from the end if negative; `token` is an id or a token's text,
+        `position` counts from 0, or from the end if negative. `token` is an id or the token's text,
         by default the model's prediction. `versus` is None for the raw logit, "mean" for the logit
-        minus the vocabulary's mean, or another token for a difference of logits. Each may be a
-        vector with one entry per sequence. Over several sequences every number is a mean, with a
-        standard error.
+        minus the mean logit, or another token for a logit difference. Each may be a vector with
+        one entry per sequence. Over several sequences, every number is a mean with a standard
+        error.
         """
         from pathsum.paths.attribution import explain
 
@@ -166,7 +167,7 @@ class PathSum:
 
 
 class PartialRemainder:
-    """The remainder of a `PathSum` over the positions that were added so far."""
+    """The reconstruction error of a `PathSum` over the positions added so far."""
 
     def __init__(self, paths: PathSum) -> None:
         self._weights = paths.trace.model.weights

@@ -19,13 +19,13 @@ LAST, FIRST, ELSEWHERE = "last", "first", "elsewhere"
 @checked_methods
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """A text or token ids, and which prediction of it is explained.
+    """A text or token ids, with the prediction to explain.
 
-    `names` gives names to positions: `{"subject": "Mary"}` names the tokens of that piece of the
-    text, `{"subject": 3}` and `{"subject": (3, 5)}` positions. `position` is a number or a name
-    (of several tokens, the last one); "last" and "first" are known without being given. `token`
-    and `versus` are as in `trace.circuit`, by default those of all prompts. `corrupted` is a text
-    of the same length, from which edges are taken when they are cut.
+    `names` assigns names to positions: `{"subject": "Mary"}` names the tokens of that substring;
+    `{"subject": 3}` and `{"subject": (3, 5)}` name positions directly. `position` is a number or a
+    name (the last token, if the name covers several); "last" and "first" are predefined. `token`
+    and `versus` are as in `trace.circuit` and default to the values for all prompts. `corrupted` is
+    a text of the same length that supplies the values of cut edges.
     """
 
     text: OneSequence
@@ -36,7 +36,7 @@ class Prompt:
     corrupted: OneSequence | None = None
 
     def spans(self, model: Model, length: int) -> dict[str, range]:
-        """The positions that each name means, "last" and "first" included."""
+        """The positions covered by each name, including "last" and "first"."""
         found = {name: self._span(model, name, span, length) for name, span in self.names.items()}
         return {
             **found,
@@ -108,9 +108,9 @@ def place_names(
 ) -> list[list[str]]:
     """A name for every position of every prompt, the same for positions that correspond.
 
-    A name that was given comes first, then "last" (the position of the prediction, if it has no
-    other name) and "first". Other positions are numbered if all prompts have one length; otherwise
-    they do not correspond, and are "elsewhere".
+    Given names take precedence, then "last" (the position of the prediction, if it has no other
+    name) and "first". Other positions are numbered if all prompts have the same length; otherwise
+    they do not correspond and are named "elsewhere".
     """
     numbered = len(set(zip(lengths, targets, strict=True))) == 1
     found: list[list[str]] = []

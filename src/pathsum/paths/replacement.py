@@ -1,11 +1,11 @@
 """Replacement: run the model with a description in place of a head, and compare losses.
 
-A claim such as "this is an induction head" describes how a head attends and what it moves. It is
-tested by running the model with the description instead of the head:
+A claim such as "this is an induction head" describes a head's attention pattern and its OV. To test
+it, run the model with the description instead of the head:
 
     share = (loss without the head − loss with the description) / (loss without − loss of the model)
 
-1 means that the description does everything that the head does for the loss, 0 that it does no
+1 means that the description recovers the head's entire effect on the loss; 0 means that it is no
 better than ablating the head.
 """
 
@@ -58,10 +58,10 @@ SMALLEST_COST = 1e-4
 class Replacement(Record, kind="replacement"):
     """The share of a head's ablation cost that a description recovers, with 95 % intervals.
 
-    `share` is None where the cost is too small or not clearly above zero; `why_no_share` says why.
-    `overlap` is the share of the head's attention that the description has too (None where the
-    pattern is the head's own); `kept` says what the description keeps of the OV. Losses are in
-    `unit`: nats, or what another metric counts.
+    `share` is None if the cost is too small or not clearly above zero; `why_no_share` gives the
+    reason. `overlap` is the share of the head's attention that the described pattern reproduces
+    (None if the head's own pattern is used). `kept` describes the part of the OV that is kept.
+    Losses are in `unit`: nats, or the unit of a custom metric.
     """
 
     model: str
@@ -126,7 +126,7 @@ def replace(
     """Replace a head by a description and measure the share of its ablation cost it recovers.
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
-    `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. What is not described stays the head's own.
+    `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. If one is omitted, the head's own is used.
     `knockout`, `after`, `reference` and `seed` define the ablation; `from_position`, `targets` and
     `metric` define the predictions and their score, as for `ablate`.
 
@@ -136,7 +136,8 @@ def replace(
         >>> round(found.share.value, 4)
         1.0
 
-    A share above 1: the description does better than the head. On other text it may do worse.
+    A share above 1 means that the description does better than the head on this text; on other
+    text it may do worse.
     """
     knockout = parse_option(Knockout, knockout, "knockout")
     after = parse_option(After, after, "after")

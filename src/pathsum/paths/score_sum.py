@@ -56,7 +56,7 @@ class QkRead:
         return self.finish((x * self.scale[..., None]) @ self.W)
 
     def of_positions(self) -> Vectors:
-        """The positions' part, added after normalization and so without the stream's scale."""
+        """The position part; it is added after normalization, so the stream's scale is absent."""
         assert self.positions is not None
         return self.finish(self.positions.expand(*self.scale.shape, -1))
 
@@ -184,7 +184,7 @@ class SideSum:
         return SideSum(self.read.select(rows, length), short, self.head)
 
     def writers(self) -> Iterator[tuple[Part, Vectors]]:
-        """Coarser parts that still add up: each source, and all that each lower head wrote."""
+        """Coarser parts that still add up: each source, and the output of each lower head."""
         for part in self.parts(0):
             yield part, self.vectors(part)
         for step in UpSweep(self.frozen).to(self.head.layer):
@@ -204,7 +204,7 @@ class SideSum:
         return self.read.of_stream(self.frozen.along(part.path))
 
     def split(self, streams: Streams) -> tuple[Vectors, Vectors]:
-        """The share of sources alone and of what came through heads, from `split_at`."""
+        """The shares that come directly from sources and through heads, from `split_at`."""
         free, through_heads = streams
         whole = self.read.of_stream(free)
         if self.read.positions is not None:
@@ -248,14 +248,14 @@ class SideSum:
 def expand_scores(trace: Trace, head: HeadName) -> "ScoreSum":
     """A head's scores as a sum over pairs of parts; `trace.scores("L1H3")` is the shorthand.
 
-    On a model with soft-capped scores these are the scores before the cap, which are exact sums.
+    If the model soft-caps its scores, the sum gives the scores before the cap.
     """
     return ScoreSum(trace, trace.model.head(head).id)
 
 
 @dataclass(frozen=True, eq=False)
 class ScorePair:
-    """One (query part, key part) pair and what it adds to the scores."""
+    """One (query part, key part) pair and its contribution to the scores."""
 
     query: Part
     key: Part
@@ -263,18 +263,18 @@ class ScorePair:
 
     @property
     def group(self) -> Group:
-        """Whether lower heads are in neither side, in one, or in both."""
+        """Whether lower heads occur on neither side, on one side, or on both."""
         return group_of(self.query, self.key)
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreSum:
-    """Scores before soft cap and softmax, split on both sides.
+    """Attention scores before soft cap and softmax, expanded on the query and the key side.
 
     Queries and keys are sums of parts (sources, paths through lower heads, positions, a bias), and
     a score is bilinear in them:  `score = Σ_q Σ_k q_part · k_part · score_scale`, exactly. The four
-    groups are disjoint and exhaustive, and are computed at any depth without listing paths:
+    groups are disjoint and exhaustive. They are computed at any depth without listing paths:
 
       `none`  no lower head on either side: content and positions
       `q`     a lower head on the query side only     (Q-composition)
@@ -286,8 +286,8 @@ class ScoreSum:
     >>> [round(float(score.term("embed", "embed→L0H0")[0, 4, s])) for s in range(5)]
     [0, 0, 40, 0, 0]
 
-    Every array is [batch, dest, src], 0 where a source comes after its destination. A constant
-    added to a row changes nothing after the softmax: compare terms within rows.
+    Every array is [batch, dest, src], with 0 where the source comes after the destination. The
+    softmax is invariant to a constant added to a row, so compare terms within rows.
     """
 
     trace: Trace
@@ -351,7 +351,7 @@ class ScoreSum:
         )
 
     def terms(self) -> Iterator[ScorePair]:
-        """Every term, those with the fewest heads first, computed as needed."""
+        """Iterate over all terms, fewest heads first, computed lazily."""
         layer = self.head.layer
         for order in range(2 * layer + 1):
             for in_query in range(max(0, order - layer), min(order, layer) + 1):
@@ -367,7 +367,7 @@ class ScoreSum:
 
     @cached_property
     def model_scores(self) -> HeadPattern:
-        """The model's own scores, 0 where a source comes after its destination."""
+        """The model's own scores, with 0 where the source comes after the destination."""
         return self.trace.head_scores(self.head).tril()
 
     def attention(self) -> HeadPattern:
@@ -375,7 +375,7 @@ class ScoreSum:
         return head_pattern(self.trace.weights, self.head, self.total())
 
     def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
-        """The pattern without one term: the softmax of all others."""
+        """The pattern without one term: the softmax of the sum of all others."""
         without = self.total() - self.term(query, key)
         return head_pattern(self.trace.weights, self.head, without)
 
@@ -388,19 +388,19 @@ class ScoreSum:
         sequence: int = 0,
         max_parts: int = 512,
     ) -> "ScoreCell":
-        """The score of one destination for one source: its groups, and its k strongest terms.
+        """The score for one (destination, source) pair: its groups and its k strongest terms.
 
-        A side with more than `max_parts` parts is listed by what each lower head wrote, not path by
-        path.
+        A side with more than `max_parts` parts is listed by the output of each lower head, not
+        path by path.
         """
         from pathsum.paths.score_cells import rank_cell
 
         return rank_cell(self, destination, source, k, sequence, max_parts)
 
     def summary(self, k: int = 20, *, max_parts: int = 64) -> "ScoreSummary":
-        """The k terms that vary most within rows; the softmax ignores what is constant in a row.
+        """The k terms that vary most within rows; the softmax ignores constants along a row.
 
-        `max_parts` as in `cell`; a summary needs a whole matrix for each pair of parts.
+        `max_parts` is as in `cell`. A summary needs a whole matrix for each pair of parts.
         """
         from pathsum.paths.score_cells import summarize_scores
 

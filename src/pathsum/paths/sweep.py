@@ -1,8 +1,8 @@
 """A patch sweep: every node at every position, patched from one run into another, or ablated.
 
-The result is a heat map, nodes × positions. A cell says how far the patch of that one node at that
-one position moves the number from its value in the patched run toward its value in the other, or
-what the ablation of that node there does to it.
+The result is a heat map, nodes × positions. A cell is the effect of patching that node at that
+position, which moves the target from its value in one run toward its value in the other, or the
+effect of ablating the node there.
 """
 
 import enum
@@ -48,8 +48,8 @@ from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versu
 class PatchInto(enum.StrEnum):
     """The run that is patched.
 
-    `CORRUPTED`  clean activations into the corrupted run: what is enough to restore the prediction
-    `CLEAN`      corrupted activations into the clean run: what the prediction needs
+    `CORRUPTED`  clean activations into the corrupted run: which suffice to restore the prediction
+    `CLEAN`      corrupted activations into the clean run: which are necessary for the prediction
     """
 
     CORRUPTED = "corrupted"
@@ -64,11 +64,11 @@ AblateBy: TypeAlias = Literal["zero", "mean"]
 class PatchSweep(Record, kind="patch-sweep"):
     """The effect of patching each node at each position, [node, pos], as means over sequences.
 
-    `effect` is the number after the patch minus the number before it; `share` is the effect divided
-    by the difference between the two runs: 1 where the patch alone moves the number all the way. In
-    a sweep of ablations `by` is what replaces nodes, there is no corrupted run, and shares are of
-    the number itself: −1 doubles it, 1 takes it to 0. `stderr` is the standard error of the effect,
-    NaN for one sequence. `tokens` are those of the first sequence of the patched run.
+    `effect` is the target after the patch minus the target before it. `share` is the effect divided
+    by the difference between the two runs, so 1 means that the patch alone closes the gap. In an
+    ablation sweep, `by` is the replacement, there is no corrupted run, and shares are relative to
+    the target itself: −1 doubles it, 1 reduces it to 0. `stderr` is the standard error of the
+    effect, NaN for one sequence. `tokens` are the tokens of the patched run's first sequence.
     """
 
     model: str
@@ -188,20 +188,20 @@ def patch_sweep(
     """Patch every node at every position from one run into another, and measure each.
 
     `clean` and `corrupted` are a text each, or a batch of pairs with the same number of tokens.
-    `into` says which run is patched, by default the corrupted one. Without a corrupted text, `by`
-    replaces each node in the clean run: by "zero", or by its "mean" over all positions.
+    `into` selects the run to patch, by default the corrupted run. Without a corrupted text, each
+    node of the clean run is replaced according to `by`: "zero", or its "mean" over all positions.
 
-    What is measured is a logit (`position`, `token` and `versus` as in `toward`; without a token,
-    what the clean run predicts) or `metric(logits)`, one number per sequence: it gets
-    [batch, pos, vocab], or [batch, 1, vocab] if a `position` is given, which is much cheaper.
-    `nodes` are all heads by default; `embed` and MLPs can be named too.
+    The target is a logit (`position`, `token` and `versus` as in `toward`; the default token is the
+    clean run's prediction) or `metric(logits)`, one number per sequence. A metric is called with
+    [batch, pos, vocab], or with [batch, 1, vocab] if a `position` is given, which is much cheaper.
+    `nodes` are all heads by default; `embed` and MLPs are also allowed.
 
     >>> from pathsum.model import construct
     >>> sweep = patch_sweep(construct.induction(), "a b c d a", "x b c d a", versus="mean")
     >>> sorted(site for site, effect in sweep.top(2))  # a, moved to b; and b, copied to the end
     ['L0H0@2', 'L1H0@5']
 
-    Everything else is recomputed after a patch. Nodes of a layer are run together, and the layers
+    Everything else is recomputed after a patch. The nodes of a layer run as a batch, and the layers
     below them are computed once.
     """
     into, by = _parse_kind(corrupted is not None, by, into)
@@ -344,7 +344,7 @@ def _patched(
     nodes: Sequence[Writer],
     places: range,
 ) -> Float[Tensor, "run batch"]:
-    """The measure with each node patched at each place: all nodes at the first place, and so on."""
+    """The measure with each node patched at each position, ordered by position, then node."""
     batch, given = len(base.tokens), {node: replacement(node) for node in nodes}
     sequences = itertools.product(places, nodes, range(batch))
     edits = [

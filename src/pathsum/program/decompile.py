@@ -3,7 +3,7 @@
 measure   run the model on the fitting text: probabilities, and the patterns of its heads
 attend    describe where each head attends (`attention_rule`)
 fit       add the entries that promise most, and fit all values, in rounds (`fit`)
-compare   measure program, chance and counts on held-out text (`fidelity`)
+compare   measure the program, its null and count-based models on held-out text (`fidelity`)
 rank      order the rules by their gain there
 """
 

@@ -30,19 +30,18 @@ def load(
     context: Context = "original",
     progress: Progress = silent,
 ) -> Model:
-    """A model: a name that pathsum knows, else an existing folder or file, else a hub id.
+    """Load a model by its name in pathsum, from an existing folder or file, or by a hub id.
 
     >>> load("hand-built-induction").head("L1H0").label
     'L1H0'
 
     A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
     safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout; a file
-    is GGUF. `revision` and `token` are for hub ids and have the meaning of huggingface_hub.
-    `context="extended"` loads a LongRoPE checkpoint (Phi-3 128k) with its factors for texts longer
-    than those of pretraining; by default it has those for texts up to that length, and its context
-    ends there. `progress` is called while a model is fetched, and while a whole file is compared
-    with shards next to it. Tensors are memory-mapped and read layer by layer when they are first
-    used.
+    is GGUF. `revision` and `token` apply to hub ids, as in huggingface_hub. `context="extended"`
+    loads a LongRoPE checkpoint (Phi-3 128k) with its factors for long texts. By default, it is
+    loaded with its factors for texts up to the pretraining length, and the context ends there.
+    `progress` is called while a model is downloaded, and while a whole file is compared with shards
+    next to it. Tensors are memory-mapped and read layer by layer on first use.
     """
     text = str(name)
     known, path = (*known_names(), *FETCHED), Path(text).expanduser()
