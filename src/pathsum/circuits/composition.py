@@ -14,21 +14,22 @@ so all pairs of heads are one product of two matrices with d² columns. `_inner_
 matrices a few rows r at a time, from the diagonal on, because P and G are symmetric.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Annotated, Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra.nulls import RotationNull, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
-from pathsum.base.arguments import checked
+from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import HeadError, InputError
 from pathsum.base.estimate import LEAST_FITTED, ProbabilityColumn
-from pathsum.base.options import parse_choice, parse_count
+from pathsum.base.options import batched, parse_choice, parse_count
 from pathsum.base.path import find_head
 from pathsum.circuits.reads_and_writes import (
     KINDS,
@@ -87,21 +88,11 @@ class PairScores:
     tried: Float[Tensor, "head head"] | None = None
 
     @classmethod
-    def from_rotations(
-        cls,
-        score: Float[Tensor, "head head"],
-        expected: Float[Tensor, "head head"] | float,
-        statistic: Float[Tensor, "head head"],
-        null: RotationNull,
-        meets: Bool[Tensor, "head head"],
-    ) -> "PairScores":
-        """Scores against random rotations, where `meets`."""
-        sd, skewness, p = (torch.full_like(score, torch.nan) for _ in range(3))
-        where = RotationNull(null.mean[meets], null.variance[meets], null.skewness[meets])
-        sd[meets], skewness[meets] = where.variance.sqrt(), where.skewness
-        p[meets] = where.p(statistic[meets])
-        score, z = (torch.where(meets, x, torch.nan) for x in (score, null.z(statistic)))
-        return cls(score, score - expected, z, p, sd, skewness)
+    def from_rotations(cls, square: Float[Tensor, "w r"], null: RotationNull) -> "PairScores":
+        """Scores against random rotations, from score²; NaN where that is NaN."""
+        score, z, p = square.sqrt(), null.z(square), null.p(square)
+        parts = (score, score - null.mean.sqrt(), z, p, null.variance.sqrt(), null.skewness)
+        return cls(*(torch.where(square.isnan(), torch.nan, part) for part in parts))
 
     def tails(
         self, min_z: float | None, max_p: float | None, min_excess: float | None
@@ -215,14 +206,10 @@ class Edges(Record, kind="composition-edges"):
         yield from self.notes
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
-class Composition(Record, kind="composition"):
-    """Q-, K- and V-composition between all heads; see `composition`.
-
-    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, or
-    d_model − 1 if writes are centered. `offset` is the rotary offset that was chosen, or None if
-    scores are averaged over offsets or do not depend on them.
-    """
+class AllPairs(Record):
+    """Scores of every pair of heads by each kind of composition; `dimension` is the null's d."""
 
     model: str
     heads: tuple[HeadId, ...]
@@ -231,8 +218,6 @@ class Composition(Record, kind="composition"):
     v: PairScores
     dimension: int
     centered: bool
-    offset: int | None
-    notes: tuple[str, ...]
 
     def scores(self, kind: CompositionKind) -> PairScores:
         """The scores of one kind: `q`, `k` or `v`."""
@@ -240,16 +225,31 @@ class Composition(Record, kind="composition"):
 
     def __getitem__(self, edge: tuple[HeadName, HeadName, CompositionKind]) -> ScoredEdge:
         writer, reader, kind = edge
-        last = self.heads[-1] if self.heads else HeadId(-1, -1)
-        w, r = (find_head(name, last.layer + 1, last.head + 1) for name in (writer, reader))
+        layers = max((head.layer + 1 for head in self.heads), default=0)
+        n = len(self.heads) // max(1, layers)
+        w, r = (find_head(name, layers, n) for name in (writer, reader))
         check_order(w, r)
-        return self._edge(kind, self.heads.index(w), self.heads.index(r))
+        return self.edge_at(kind, self.heads.index(w), self.heads.index(r))
 
-    def _edge(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
+    def edge_at(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
+        """The edge between two heads by their places in `heads`."""
         scores = self.scores(kind)
         parts = (scores.score, scores.excess, scores.z, scores.p)
         edge = Site(self.heads[writer], self.heads[reader], Side(kind))
         return ScoredEdge(edge, *(float(part[writer, reader]) for part in parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Composition(AllPairs, kind="composition"):
+    """Q-, K- and V-composition between all heads; see `composition`.
+
+    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, or
+    d_model − 1 if writes are centered. `offset` is the rotary offset that was chosen, or None if
+    scores are averaged over offsets or do not depend on them.
+    """
+
+    offset: int | None
+    notes: tuple[str, ...]
 
     def edges(
         self,
@@ -272,22 +272,21 @@ class Composition(Record, kind="composition"):
         """
         kinds, by = _check_selection(kinds, max_p, by, k)
         chosen = [self.scores(kind) for kind in kinds]
-        score, z, p, excess = (
+        score, excess, z, p = (
             torch.stack([getattr(one, name) for one in chosen])
-            for name in ("score", "z", "p", "excess")
+            for name in ("score", "excess", "z", "p")
         )
-        there = ~score.isnan()
-        passing = there.clone()
-        for least, values in ((min_z, z), (min_excess, excess)):
-            passing &= there if least is None else values >= least
-        passing &= there if max_p is None else p <= max_p
+        passing = there = ~score.isnan()
+        for values, least in ((z, min_z), (excess, min_excess)):
+            passing = passing if least is None else passing & (values >= least)
+        passing = passing if max_p is None else passing & (p <= max_p)
         # Ascending: best first, edges without a number last.
-        key = p if by == "p" else -{"z": z, "excess": excess, "score": score}[by]
+        key = -{"z": z, "excess": excess, "score": score, "p": -p}[by]
         order = key[passing].nan_to_num(nan=torch.inf).sort(stable=True).indices[:k]
         return Edges(
             model=self.model,
             edges=tuple(
-                self._edge(kinds[number], writer, reader)
+                self.edge_at(kinds[number], writer, reader)
                 for number, writer, reader in passing.nonzero()[order].tolist()
             ),
             tested=int(there.sum()),
@@ -344,28 +343,22 @@ def composition(
     centered = is_centered(config, center)
     d = config.d_model - centered
     labels = tuple(head.label for head in model.heads)
-    notes = _standing_notes(config, centered, offset)
+    notes = [*_notes_on_options(config, centered, offset)]
     if config.n_layers < 2:
         nothing = PairScores(*(torch.full((len(labels),) * 2, torch.nan).double(),) * 6)
-        notes += (
-            f"n_layers={config.n_layers}: no head is above another, so none can read another.",
-        )
+        notes += [
+            f"n_layers={config.n_layers}: no head is above another, so none can read another."
+        ]
         scores = [nothing] * 3
     else:
         grams, squares = _inner_products(model, centered, offset, progress)
-        layer = torch.arange(len(labels)) // config.n_heads
-        write, scores = Grams.concat([one["write"] for one in grams]), list[PairScores]()
-        reads = [Grams.concat([one[kind] for one in grams]) for kind in KINDS]
-        for read, square in zip(reads, squares.clamp(0, 1), strict=True):
-            null = unit_null(write.moments[:, None], read.moments[None, :], d)
-            meets = (layer[:, None] < layer) & ~write.empty[:, None] & ~read.empty
-            expected = max(d, 1) ** -0.5
-            scores.append(PairScores.from_rotations(square.sqrt(), expected, square, null, meets))
-        _clear_edited_edges(model, scores)
-        notes += _notes_on_shared_mean(config, write, reads)
-        notes += _notes_on_empty_heads(config, labels, write, reads)
+        write, *reads = (Grams.concat([one[name] for one in grams]) for name in ("write", *KINDS))
+        _clear_missing_edges(model, squares, write, reads)
+        nulls = (unit_null(write.moments[:, None], read.moments[None, :], d) for read in reads)
+        scores = list(map(PairScores.from_rotations, squares.clamp(0, 1), nulls))
+        notes += _notes_on_heads(config, labels, write, reads)
     q, k, v = scores
-    return Composition(model.name, labels, q, k, v, d, centered, offset, notes)
+    return Composition(model.name, labels, q, k, v, d, centered, offset, tuple(notes))
 
 
 def _inner_products(
@@ -379,57 +372,51 @@ def _inner_products(
     config, weights = model.config, model.weights
     L, n, d, size = config.n_layers, config.n_heads, config.d_model, weights.dtype.itemsize
     fits = L * 2 * (n + config.n_kv_heads) * config.d_head * d * size <= HELD_BYTES
-    held: list[Mapping[GramName, Tensor]] = []
-    grams: list[dict[GramName, Grams]] = []
-    for layer in range(L):
-        factors = layer_factors(model, layer, centered)
-        grams.append(layer_grams(model, layer, factors, offset))
-        held += [factors] if fits else []
-    height = max(1, min(BLOCK_ROWS, d, BLOCK_BYTES // (L * n * d * size)))
-    # Fresh memory for each block would cost more than the products.
-    memory = torch.empty((L + 3) * n * height * d, dtype=weights.dtype, device=weights.device)
+    factors_of = partial(layer_factors, model, centered=centered)
+    factors_of = cache(factors_of) if fits else factors_of
+    grams = [layer_grams(model, layer, factors_of(layer), offset) for layer in range(L)]
 
-    def block(top: int) -> Float[Tensor, "3 head head"]:
-        bottom = min(top + height, d)
-        shape = (L + 3, n, bottom - top, d - top)
-        buffer = memory[: torch.Size(shape).numel()].view(shape)
-        written, read = buffer[:L], buffer[L:]
+    def block(rows: Sequence[int]) -> Float[Tensor, "3 head head"]:
+        top, height = rows[0], len(rows)
+        shape = L * n, height * (d - top)
+        written = torch.empty(shape, dtype=weights.dtype, device=weights.device)
         total = torch.zeros(3, L * n, L * n, dtype=torch.float64)
         for layer in range(L):
-            factors = held[layer] if fits else layer_factors(model, layer, centered)
-            below, own = layer * n, slice(layer * n, (layer + 1) * n)
-            for kind, out in zip(KINDS, read, strict=True):
-                _gram_rows(factors[kind], grams[layer][kind].A, top, bottom, out)
-            read[..., bottom - top :] *= 2  # entries off the diagonal stand for their mirror image
-            meets = read.flatten(2).flatten(0, 1) @ written[:layer].flatten(2).flatten(0, 1).mT
-            total[:, :below, own] = meets.double().cpu().view(3, n, below).mT
-            _gram_rows(factors["write"], grams[layer]["write"].A, top, bottom, written[layer])
+            factors, below, own = factors_of(layer), layer * n, slice(layer * n, (layer + 1) * n)
+            write, *reads = (
+                _gram_rows(factors[name], grams[layer][name].A, rows) for name in ("write", *KINDS)
+            )
+            read = torch.stack(reads)
+            read[..., height:] *= 2  # entries off the diagonal stand for their mirror image
+            total[:, :below, own] = (read.flatten(2) @ written[:below].mT).mT.double().cpu()
+            written[own] = write.flatten(1)
         return total
 
-    return grams, shared_sum(range(0, d, height), block, progress, "composition")
+    blocks = batched(range(d), max(L * n * d * size, BLOCK_BYTES // BLOCK_ROWS), BLOCK_BYTES)
+    return grams, shared_sum(list(blocks), block, progress, "composition")
 
 
 def _gram_rows(
-    X: Float[Tensor, "kv k d"],
-    A: Float[Tensor, "n k k"],
-    top: int,
-    bottom: int,
-    out: Float[Tensor, "n rows columns"],
+    X: Float[Tensor, "kv k d"], A: Float[Tensor, "n k k"], rows: Sequence[int]
+) -> Float[Tensor, "n rows columns"]:
+    """Some rows of every Xᵀ A X, from the diagonal on; heads may share X."""
+    left = (A.view(len(X), -1, *A.shape[1:]) @ X[:, None, :, rows[0] : rows[-1] + 1]).mT
+    return (left.flatten(1, 2) @ X[:, :, rows[0] :]).view(len(A), len(rows), -1)
+
+
+def _clear_missing_edges(
+    model: Model, squares: Float[Tensor, "3 head head"], write: Grams, reads: Sequence[Grams]
 ) -> None:
-    """Rows top … bottom − 1 of every Xᵀ A X, from column `top` on; heads may share X."""
-    left = (A.view(len(X), -1, *A.shape[1:]) @ X[:, None, :, top:bottom]).mT
-    torch.bmm(left.flatten(1, 2), X[:, :, top:], out=out.view(len(X), -1, out.shape[-1]))
-
-
-def _clear_edited_edges(model: Model, scores: Sequence[PairScores]) -> None:
-    """NaN where an edit of the model replaced the writer's contribution to the read."""
+    """NaN where no head reads another, or an edit replaced what the reader sees of the writer."""
+    layer = torch.tensor([head.id.layer for head in model.heads])
+    empty = torch.stack([read.empty for read in reads])[:, None]
+    squares[(layer[:, None] >= layer) | write.empty[:, None] | empty] = torch.nan
     number = {head.id: at for at, head in enumerate(model.heads)}
     for edge in model.weights.edited_edges:
         if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
             assert edge.side is not None
-            found = scores[KINDS.index(edge.side.value)]
-            for part in fields(found)[:6]:
-                getattr(found, part.name)[number[edge.writer], number[edge.reader]] = torch.nan
+            kind = KINDS.index(edge.side.value)
+            squares[kind, number[edge.writer], number[edge.reader]] = torch.nan
 
 
 def _check_selection(
@@ -460,56 +447,43 @@ def check_order(writer: HeadId, reader: HeadId) -> None:
         )
 
 
-def _standing_notes(config: Config, centered: bool, offset: int | None) -> tuple[str, ...]:
-    notes: list[str] = []
+def _notes_on_options(config: Config, centered: bool, offset: int | None) -> Iterator[str]:
     if centered:
-        notes.append("Writes and reads are centered (their mean removed), so d is d_model − 1.")
+        yield "Writes and reads are centered (their mean removed), so d is d_model − 1."
     elif config.norm == "layer":
-        notes.append(
+        yield (
             "Writes are not centered but LayerNorm removes the mean: writes along the ones-vector "
             "count in a writer's norm and are never read."
         )
     if config.positions == "rotary":
         over = f"averaged over offsets 0 to {config.n_ctx - 1}"
-        notes.append(
-            f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
-        )
+        yield f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
     if config.score_cap is not None:
-        notes.append(f"Q and K: scores before the cap (±{config.score_cap:g}).")
-    return tuple(notes)
+        yield f"Q and K: scores before the cap (±{config.score_cap:g})."
 
 
-def _notes_on_shared_mean(config: Config, write: Grams, reads: Sequence[Grams]) -> tuple[str, ...]:
-    n = config.n_heads
+def _notes_on_heads(
+    config: Config, labels: Sequence[HeadId], write: Grams, reads: Sequence[Grams]
+) -> Iterator[str]:
+    n, d = config.n_heads, config.d_model
     written = float(write.along_ones[:-n].mean())
-    read = float(torch.stack([one.along_ones[n:].mean() for one in reads]).mean())
-    if min(written, read) < SHARED_MEAN / config.d_model:
-        return ()
-    note = (
-        f"Heads write {written:.1%} and read {read:.1%} of their squared norm along the "
-        f"ones-vector (by chance {1 / config.d_model:.1%}): a shared direction inflates scores; "
-        "center='on' removes it."
-    )
-    return (note,)
+    read = float(torch.stack([one.along_ones[n:] for one in reads]).mean())
+    if min(written, read) >= SHARED_MEAN / d:
+        yield (
+            f"Heads write {written:.1%} and read {read:.1%} of their squared norm along the "
+            f"ones-vector (by chance {1 / d:.1%}): a shared direction inflates scores; "
+            "center='on' removes it."
+        )
+    roles = [("OV", "a writer", labels[:-n], write.empty[:-n])]
+    for kind, one in zip(KINDS, reads, strict=True):
+        matrix = "OV" if kind == "v" else "QK"
+        roles.append((matrix, f"a {kind.upper()} reader", labels[n:], one.empty[n:]))
+    for matrix, role, heads, empty in roles:
+        if found := [heads[at] for at in empty.nonzero().flatten().tolist()]:
+            yield f"{matrix} is zero, so there is no score as {role}: {_listed(found)}."
 
 
-def _notes_on_empty_heads(
-    config: Config, labels: tuple[str, ...], write: Grams, reads: Sequence[Grams]
-) -> tuple[str, ...]:
-    n, last = config.n_heads, len(labels) - config.n_heads
-    writers = [label for label, none in zip(labels[:last], write.empty[:last], strict=True) if none]
-    roles = [("OV", "a writer", writers)]
-    for kind, read in zip(KINDS, reads, strict=True):
-        readers = [label for label, none in zip(labels[n:], read.empty[n:], strict=True) if none]
-        roles.append(("OV" if kind == "v" else "QK", f"a {kind.upper()} reader", readers))
-    return tuple(
-        f"{matrix} is zero, so there is no score as {role}: {_listed(found)}."
-        for matrix, role, found in roles
-        if found
-    )
-
-
-def _listed(labels: list[str], most: int = 8) -> str:
+def _listed(labels: Sequence[str], most: int = 8) -> str:
     first = ", ".join(labels[:most])
     return first if len(labels) <= most else f"{first} and {len(labels) - most} more"
 

@@ -15,6 +15,7 @@ With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 from typing import Annotated
 
 import torch
@@ -25,12 +26,14 @@ from torch import Tensor
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import numerical_rank, principal_angles
-from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, stacked, text_column
+from pathsum.base import Column, Progress, Record, Site, Table, silent, stacked, text_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.options import parse_choice
+from pathsum.base.table import field_columns, rows_table
 from pathsum.circuits.composition import (
     MEANING,
+    AllPairs,
     Composition,
     PairScores,
     ScoredEdge,
@@ -51,6 +54,7 @@ from pathsum.model.rotary import check_offset
 TWINS = 4
 _TIE = 1e-12
 """Squared scores closer than this are equal."""
+_LINE = UnitMoments.of_rank(torch.ones(1, dtype=torch.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +77,28 @@ class Directions:
         return cls(shares, basis, torch.tensor(ranks, dtype=torch.float64))
 
     @property
-    def uniform(self) -> Float[Tensor, "head r"]:
-        """Equal shares of the directions above rounding."""
+    def moments(self) -> UnitMoments:
+        """The moments that the null needs."""
+        return UnitMoments.of_shares(self.shares)
+
+    @property
+    def uniform(self) -> "Directions":
+        """With equal shares of the directions above rounding."""
         above = torch.arange(self.shares.shape[-1]) < self.ranks[:, None]
-        return above / self.ranks[:, None]
+        return replace(self, shares=above / self.ranks[:, None])
+
+
+@dataclass(frozen=True)
+class DirectionPair:
+    """A written and a read direction by number, and their part in the score."""
+
+    written: Annotated[int, Column("written")]
+    read: Annotated[int, Column("read")]
+    of_OV: Annotated[float, Column("of OV²", ".1%")]
+    of_M: Annotated[float, Column("of M²", ".1%")]
+    cosine: Annotated[float, Column("|cos|")]
+    p: Annotated[float, ProbabilityColumn()]
+    of_score: Annotated[float, Column("of score²", ".1%")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,25 +140,21 @@ class PairComponents(Record, kind="composition-pair"):
 
     def to_table(self, k: int = 10) -> Table:
         """The k pairs of directions with the largest share."""
-        whole, width = self.score**2 or float("nan"), self.share.shape[1]
+        part = self.share / (self.score**2 or torch.nan)
         order = self.share.flatten().argsort(descending=True)[:k].tolist()
-        rows = tuple(
-            (
-                *(i, j, float(self.written[i]), float(self.read[j])),
-                *(float(x[i, j]) for x in (self.cosine, self.p_cosine, self.share / whole)),
+        rows: list[DirectionPair] = []
+        for i, j in (divmod(at, self.share.shape[1]) for at in order):
+            cells = (
+                self.written[i],
+                self.read[j],
+                self.cosine[i, j],
+                self.p_cosine[i, j],
+                part[i, j],
             )
-            for i, j in (divmod(at, width) for at in order)
-        )
-        columns = (
-            *(Column("written"), Column("read")),
-            *(Column("of OV²", ".1%"), Column("of M²", ".1%")),
-            *(Column("|cos|"), ProbabilityColumn(), Column("of score²", ".1%")),
-        )
-        kind = self.composition.upper()
-        return Table(
-            columns,
+            rows.append(DirectionPair(i, j, *map(float, cells)))
+        return rows_table(
             rows,
-            f"{self.writer} → {self.reader}, {kind}-composition, {self.model}",
+            f"{self.writer} → {self.reader}, {self.composition.upper()}-composition, {self.model}",
             f"score {self.score:.3f}, excess {self.excess:+.3f}, z {self.z:+.1f}, "
             f"{format_p(self.p)}; a random rotation scores {self.score - self.excess:.3f}.\n"
             f"Projection kernel {self.kernel:.3f}, by chance {self.kernel_chance:.3f} "
@@ -144,6 +162,7 @@ class PairComponents(Record, kind="composition-pair"):
             f"{float(self.angles[0]):.0f}°. Each p is against random rotations of the stream; that "
             "of a cosine is for one pair of directions, of which there are "
             f"{self.share.numel():,}.",
+            DirectionPair,
         )
 
 
@@ -209,34 +228,29 @@ def pair_components(
             raise InputError(f"{what} nothing: its matrix is zero, so it composes with nothing")
     written, read, (V,), (A,) = own.shares[0], other.shares[0], own.basis, other.basis
     cosine = (V @ A.mT).abs().clamp(max=1.0)
-    share = written[:, None] * read[None, :] * cosine**2
-    square = share.sum()
-    null = unit_null(UnitMoments.of_shares(written), UnitMoments.of_shares(read), d)
     r1, r2 = int(own.ranks), int(other.ranks)
-    angles = principal_angles(V[:r1].mT, A[:r2].mT)
-    overlap, larger = angles.cos().square().sum() / (r1 * r2), max(r1, r2)
-    subspaces = unit_null(_of_rank(r1), _of_rank(r2), d)
-    p_cosine = unit_null(_of_rank(1), _of_rank(1), d).p(cosine**2)
+    p_cosine = unit_null(_LINE, _LINE, d).p(cosine**2)
     p_cosine[r1:], p_cosine[:, r2:] = torch.nan, torch.nan
+    whole, kernel = _composed(own, other, d), _kernel(own, other, d)
     return PairComponents(
         model=model.name,
         writer=h1.label,
         reader=h2.label,
         composition=kind,
-        score=float(square.sqrt()),
-        excess=float(square.sqrt()) - d**-0.5,
-        z=float(null.z(square)),
-        p=float(null.p(square)),
+        score=float(whole.score),
+        excess=float(whole.excess),
+        z=float(whole.z),
+        p=float(whole.p),
         written=written,
         read=read,
-        share=share,
+        share=written[:, None] * read[None, :] * cosine**2,
         cosine=cosine,
         p_cosine=p_cosine,
-        angles=torch.rad2deg(angles),
-        kernel=float(overlap) * larger,
-        kernel_chance=larger / d,
-        kernel_z=float(subspaces.z(overlap)),
-        kernel_p=float(subspaces.p(overlap)),
+        angles=torch.rad2deg(principal_angles(V[:r1].mT, A[:r2].mT)),
+        kernel=float(kernel.score),
+        kernel_chance=float(kernel.score - kernel.excess),
+        kernel_z=float(kernel.z),
+        kernel_p=float(kernel.p),
         dimension=d,
         centered=centered,
     )
@@ -254,12 +268,8 @@ def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tupl
     return h1, h2
 
 
-def _of_rank(rank: int) -> UnitMoments:
-    return UnitMoments.of_rank(torch.tensor(rank, dtype=torch.float64))
-
-
 @dataclass(frozen=True, eq=False)
-class ProjectionKernel(Record, kind="projection-kernel"):
+class ProjectionKernel(AllPairs, kind="projection-kernel"):
     """Overlaps of the subspaces that heads write to and that queries, keys and values read.
 
     `score` is Σ cos² of the principal angles over the smaller of the two dimensions: 1 where one
@@ -267,33 +277,21 @@ class ProjectionKernel(Record, kind="projection-kernel"):
     dimension) / d. `z` and `p` are those of the score, NaN as in `composition`.
     """
 
-    model: str
-    heads: tuple[HeadId, ...]
-    q: PairScores
-    k: PairScores
-    v: PairScores
-    dimension: int
-    centered: bool
-
-    def scores(self, kind: CompositionKind) -> PairScores:
-        """The scores of one kind: `q`, `k` or `v`."""
-        return getattr(self, parse_choice(KINDS, kind, "kind"))
-
     def to_table(self) -> Table:
         """The twenty pairs with the largest z."""
-        columns = (
-            *(text_column("edge"), Column("kernel"), Column("by chance"), Column("z", "+.1f")),
-            ProbabilityColumn(),
+        edge, _, _, z, p = (column for (column,) in field_columns(ScoredEdge).values())
+        edges = [
+            self.edge_at(kind, *pair)
+            for kind in KINDS
+            for pair in (~self.scores(kind).z.isnan()).nonzero().tolist()
+        ]
+        best = sorted(edges, key=lambda one: -one.z)[:20]
+        return Table(
+            (edge, Column("kernel"), Column("by chance"), z, p),
+            tuple((str(x.edge), x.score, x.score - x.excess, x.z, x.p) for x in best),
+            f"projection kernel, {self.model}",
+            f"p: against random rotations of the stream. {MEANING}",
         )
-        rows: list[tuple[str | float, ...]] = []
-        for kind in KINDS:
-            s = self.scores(kind)
-            for i, j in (~s.z.isnan()).nonzero().tolist():
-                parts = (float(x[i, j]) for x in (s.score, s.score - s.excess, s.z, s.p))
-                rows.append((str(Site(self.heads[i], self.heads[j], Side(kind))), *parts))
-        rows.sort(key=lambda row: -float(row[3]))
-        note = f"p: against random rotations of the stream. {MEANING}"
-        return Table(columns, tuple(rows[:20]), f"projection kernel, {self.model}", note)
 
 
 @torch.no_grad()
@@ -310,8 +308,22 @@ def projection_kernel(
     d, offset = model.config.d_model - centered, 0 if model.config.positions == "rotary" else None
     layers = _layers(model, centered, offset, progress)
     labels = tuple(head.label for head in model.heads)
-    q, k, v = (_all_pairs(layers, kind, _kernel, d) for kind in KINDS)
+    q, k, v = _all_pairs(layers, _kernel, d).values()
     return ProjectionKernel(model.name, labels, q, k, v, d, centered)
+
+
+@dataclass(frozen=True)
+class NullComparison:
+    """An edge with its p against each null."""
+
+    edge: Annotated[Site, text_column("edge")]
+    score: Annotated[float, Column("score")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
+    permuted: Annotated[float, ProbabilityColumn("permuted", ".2g")]
+    twin: Annotated[float, ProbabilityColumn("twin", ".2g")]
+    direction: Annotated[float, Column("direction")]
+    p_direction: Annotated[float, ProbabilityColumn("p of it")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,28 +352,23 @@ class EmpiricalComposition(Record, kind="empirical-composition"):
 
     def to_table(self) -> Table:
         """One row per edge of `shown`."""
-        columns = (
-            *(text_column("edge"), Column("score"), Column("z", "+.1f"), ProbabilityColumn()),
-            *(ProbabilityColumn("permuted", ".2g"), ProbabilityColumn("twin", ".2g")),
-            *(Column("direction"), ProbabilityColumn("p of it")),
-        )
-        rows: list[tuple[str | float, ...]] = []
-        at = {head: index for index, head in enumerate(self.composed.heads)}
-        for edge in self.shown:
-            place = at[edge.writer], at[edge.reader]
-            best = self.direction.scores(edge.kind)
-            least = LEAST_FITTED * (1.0 if best.tried is None else float(best.tried[place]))
-            others = (x.scores(edge.kind).p[place] for x in (self.permuted, self.twin))
-            named = (str(edge.edge), edge.score, edge.z)
-            bound = BoundedP(float(best.p[place]), least)
-            rows.append((*named, edge.p, *map(float, others), float(best.score[place]), bound))
+        rows: list[NullComparison] = []
+        for one in self.shown:
+            name = one.writer, one.reader, one.kind
+            permuted, twin, best = self.permuted[name], self.twin[name], self.direction[name]
+            tried = self.direction.scores(one.kind).tried
+            place = map(self.composed.heads.index, (one.writer, one.reader))
+            least = LEAST_FITTED * (1.0 if tried is None else float(tried[*place]))
+            p = permuted.p, twin.p, best.score, BoundedP(best.p, least)
+            rows.append(NullComparison(one.edge, one.score, one.z, one.p, *p))
         legend = (
             f"p: against random rotations; permuted: against directions of other heads of the two "
             f"layers; twin: against the edges of {self.twins} untrained models of this config; "
             "direction: the best written direction alone, its p times the number tried."
         )
         note = "\n".join((legend, MEANING, *self.notes))
-        return Table(columns, tuple(rows), f"composition against three nulls, {self.model}", note)
+        title = f"composition against three nulls, {self.model}"
+        return rows_table(rows, title, note, NullComparison)
 
 
 @torch.no_grad()
@@ -390,14 +397,13 @@ def empirical_composition(
     layers, d = _layers(model, composed.centered, None, progress), composed.dimension
     notes = list(composed.notes)
 
-    def against(scores: Callable[[CompositionKind], PairScores]) -> Composition:
-        q, k, v = (scores(kind) for kind in KINDS)
-        return replace(composed, q=q, k=k, v=v)
-
-    permuted = against(lambda kind: _all_pairs(layers, kind, _permuted, d))
-    direction = against(lambda kind: _all_pairs(layers, kind, _best_direction, d))
+    permuted, direction = (
+        replace(composed, **_all_pairs(layers, measure, d))
+        for measure in (_permuted, _best_direction)
+    )
     drawn = _twin_squares(model, center, twins, seed)
-    twin = against(lambda kind: _against_draws(composed.scores(kind), drawn[kind]))
+    against = {kind: _against(composed.scores(kind).score, drawn[kind], 1) for kind in KINDS}
+    twin = replace(composed, **against)
     for kind in KINDS:
         alike = ~composed.scores(kind).p.isnan() & permuted.scores(kind).p.isnan()
         if bool(alike.any()):
@@ -430,35 +436,43 @@ def _layers(
 
 def _all_pairs(
     layers: Sequence[dict[str, Directions]],
-    kind: CompositionKind,
     measure: Callable[[Directions, Directions, int], PairScores],
     d: int,
-) -> PairScores:
-    """A measure of the heads of two layers, for each two layers."""
+) -> dict[CompositionKind, PairScores]:
+    """A measure of the heads of two layers, for each two layers and each kind."""
     n = len(layers[0]["w"].shares) if layers else 0
-    blank = torch.full((n * len(layers),) * 2, torch.nan, dtype=torch.float64)
-    tables = {field.name: blank.clone() for field in fields(PairScores)}
-    for reader in range(1, len(layers)):
-        for writer in range(reader):
+    every: dict[CompositionKind, PairScores] = {}
+    for kind in KINDS:
+        shape = len(fields(PairScores)), n * len(layers), n * len(layers)
+        table = PairScores(*torch.full(shape, torch.nan, dtype=torch.float64))
+        for writer, reader in combinations(range(len(layers)), 2):
             found = measure(layers[writer]["w"], layers[reader][kind], d)
-            for name, table in tables.items():
-                if (part := getattr(found, name)) is not None:
-                    rows, columns = writer * n, reader * n
-                    table[rows : rows + n, columns : columns + n] = part
-    return PairScores(**tables)
+            block = slice(writer * n, writer * n + n), slice(reader * n, reader * n + n)
+            for name, part in vars(found).items():
+                if part is not None:
+                    getattr(table, name)[block] = part
+        every[kind] = table
+    return every
 
 
 def _squared_cosines(own: Directions, read: Directions) -> Float[Tensor, "writer reader i j"]:
     return torch.einsum("aid,cjd->acij", own.basis, read.basis).square()
 
 
+def _composed(own: Directions, read: Directions, d: int) -> PairScores:
+    """The composition score: squared cosines weighted by both shares."""
+    cosines = _squared_cosines(own, read)
+    square = torch.einsum("ai,acij,cj->ac", own.shares, cosines, read.shares)
+    null = unit_null(own.moments[:, None], read.moments[None, :], d)
+    return PairScores.from_rotations(square, null)
+
+
 def _kernel(own: Directions, read: Directions, d: int) -> PairScores:
     """Squared cosines with equal weights: the projection kernel."""
-    cosines, r1, r2 = _squared_cosines(own, read), own.ranks[:, None], read.ranks[None, :]
-    square = torch.einsum("ai,acij,cj->ac", own.uniform, cosines, read.uniform)
-    null = unit_null(UnitMoments.of_rank(r1.clamp(min=1)), UnitMoments.of_rank(r2.clamp(min=1)), d)
-    larger = torch.maximum(r1, r2)
-    return PairScores.from_rotations(square * larger, larger / d, square, null, ~square.isnan())
+    found = _composed(own.uniform, read.uniform, d)
+    larger = torch.maximum(own.ranks[:, None], read.ranks)
+    score = found.score.square() * larger
+    return replace(found, score=score, excess=score - larger / d)
 
 
 def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
@@ -466,54 +480,42 @@ def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
     squares = torch.einsum("acij,cj->aci", _squared_cosines(own, read), read.shares)
     rounding = torch.arange(squares.shape[-1]) >= own.ranks[:, None, None]
     best = squares.masked_fill(rounding, -1.0).max(-1)
-    meets = ~own.shares.isnan().any(1)[:, None] & ~read.shares.isnan().any(1)
-    square = best.values.clamp(min=0)
-    null = unit_null(_of_rank(1), UnitMoments.of_shares(read.shares.nan_to_num())[None, :], d)
-    null = replace(null, **{x.name: getattr(null, x.name).expand_as(square) for x in fields(null)})
-    scores = PairScores.from_rotations(square.sqrt(), d**-0.5, square, null, meets)
+    square = torch.where(best.values >= 0, best.values, torch.nan)
+    scores = PairScores.from_rotations(square, unit_null(_LINE, read.moments, d))
     tried = own.ranks[:, None].expand_as(square)
-    component = torch.where(meets, best.indices.double(), torch.nan)
+    component = torch.where(square.isnan(), torch.nan, best.indices.double())
     return replace(scores, p=(scores.p * tried).clamp(max=1), component=component, tried=tried)
 
 
 def _permuted(own: Directions, read: Directions, _: int) -> PairScores:
     """The spectra of two heads with the directions of every two heads of their layers."""
-    bases = [a for a, shares in enumerate(own.shares) if not shares.isnan().any()]
-    there = ~read.shares.isnan().any(1)
-    drawn = torch.full((len(own.shares), 0, len(read.shares)), torch.nan, dtype=torch.float64)
-    observed = torch.full((len(own.shares), len(read.shares)), torch.nan, dtype=torch.float64)
-    for basis in bases:
+    n, there = len(own.shares), ~read.shares.isnan().any(1)
+    drawn = torch.empty(n, 0, n, dtype=torch.float64)
+    observed = torch.full((n, n), torch.nan, dtype=torch.float64)
+    for basis in (~own.shares.isnan().any(1)).nonzero().flatten().tolist():
         cosines = torch.einsum("id,cjd->cij", own.basis[basis], read.basis).square()
         # [spectrum of the writer, basis of the reader, spectrum of the reader]
         found = torch.einsum("ai,cij,bj->acb", own.shares, cosines, read.shares)
         observed[basis] = found[basis].diagonal()
         drawn = torch.cat((drawn, found[:, there]), 1)
-    return _against(observed.sqrt(), observed, drawn.movedim(1, -1))
+    return _against(observed.sqrt(), drawn.movedim(1, -1).contiguous().sort().values, 0)
 
 
 def _against(
-    score: Float[Tensor, "w r"], square: Float[Tensor, "w r"], drawn: Float[Tensor, "w r draws"]
+    score: Float[Tensor, "w r"], drawn: Float[Tensor, "*pair draws"], itself: int
 ) -> PairScores:
-    """Scores against draws of their square, which include the observed one."""
-    mean, sd = drawn.mean(-1), drawn.std(-1, correction=0)
-    differ = (drawn.amax(-1) - drawn.amin(-1) > _TIE) & ~square.isnan()
-    p = (drawn >= square[..., None] - _TIE).double().mean(-1)
-    z, p, sd = (torch.where(differ, x, torch.nan) for x in ((square - mean) / sd, p, sd))
+    """Scores against sorted draws of their square, where these differ.
+
+    `itself` is 1 where the draws do not contain the observed pair, which always counts in p.
+    """
+    square, mean, count = score.square(), drawn.mean(-1), itself + drawn.shape[-1]
+    sd = ((drawn - mean[..., None]).square().mean(-1)).sqrt()
     skewness = ((drawn - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
-    return PairScores(score, score - drawn.sqrt().mean(-1), z, p, sd, skewness)
-
-
-def _against_draws(scores: PairScores, drawn: Float[Tensor, " edges"]) -> PairScores:
-    """Scores against sorted draws of score²: p is (1 + number at or above) / (1 + draws)."""
-    square, sd = scores.score.square(), drawn.std(correction=0)
-    above = len(drawn) - torch.searchsorted(drawn, square.nan_to_num() - _TIE)
-    p = torch.where(square.isnan(), torch.nan, (1.0 + above.double()) / (1 + len(drawn)))
-    null_sd, skewness = (
-        torch.where(square.isnan(), torch.nan, x)
-        for x in (sd, ((drawn - drawn.mean()) / sd).pow(3).mean())
-    )
-    excess = scores.score - drawn.sqrt().mean()
-    return PairScores(scores.score, excess, (square - drawn.mean()) / sd, p, null_sd, skewness)
+    below = torch.searchsorted(drawn, square.nan_to_num()[..., None] - _TIE)[..., 0]
+    differ = (sd > _TIE) & ~square.isnan()
+    parts = ((square - mean) / sd, (count - below.double()) / count, sd, skewness)
+    against = (torch.where(differ, part, torch.nan) for part in parts)
+    return PairScores(score, score - drawn.sqrt().mean(-1), *against)
 
 
 def _twin_squares(
@@ -524,6 +526,6 @@ def _twin_squares(
     each = [composition(random_model(config, seed + twin), center=center) for twin in range(twins)]
     found: dict[CompositionKind, Tensor] = {}
     for kind in KINDS:
-        scores = torch.cat([one.scores(kind).score.flatten() for one in each])
+        scores = torch.stack([one.scores(kind).score for one in each])
         found[kind] = scores[~scores.isnan()].square().sort().values
     return found

@@ -17,7 +17,7 @@ Q (R W_O)`, and F = R W_O has the same norm against anything that follows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -112,21 +112,21 @@ class Grams:
     """
 
     A: Float[Tensor, "head k k"]
-    moments: UnitMoments
+    square: Float[Tensor, " head"]
+    cube: Float[Tensor, " head"]
     empty: Bool[Tensor, " head"]
     along_ones: Float[Tensor, " head"]
+
+    @property
+    def moments(self) -> UnitMoments:
+        """The moments that the null needs."""
+        return UnitMoments(self.square, self.cube)
 
     @classmethod
     def concat(cls, each: Sequence["Grams"]) -> "Grams":
         """The Gram matrices of several layers, on the CPU."""
-        A, square, cube, empty, along = (
-            torch.cat(parts).cpu()
-            for parts in zip(
-                *((g.A, g.moments.square, g.moments.cube, g.empty, g.along_ones) for g in each),
-                strict=True,
-            )
-        )
-        return cls(A, UnitMoments(square, cube), empty, along)
+        names = [field.name for field in fields(cls)]
+        return cls(*(torch.cat([getattr(one, name) for one in each]).cpu() for name in names))
 
 
 def layer_grams(
@@ -160,7 +160,7 @@ def _grams(
     cube = (product @ product * product.mT).sum((-2, -1))
     sums = _per_head(X.double().sum(-1), len(A))
     along = torch.einsum("hi,hij,hj->h", sums, A, sums) / X.shape[-1]
-    return Grams(A.to(X.dtype), UnitMoments(square, cube), ~(trace > 0).flatten(), along)
+    return Grams(A.to(X.dtype), square, cube, ~(trace > 0).flatten(), along)
 
 
 def _per_head(tensor: Tensor, heads: int) -> Tensor:
