@@ -189,6 +189,9 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "PairComponents.p": (COMPOSITION,),
     "PairComponents.p_cosine": (COSINE,),
     "PairComponents.kernel_p": (KERNEL,),
+    "DirectionPair.p": (COSINE,),
+    "NullComparison.p": (COMPOSITION,),
+    "NullComparison.p_direction": (DIRECTION,),
     "VirtualWeights.p": (VIRTUAL,),
 }
 """Every field of the library that is a p, and the rows of the table in which it is tested."""
