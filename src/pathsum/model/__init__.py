@@ -11,12 +11,14 @@ trace        Trace: the record of one run
 folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path
 model        Model: all of the above under one name
+sites        names of sites and stored edits, checked against a config
 edited       models with heads, edges or patterns replaced permanently
 sequences    text and token ids in any form, as checked batches
 losses       losses per token and per sequence, targets and metrics
 make         models from tensors, or random
 construct    hand-built models with known circuits
 symmetries   weight changes that leave the function unchanged
+processes    pieces of an analysis shared among processes (torchrun)
 """
 
 from pathsum.base import HeadId, HeadName, Path, Source
