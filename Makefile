@@ -43,7 +43,7 @@ export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types web bench peers wheel clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types web bench peers wheel docs docs-outputs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,7 @@ setup: $(VENV)/.for-testing ## make .venv with everything that developing needs
 demo: $(VENV)/.for-running ## run the demo
 	@$(PY) -m pathsum demo
 
+# With run-time type checks, so on a few examples of each property; test-plain draws all of them.
 test: $(VENV)/.for-testing ## run the tests (make test TORCH=2.8.0 for another torch)
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
@@ -68,11 +69,11 @@ test-plain: $(VENV)/.for-testing ## run the core tests and all properties withou
 	exit $$status
 
 # The kernels of older processors: MKL's, then torch's own. They differ in how they round, which a
-# few examples of each property show as well as many.
+# few examples of each property show as well as many. Types do not depend on kernels.
 test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels of other processors
-	@status=0; export PATHSUM_EXAMPLES=8; \
-	MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
-	ATEN_CPU_CAPABILITY=default $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
+	@status=0; export PATHSUM_EXAMPLES=6; \
+	MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST)' $(NUMERIC) $(ARGS) || status=1; \
+	ATEN_CPU_CAPABILITY=default $(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST)' $(NUMERIC) $(ARGS) || status=1; \
 	exit $$status
 
 # Malformed inputs for every reader of files; one that fails goes to tests/fuzz/failures.
@@ -115,6 +116,15 @@ test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chrom
 soak: $(VENV)/.for-testing ## put the server under load for minutes (make soak ARGS='--requests 2000')
 	@$(PY) -m tests.explorer.server.soak $(ARGS)
 
+# An environment of its own, without torch: the API is read from the sources.
+docs: .venv-docs/.made ## build the documentation site into site/; links are checked
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build
+	@echo "open site/index.html"
+
+docs-outputs: $(VENV)/.for-testing ## run the guide, and write its outputs and figures into the pages
+	@$(PY) -m scripts.docs_outputs $(ARGS)
+	@$(PY) -m scripts.docs_figures
+
 # All four run, even if the first one fails.
 check: $(VENV)/.for-testing ## check format, lint, types and the order of imports
 	@status=0; \
@@ -142,11 +152,11 @@ wheel: $(VENV)/.for-testing ## build, install elsewhere, run and inspect the whe
 	@$(PY) scripts/check_wheel.py
 
 clean: ## remove what builds, tests and tools leave behind
-	@rm -rf build dist .cache .hypothesis .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf build dist site .cache .hypothesis .pytest_cache .ruff_cache .import_linter_cache
 	@find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove the environments
-	@rm -rf .venv .venv-torch-* .venv-peers-*
+	@rm -rf .venv .venv-torch-* .venv-peers-* .venv-docs
 
 # --- the environment ------------------------------------------------------------------------------
 
@@ -193,6 +203,15 @@ web/node_modules/.made: web/package.json web/package-lock.json
 	@command -v npm >/dev/null 2>&1 || { \
 	  echo "building the front end needs Node 20.19 or later with npm, and there is no npm here" >&2; exit 1; }
 	@cd web && npm ci --no-audit --no-fund --silent
+	@touch $@
+
+# --- the documentation site -----------------------------------------------------------------------
+
+.venv-docs/.made: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "making .venv-docs" >&2
+	@$(PY) -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --constraint constraints.txt \
+	  $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	@touch $@
 
 # --- peers ----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def faults(wheel: Path) -> Iterator[str]:
         yield "the license is not in the wheel"
     if about["License-Expression"] != "Apache-2.0":
         yield f"the metadata has license {about['License-Expression']!r}, not 'Apache-2.0'"
-    if "pathsum = pathsum.cli.main:run" not in commands:
+    if "pathsum = pathsum.__main__:run" not in commands:
         yield "the wheel does not offer the pathsum command"
 
 

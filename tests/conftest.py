@@ -58,9 +58,26 @@ def pytest_sessionfinish() -> None:
             measuring.save()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With PATHSUM_EXAMPLES, properties are tested on at most that many examples."""
-    most = int(os.environ.get("PATHSUM_EXAMPLES", "0"))
+# Run-time type checks triple the time of most tests, and a few examples meet every signature.
+EXAMPLES_WITH_TYPE_CHECKS = 4
+
+
+def _most_examples(config: pytest.Config) -> int:
+    """How many examples of each property are tested at most; 0 for all of them.
+
+    PATHSUM_EXAMPLES decides if it is set. Otherwise a run with type checks (`make test`) is limited
+    to a few, and a run without them (`make test-plain`) or with another profile is not.
+    """
+    if "PATHSUM_EXAMPLES" in os.environ:
+        return int(os.environ["PATHSUM_EXAMPLES"])
+    checked = config.getoption("--jaxtyping-packages", default=None)
+    profile = config.getoption("--hypothesis-profile", default=None)
+    return EXAMPLES_WITH_TYPE_CHECKS if checked and not profile else 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Limit the examples of properties, see `_most_examples`."""
+    most = _most_examples(config)
     for item in items if most else ():
         test = getattr(item, "obj", None)
         test = getattr(test, "__func__", test)

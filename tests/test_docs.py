@@ -1,19 +1,18 @@
-"""The guide runs: the Python of every page, in order, in one namespace per page."""
+"""The guide runs: the code of every page, in order, and what it prints is what the page shows."""
 
 import re
 from pathlib import Path
 
 import pytest
+from scripts.docs_figures import FIGURES, PICTURES, QUICK
+from scripts.docs_outputs import PAGES, REAL, ROOT, WIDTH, difference, refresh, run_page
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Pages that load SmolLM2 run with the tests marked `real`.
-REAL = ("real-model",)
+import pathsum as ps
+
 RUN = [
     pytest.param(page, marks=pytest.mark.real if page.stem in REAL else (), id=page.stem)
     for page in PAGES
 ]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -23,14 +22,48 @@ def test_page(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = page.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    for block in BLOCK.finditer(text):
-        # Blank lines before the code, so that a traceback names the page's own line.
-        lines = text[: block.start(1)].count("\n")
-        exec(compile("\n" * lines + block[1], str(page), "exec"), namespace)
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    for block, printed in run_page(page):
+        if block.output is not None:
+            where = f"{page.name}, line {block.line}"
+            assert difference(block.output, printed) is None, f"{where}: make docs-outputs"
     assert capsys.readouterr().err == ""
+
+
+def test_outputs_are_written_and_compared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 / 3)\n```\n\n```text\n```\n", encoding="utf-8")
+    assert refresh(page) and not refresh(page)
+    text = page.read_text(encoding="utf-8")
+    assert text.endswith("```text\n0.3333333333333333\n```\n")
+    page.write_text(text.replace("0.33", "0.43"), encoding="utf-8")
+    assert refresh(page)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a  0.50 b", "a 0.51 b", True),
+        ("a 0.50 b", "a 0.53 b", False),
+        ("a 0.50 b", "a 0.50 c", False),
+        ("p 1.2e-05", "p 1.3e-05", True),
+        ("p 1.2e-05", "p 2.2e-05", False),
+        ("L1H0 adds", "L1H2 adds", False),
+        ("12,000 steps", "12,100 steps", True),
+        ("one", "one\ntwo", False),
+    ],
+)
+def test_numbers_have_a_tolerance_and_words_have_none(shown: str, printed: str, same: bool) -> None:
+    assert (difference(shown, printed) is None) is same
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_figures_of_the_guide_are_up_to_date(name: str) -> None:
+    shown = (PICTURES / f"{name}.svg").read_text(encoding="utf-8")
+    drawn = FIGURES[name](ps.load("two-layer")).to_svg()
+    labels = [re.findall(r"<text[^>]*>([^<]*)</text>", each) for each in (shown, drawn)]
+    assert difference("\n".join(labels[0]), "\n".join(labels[1])) is None, "make docs-outputs"
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
@@ -38,6 +71,14 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     for page in (ROOT / "docs").glob("*.md"):
         if page.stem != "index":
             assert f"({page.name})" in contents, page.name
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"- (?:[\w ]+: )?([\w-]+\.md)\n", text)
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert pages | {"readme.md", "api.md"} == set(listed)
+    assert len(listed) == len(set(listed))
 
 
 def test_every_file_named_in_the_architecture_page_exists() -> None:

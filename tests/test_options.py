@@ -33,7 +33,7 @@ def test_a_wrong_string_raises_and_lists_the_choices() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["tried"]) > 15, found["tried"]
-    assert {"ablate(knockout)", "replace(after)", "term_importance(scale)"} <= set(found["tried"])
+    assert {"ablate(reference)", "replace(after)", "term_importance(scale)"} <= set(found["tried"])
     assert found["faults"] == []
 
 

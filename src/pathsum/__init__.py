@@ -6,12 +6,12 @@ The public names, in reading order:
     sources              load from_hf from_transformer_lens random_model from_tensors construct
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
-    heads                atlas induction in_context_learning
+    heads                atlas attention induction in_context_learning
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
-                         mean_circuit
+                         mean_circuit read_prompts edge_curve rule_agreement
     training             Corpus train dynamics
     readable rules       decompile Program
-    pages and reports    explore report paper
+    pages and reports    explore report paper figures
     errors               PathsumError
 
     >>> import pathsum as ps
@@ -32,13 +32,14 @@ from typing import TYPE_CHECKING, Any
 from pathsum._version import __version__
 
 if TYPE_CHECKING:
+    from pathsum import figures
     from pathsum.algebra import Factored
     from pathsum.base.errors import PathsumError
     from pathsum.circuits import align_heads, bandwidth, bigram, composition, copying, skip_trigrams
     from pathsum.claims import paper
     from pathsum.explorer import report
     from pathsum.explorer.server import explore
-    from pathsum.heads import atlas, in_context_learning, induction
+    from pathsum.heads import atlas, attention, in_context_learning, induction
     from pathsum.model import (
         Config,
         Head,
@@ -60,7 +61,9 @@ if TYPE_CHECKING:
         virtual_head,
     )
     from pathsum.paths.circuit import mean_circuit
-    from pathsum.paths.prompts import Prompt
+    from pathsum.paths.edge_curve import edge_curve
+    from pathsum.paths.prompts import Prompt, read_prompts
+    from pathsum.paths.rule_agreement import rule_agreement
     from pathsum.program import Program, decompile
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
@@ -70,13 +73,15 @@ _NAMES = {
     "base.errors": "PathsumError",
     "algebra": "Factored",
     "text": "Corpus",
-    "model": "Config Head Keep Model Path Trace Weights construct from_tensors random_model",
+    "model": "Config Head Keep Model Path Trace Weights from_tensors random_model",
     "sources": "from_hf from_transformer_lens load",
     "circuits": "align_heads bandwidth bigram composition copying skip_trigrams",
     "paths": "ablate causal_effects patch_sweep replace term_importance virtual_head",
     "paths.circuit": "mean_circuit",
-    "paths.prompts": "Prompt",
-    "heads": "atlas in_context_learning induction",
+    "paths.edge_curve": "edge_curve",
+    "paths.prompts": "Prompt read_prompts",
+    "paths.rule_agreement": "rule_agreement",
+    "heads": "atlas attention in_context_learning induction",
     "training": "dynamics train",
     "program": "Program decompile",
     "claims": "paper",
@@ -84,6 +89,8 @@ _NAMES = {
     "explorer.server": "explore",
 }
 """The public names by package."""
+_MODULES = {"construct": "pathsum.model.construct", "figures": "pathsum.figures"}
+"""The public modules."""
 _HOMES = {name: f"pathsum.{room}" for room, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
@@ -103,6 +110,7 @@ __all__ = [
     "ablate",
     "align_heads",
     "atlas",
+    "attention",
     "bandwidth",
     "bigram",
     "causal_effects",
@@ -111,7 +119,9 @@ __all__ = [
     "copying",
     "decompile",
     "dynamics",
+    "edge_curve",
     "explore",
+    "figures",
     "from_hf",
     "from_tensors",
     "from_transformer_lens",
@@ -122,8 +132,10 @@ __all__ = [
     "paper",
     "patch_sweep",
     "random_model",
+    "read_prompts",
     "replace",
     "report",
+    "rule_agreement",
     "skip_trigrams",
     "term_importance",
     "train",
@@ -132,13 +144,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name not in _HOMES:
         raise AttributeError(f"module 'pathsum' has no attribute {name!r}")
-    module = importlib.import_module(home)
-    if hasattr(module, name):
-        return getattr(module, name)
-    return importlib.import_module(f"{home}.{name}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,17 @@
 """`python -m pathsum` is the `pathsum` command."""
 
-from pathsum.cli.main import run
+import sys
+
+
+def run() -> None:
+    """The entry point of the installed command; an interrupt while it is imported ends it too."""
+    try:
+        from pathsum.cli.main import run as run_command
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    run_command()
+
 
 if __name__ == "__main__":
     run()

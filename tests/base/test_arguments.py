@@ -15,7 +15,7 @@ import pathsum as ps
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked, fits
 from pathsum.base.errors import ArgumentError, InputError, LayerError, TokenError
-from pathsum.paths.ablation import Knockout
+from pathsum.model.reference import AblationReference
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,11 @@ def test_what_fits(value: object, hint: Any, right: bool) -> None:
         (int, "2", "x is '2'; give an integer of at most 64 bits"),
         (float | None, np.zeros(3), "x is ndarray of shape (3,); give a finite number or None"),
         (str | Path, object(), "x is a object; give a string or a path"),
-        (Knockout | str, 3, "give 'zero', 'mean', 'resample' or 'first_token' or a string"),
+        (
+            AblationReference | str,
+            3,
+            "give 'zero', 'mean', 'resample' or 'first_token' or a string",
+        ),
         (Literal["q", "k"], 3, "give 'q' or 'k'"),
         (Int[Tensor, "batch pos"], torch.zeros(2), "x is Tensor of shape (2,); give a tensor"),
         (ps.Model, "two-layer", "x is 'two-layer'; give a Model"),

@@ -173,6 +173,9 @@ class TestSaves:
             {"rename": {"config.json": "model.safetensors"}, "remove": []},
             {"rename": {".config.json.1.part": ".."}, "remove": []},
             {"rename": {}, "remove": [".."]},
+            {"rename": {}, "remove": ["thesis.tex"]},
+            {"rename": {".thesis.tex.1.part": "thesis.tex"}, "remove": []},
+            {"rename": {}, "remove": [["config.json"]]},
             {"rename": {}, "remove": ["a\0b"]},
             {"rename": {}, "remove": ["x" * 300]},
         ],
@@ -181,7 +184,7 @@ class TestSaves:
         ps.random_model(CONFIG).save(tmp_path)
         before = sorted(tmp_path.iterdir())
         (tmp_path / files.JOURNAL).write_text(json.dumps(journal))
-        with pytest.raises(FileError, match="which is not a (file in its folder|part of)"):
+        with pytest.raises(FileError, match="which is not (one of config.json|a part of)"):
             ps.load(tmp_path)
         assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / files.JOURNAL])
 
@@ -190,7 +193,7 @@ class TestSaves:
         (tmp_path / "precious").write_text("x")
         journal = '{"rename": {}, "remove": ["../precious"]}'
         (tmp_path / "model" / files.JOURNAL).write_text(journal)
-        with pytest.raises(FileError, match="is not a file in its folder"):
+        with pytest.raises(FileError, match="precious., which is not one of config.json"):
             ps.load(tmp_path / "model")
         assert (tmp_path / "precious").exists()
 
@@ -223,6 +226,8 @@ class TestSaves:
         assert [file.name for file in tmp_path.iterdir()] == ["a"]
 
 
+NAMES = ("config.json", "tokenizer.json")
+
 # Takes long to write its first file, and says when it has begun.
 SLOW_SAVE = """
 import sys, time
@@ -235,7 +240,8 @@ def write(file, text, seconds):
     time.sleep(seconds)
 
 name, seconds = sys.argv[2], float(sys.argv[3])
-writers = {one: lambda file: write(file, name, seconds) for one in ("a", "b")}
+names = ("config.json", "tokenizer.json")
+writers = {one: lambda file: write(file, name, seconds) for one in names}
 write_together(Path(sys.argv[1]), writers)
 """
 
@@ -248,14 +254,14 @@ class TestTwoSaves:
         with slow:
             assert slow.stdout is not None and slow.stdout.readline() == b"begun\n"
             slow.kill()
-        assert [file.name for file in tmp_path.iterdir()] == [f".a.{slow.pid}.part"]
-        others = [".a.part", ".a.1.part.txt", ".c.1.part", "a.1.part", ".a.x.part"]
+        assert [file.name for file in tmp_path.iterdir()] == [f".config.json.{slow.pid}.part"]
+        others = [".config.json.part", ".config.json.1.part.txt", ".c.1.part", "config.json.1.part"]
         for name in others:
             (tmp_path / name).write_text("of somebody else")
-        (tmp_path / ".b.1.part").mkdir()
-        write_together(tmp_path, {name: lambda file: file.write_text("y") for name in "ab"})
+        (tmp_path / ".tokenizer.json.1.part").mkdir()
+        write_together(tmp_path, {name: lambda file: file.write_text("y") for name in NAMES})
         left = {file.name for file in tmp_path.iterdir()}
-        assert left == {"a", "b", ".b.1.part", *others}
+        assert left == {*NAMES, ".tokenizer.json.1.part", *others}
 
     @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked")
     def test_a_save_waits_for_another(self, tmp_path: Path) -> None:
@@ -268,16 +274,15 @@ class TestTwoSaves:
             seen = list[str]()
 
             def write(file: Path) -> None:
-                seen.append((tmp_path / "a").read_text() + (tmp_path / "b").read_text())
+                seen.append("".join((tmp_path / name).read_text() for name in NAMES))
                 file.write_text("second")
 
-            write_together(tmp_path, {"a": write, "b": write})
+            write_together(tmp_path, dict.fromkeys(NAMES, write))
         assert slow.returncode == 0
         assert seen == ["firstfirst"] * 2
-        assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-            "a": "second",
-            "b": "second",
-        }
+        assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(
+            NAMES, "second"
+        )
 
     def test_many_threads_save_models_to_one_folder(self, tmp_path: Path) -> None:
         models = [ps.construct.induction([*words]) for words in ("xyz", "uvw", "abc", "def")]

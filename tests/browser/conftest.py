@@ -66,7 +66,7 @@ def live_server() -> Iterator[ExplorerServer]:
 
 @pytest.fixture(scope="session")
 def live(live_server: ExplorerServer) -> str:
-    """Its address; a browser context has its cookie."""
+    """Its address; a browser context is signed in."""
     return live_server.address
 
 
@@ -87,16 +87,13 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def cookie(server: ExplorerServer) -> Any:
-    """What opening the server's link gives a browser."""
-    name = Access(server.token, server.names.port).cookie
-    return {
-        "name": name,
-        "value": server.token,
-        "url": server.address,
-        "httpOnly": True,
-        "sameSite": "Strict",
-    }
+def sign_in(context: BrowserContext, server: ExplorerServer) -> None:
+    """Give a browser what opening the server's link gives it: a cookie, and the stored token."""
+    access, origin = Access(server.token, server.names.port), server.address.rstrip("/")
+    given: Any = {"name": access.cookie, "value": access.page_key, "url": server.address}
+    context.add_cookies([{**given, "httpOnly": True, "sameSite": "Strict"}])
+    keep = f"localStorage.setItem('pathsum-token', '{server.token}')"
+    context.add_init_script(f"if (location.origin === '{origin}') {keep}")
 
 
 @dataclass
@@ -128,7 +125,7 @@ class Watched:
 @pytest.fixture
 def context(browser: Browser, live_server: ExplorerServer) -> Iterator[BrowserContext]:
     made = browser.new_context(viewport=SIZE, accept_downloads=True)
-    made.add_cookies([cookie(live_server)])
+    sign_in(made, live_server)
     made.set_default_timeout(PATIENCE_MS)
     yield made
     made.close()

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.browser
 
 # What each view cannot be without: an element, and words that it shows.
 ESSENTIALS = {
+    "story": ("section[aria-label='The circuit of this prediction']", "moved"),
     "text": ("section[aria-label=Details]", "predicts"),
     "why": ("section[aria-label=Circuit]", "moved"),
     "atlas": ("section[aria-label='Table of scores']", "induction"),
@@ -42,7 +43,7 @@ def test_it_has_the_tabs_that_have_something_to_show(page: Page, report_file: st
     tabs = page.get_by_role("navigation", name="Views").get_by_role("link").all_inner_texts()
     views = [view for view in held(report_file) if view != "head"]
     assert [tab.lower() for tab in tabs] == views
-    assert {"text", "why", "atlas", "composition", "paths", "paper", "compare"} <= {*views}
+    assert {"story", "text", "why", "atlas", "composition", "paths", "paper", "compare"} <= {*views}
     for view in {view.lower() for view in VIEWS} - {*views}:
         page.goto(f"{report_file}#/{view}")
         expect(
@@ -122,8 +123,8 @@ def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) ->
     expect(page.get_by_text("takes away").first).to_be_visible()
 
 
-def test_it_opens_on_its_story_and_holds_the_graph(page: Page, report_file: str) -> None:
-    page.goto(report_file)
+def test_its_text_has_a_story_and_the_graph(page: Page, report_file: str) -> None:
+    page.goto(f"{report_file}#/text")
     story = page.get_by_role("region", name="What to see first")
     expect(story).to_contain_text(re.compile(r"Without L\dH\d, its attention\s+there would be"))
     story.get_by_role("link", name="See the whole circuit").click()

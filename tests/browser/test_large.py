@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
-from tests.browser.conftest import PATIENCE_MS, Watched, cookie
+from tests.browser.conftest import PATIENCE_MS, Watched, sign_in
 
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.server import ExplorerServer
@@ -32,7 +32,7 @@ def large(
 ) -> Iterator[tuple[Page, str, int, int]]:
     server, layers, heads = deep
     watched.allowed += (server.address,)
-    context.add_cookies([cookie(server)])
+    sign_in(context, server)
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     watched.attach(page)

@@ -12,6 +12,8 @@ pytestmark = pytest.mark.browser
 
 WIDTHS = {390: 844, 820: 1180, 1280: 800, 1440: 900}
 VIEWS = {
+    "story": "#/story?example=0",
+    "story, a head off": f"#/story?example=0&off={INDUCTION}",
     "text": "#/text?example=0&position=40",
     "text, a locked cell": f"#/text?example=0&head={INDUCTION}&position=60&cell=60.20",
     "text, several heads": f"#/text?example=0&position=60&heads={','.join(OTHERS[:4])}",

@@ -15,7 +15,18 @@ from pathsum.model import Config, random_model
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("Text", "Why", "Atlas", "Composition", "Paths", "Training", "Paper", "Compare")
+VIEWS = (
+    "Story",
+    "Text",
+    "Why",
+    "Atlas",
+    "Composition",
+    "Paths",
+    "Training",
+    "Paper",
+    "Compare",
+    "Models",
+)
 
 
 # What is done when the pointer comes over an element, 40 times: pictures made of numbers, pictures
@@ -67,8 +78,8 @@ def probe(page: Page, live: str, more: str = "") -> None:
     settled(page)
 
 
-def test_it_opens_and_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
-    page.goto(live)
+def test_it_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/text")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head attends")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
     expect(page.get_by_text(re.compile(r"two-layer: 2 layers × \d+ heads"))).to_be_visible()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, ViewportSize, expect
-from tests.browser.conftest import Watched, cookie
+from tests.browser.conftest import Watched, sign_in
 from tests.browser.heads import HEADS, INDUCTION, OTHERS
 from tests.browser.test_live import settled, token
 from tests.explorer.variants import two_copying_heads
@@ -23,7 +23,7 @@ def story(page: Page):
 
 
 def test_the_story_follows_the_token_that_is_clicked(page: Page, live: str) -> None:
-    page.goto(live)
+    page.goto(f"{live}#/text")
     expect(story(page)).to_contain_text("This is induction")
     first = story(page).locator("p").inner_text()
     token(page, 30).click()
@@ -48,7 +48,7 @@ def test_the_story_tells_of_all_heads_that_copy_and_of_mlps(
     page: Page, context: BrowserContext, watched: Watched, two_heads: ExplorerServer
 ) -> None:
     watched.allowed += (two_heads.address,)
-    context.add_cookies([cookie(two_heads)])
+    sign_in(context, two_heads)
     page.goto(f"{two_heads.address}#/text?text=c a b d a b")
     told = story(page).locator("p")
     expect(told).to_contain_text(
@@ -75,7 +75,7 @@ def test_other_views_open_where_the_story_is(page: Page, live: str) -> None:
 
 
 def test_another_text_opens_at_its_own_story(page: Page, live: str) -> None:
-    page.goto(live)
+    page.goto(f"{live}#/text")
     expect(story(page)).to_contain_text("This is induction")
     page.locator(f'[data-head="{OTHERS[0]}"]').hover()
     page.mouse.move(4, 4)

@@ -116,12 +116,15 @@ def test_a_refused_text_does_not_hold_the_model(page: Page, live: str, watched: 
 
 
 def test_tab_accepts_what_the_model_predicts(page: Page, live: str) -> None:
-    page.goto(f"{live}#/text?text=def add(self, word):%0A    self.")
-    expect(page.get_by_role("button", name=re.compile("Tab adds .*%"))).to_be_enabled()
-    before = page.locator("[role=option]").count()
+    page.goto(f"{live}#/text?text=def add(self, word):%0A    self")
     box = page.get_by_role("textbox", name="Text")
     box.focus()
     page.keyboard.press("Control+End")
+    page.keyboard.type(".")
+    expect(page).to_have_url(re.compile(r"self\.$"))
+    settled(page)
+    expect(page.get_by_role("button", name=re.compile("Tab adds .*%"))).to_be_enabled()
+    before = page.locator("[role=option]").count()
     for more in (1, 2, 3):
         page.keyboard.press("Tab")
         expect(page.locator("[role=option]")).to_have_count(before + more)

@@ -23,8 +23,8 @@ def graph(page: Page):
     return page.get_by_role("group", name="The circuit of this prediction")
 
 
-def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
-    page.goto(live)
+def test_the_text_opens_on_a_story(page: Page, live: str, pictures: Path) -> None:
+    page.goto(f"{live}#/text")
     story = page.get_by_role("region", name="What to see first")
     expect(story).to_contain_text(SENTENCE)
     expect(story).to_contain_text(re.compile(rf"This is\s+induction:\s+{INDUCTION}\s+attends to"))
@@ -43,7 +43,7 @@ def test_it_lands_on_a_story(page: Page, live: str, pictures: Path) -> None:
 
 
 def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
-    page.goto(live)
+    page.goto(f"{live}#/text")
     story = page.get_by_role("region", name="What to see first")
     told = re.search(r"the model gives\s+“(.+?)”", story.inner_text())
     assert told
@@ -66,7 +66,10 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
         expect(details).to_contain_text(words)
     expect(details).to_contain_text("Explains the cell")
     lost = re.search(r"lost if it is cut, logits\s*\+([\d.]+)", details.inner_text())
+    # A click selects; the mark on the edge cuts it.
     key.press("Enter")
+    expect(page).not_to_have_url(re.compile("off=L"))
+    graph(page).get_by_role("button", name="Cut this edge").press("Enter")
     expect(key).to_have_attribute("aria-pressed", "true")
     expect(page).to_have_url(re.compile("off=L"))
     logit = page.get_by_role("region", name="Logit before and after")
@@ -124,7 +127,7 @@ def test_an_edge_that_is_off_everywhere_is_drawn_cut(page: Page, live: str) -> N
 
 
 def test_a_click_on_a_token_shows_its_predictions(page: Page, live: str) -> None:
-    page.goto(live)
+    page.goto(f"{live}#/text")
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("Score of this cell in")
     page.get_by_role("listbox").get_by_role("option").nth(25).click()
@@ -140,7 +143,7 @@ def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
     more.press("Enter")
     expect(page).to_have_url(re.compile("expanded="))
     page.wait_for_function(f"document.querySelectorAll('svg .edge').length > {count}")
-    graph(page).get_by_role("button", name=re.compile(rf"^{INDUCTION} at")).first.press("Enter")
+    graph(page).locator(f"[data-node^='{INDUCTION}@']").first.press("Enter")
     details = page.locator("section[aria-label=Details]")
     expect(details).to_contain_text("left out")
     details.get_by_role("link", name=re.compile("@")).first.click()
@@ -225,3 +228,29 @@ def test_the_graph_fits(
     expect(page.get_by_role("region", name="Logit before and after")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=pictures / f"why-{width}-{mode}.png", full_page=True)
+
+
+def test_a_click_on_an_edge_selects_that_edge_and_x_cuts_it(page: Page, live: str) -> None:
+    """Edges that run side by side overlap in reach; the one under the pointer is meant."""
+    page.goto(f"{live}#/why?example=0")
+    edges = graph(page).locator(".edge[aria-label*='key: +']")
+    expect(edges.first).to_be_visible()
+    settled(page)
+    for at in range(2):
+        name = edges.nth(at).get_attribute("aria-label") or ""
+        place = edges.nth(at).evaluate(
+            """each => {
+              const line = each.querySelector(".line"), frame = each.ownerSVGElement;
+              const at = line.getPointAtLength(line.getTotalLength() * 0.35);
+              const box = frame.getBoundingClientRect();
+              return [box.left + at.x, box.top + at.y];
+            }"""
+        )
+        page.mouse.click(*place)
+        chosen = page.evaluate("decodeURIComponent(location.hash)")
+        writer = name.split(" ")[0]
+        assert re.search(rf"selected={writer}@\d+→", chosen), (name, chosen)
+    page.keyboard.press("x")
+    expect(edges.nth(1)).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("x")
+    expect(edges.nth(1)).to_have_attribute("aria-pressed", "false")

@@ -74,13 +74,13 @@ def test_patch(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_patch_ablates(capsys: pytest.CaptureFixture[str]) -> None:
-    at = ("--node", "L0H0@2", "--by", "zero", "--token", "b")
+    at = ("--node", "L0H0@2", "--reference", "zero", "--token", "b")
     found = json.loads(ran(capsys, "patch", MODEL, "a b c d a", *at, "--json"))
     assert found["patched"] == ["L0H0@2 = zero"]
     assert found["effect"]["value"] > 9
     assert "replaced" in ran(capsys, "patch", MODEL, "a b c d a", *at)
     assert "give one of the two" in refused(capsys, "patch", MODEL, "a b c d a")
-    assert "--node or --edge" in refused(capsys, "patch", MODEL, "a b c d a", "--by", "zero")
+    assert "--node or --edge" in refused(capsys, "patch", MODEL, "a b c d a", "--reference", "zero")
 
 
 def test_patch_sweep(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,11 +96,25 @@ def test_patch_sweep(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_sweep_of_ablations(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("a b c d a", "--sweep", "--token", "b", "--by")
+    asked = ("a b c d a", "--sweep", "--token", "b", "--reference")
     assert "··#···" in ran(capsys, "patch", MODEL, *asked, "zero")
     found = json.loads(ran(capsys, "patch", MODEL, *asked, "mean", "--node", "L0H0", "--json"))
-    assert (found["by"], found["nodes"]) == ("mean", ["L0H0"])
+    assert (found["reference"], found["nodes"]) == ("mean", ["L0H0"])
     assert found["corrupted"] is None
     assert found["effect"][0][2] < -5
     wrong = refused(capsys, "patch", MODEL, *asked, "zero", "--patched-run", "corrupted")
     assert "leave --patched-run out" in " ".join(wrong.split())
+
+
+def test_curves_and_rules_of_a_file_of_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "a b", "corrupted": "c b"}\n{"text": "b c", "corrupted": "d c"}\n')
+    assert main(["curve", "hand-built-memory", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["ranking"] for one in found["rankings"]] == ["EAP", "EAP-IG", "random"]
+    assert main(["rules", "hand-built-memory", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "attribution patching" in shown
+    assert "integrated" in shown

@@ -83,7 +83,15 @@ def test_explore_serves_until_it_is_interrupted(
 ) -> None:
     opened: list[str] = []
     before = {*threading.enumerate()}
-    monkeypatch.setattr("webbrowser.open", opened.append)
+
+    def open_browser(address: str) -> None:
+        # Other users of the machine can read the browser's command line, and not the file.
+        assert "token" not in address
+        file = Path(address.removeprefix("file://"))
+        assert file.parent.stat().st_mode & 0o077 == 0
+        opened.append(re.findall(r"url=([^\"]+)", file.read_text())[0])
+
+    monkeypatch.setattr("webbrowser.open", open_browser)
     monkeypatch.setattr(ExplorerServer, "run", lambda self: self.start().close())
     assert main(["explore", MODEL, "hand-built-induction", "--port", "0"]) == 0
     out = capsys.readouterr().out

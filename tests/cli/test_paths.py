@@ -63,3 +63,15 @@ def test_scores_of_a_cell_and_of_all(capsys: pytest.CaptureFixture[str]) -> None
     code, _, err = run(capsys, *common, "--cell", "4")
     assert code == 2
     assert "give a destination and a source position" in err
+
+
+def test_paths_through_mlps_and_the_lens(capsys: pytest.CaptureFixture[str]) -> None:
+    text = ("hand-built-induction", "a b c a")
+    code, out, _ = run(capsys, "paths", *text, "--mlps", "linear")
+    assert code == 0 and "strongest paths" in out
+    code, out, _ = run(capsys, "lens", *text)
+    assert code == 0 and "lens at position 4" in out
+    code, out, _ = run(capsys, "lens", *text, "--layer", "1", "--token", "b")
+    assert code == 0 and "stream before layer 1" in out
+    code, _, err = run(capsys, "lens", *text, "--layer", "7")
+    assert code == 2 and "there is no stream before layer 7" in err

@@ -268,3 +268,25 @@ def test_messages_are_shortened_in_the_middle() -> None:
     assert shorten("short") == "short"
     long = shorten("begin " + "x" * 900 + " end")
     assert len(long) <= 500 and long.startswith("begin ") and long.endswith(" end")
+
+
+def test_homes_of_unknown_users_and_devices_without_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for arguments in (("composition", "~nobody-here/x"), ("corpus", "~nobody-here/x")):
+        said = refused(capsys, *arguments)
+        assert "'~nobody-here/x' names the home folder of a user that this machine does not" in said
+    assert "'meta' is not a device" in refused(capsys, "induction", MODEL, "--device", "meta")
+
+
+def test_an_interrupt_while_the_command_is_imported() -> None:
+    code = (
+        "import sys, builtins; real = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'typer': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "from pathsum.__main__ import run; run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -87,7 +87,7 @@ def test_the_mean_may_be_over_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     file.write_text("a b c d e f a b", encoding="utf-8")
     asked = [*ARGUMENTS, "--faithfulness", "--draws", "1", "--over"]
     assert main([*asked, str(file)]) == 0
-    assert "the mean over a text" in " ".join(capsys.readouterr().out.split())
+    assert "the mean over 8 tokens of the given text" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, str(tmp_path / "none.txt")]) == 2
 
 

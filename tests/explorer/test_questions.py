@@ -18,7 +18,7 @@ from pathsum.explorer.params import ModelParams
 from pathsum.explorer.questions import QUESTIONS, find_question
 from pathsum.explorer.report_contents import CLAIMS
 from pathsum.explorer.wire import decode
-from pathsum.paths import After, CopyingPart, Knockout, ablate, replace
+from pathsum.paths import After, CopyingPart, Reference, ablate, replace
 from pathsum.sources.named import bundled_names
 
 _EXPLORERS: dict[str, Explorer] = {}
@@ -294,15 +294,15 @@ def test_ablations_are_those_of_the_library() -> None:
             shares[test["on"], row["description"]] = None if share is None else share["value"]
     for on in explorer.session.sequences(ModelParams()):
         where = {"from_position": on.first}
-        for knockout, after in (
-            (Knockout.ZERO, After.RECOMPUTED),
-            (Knockout.ZERO, After.FREEZE_PATTERNS),
-            (Knockout.MEAN, After.RECOMPUTED),
-            (Knockout.FIRST, After.RECOMPUTED),
+        for reference, after in (
+            (Reference.ZERO, After.RECOMPUTED),
+            (Reference.ZERO, After.FREEZE_PATTERNS),
+            (Reference.MEAN, After.RECOMPUTED),
+            (Reference.FIRST, After.RECOMPUTED),
         ):
-            how = {"knockout": knockout, "after": after}
+            how = {"reference": reference, "after": after}
             cost = ablate(model, "L1H1", on.tokens, **where, **how).cost.value
-            assert costs[on.name, knockout, after] == pytest.approx(cost, abs=1e-5), how
+            assert costs[on.name, reference, after] == pytest.approx(cost, abs=1e-5), how
         for described in ({"pattern": "previous"}, {"ov": CopyingPart()}):
             other = replace(model, "L1H1", on.tokens, **where, **described)
             share = None if other.share is None else pytest.approx(other.share.value, rel=1e-3)
@@ -360,7 +360,9 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     explorer = explorer_of("hand-built induction")
     got = decode(explorer.ask("story", {"text": "c a b d a b"}))
     assert got["position"] == 5 and got["first"] == 2 and got["source"] == 3
-    assert (got["head"], got["writer"], got["side"], got["wrote"]) == ("L1H0", "L0H0", "k", 2)
+    assert (got["head"], got["writer"]) == ("L1H0", "L0H0")
+    reason = got["reasons"][0]
+    assert (reason["edge"], reason["wrote"]) == ("L0H0@3→L1H0@5.k", 2)
     assert got["probability"] > 0.9 > 0.3 > got["probability_without"]
     assert got["weight"] > 0.9 > 0.3 > got["weight_without"]
     # What it says without the head is what switching it off gives.

@@ -233,6 +233,7 @@ def test_one_prediction(tmp_path: Path) -> None:
         ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=9)
 
 
+@pytest.mark.slow
 def test_views_without_anything_to_show_are_not_in_it(tmp_path: Path) -> None:
     got = ps.report(ALL["one layer"](), tmp_path / "a.html")
     assert {"training", "compare", "composition"}.isdisjoint(got.views)
@@ -274,6 +275,20 @@ def test_a_fragment_is_small_and_loads_nothing(tmp_path: Path) -> None:
 
 
 def test_a_fragment_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.explorer.report_file.MAX_BYTES", 50_000)
-    with pytest.raises(InputError, match="kB, and at most 50 kB fit .* shorter texts"):
-        ps.report("hand-built-induction", tmp_path / "a.html", views=["why"], fragment=True)
+    monkeypatch.setattr("pathsum.explorer.report_file.MAX_BYTES", 20_000)
+    with pytest.raises(InputError, match="kB, and at most 20 kB fit .* shorter texts"):
+        ps.report(
+            "hand-built-induction",
+            tmp_path / "a.html",
+            texts=["a b a"],
+            views=["why"],
+            fragment=True,
+        )
+
+
+def test_a_card_that_links_elsewhere_is_not_shown(tmp_path: Path) -> None:
+    ps.construct.induction(["x", "y"]).save(tmp_path / "model")
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "model" / "card.md").symlink_to(tmp_path / "private")
+    with pytest.raises(FileError, match="card.md is a link to a file outside its folder"):
+        ps.report(tmp_path / "model", tmp_path / "report.html")

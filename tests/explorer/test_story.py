@@ -24,8 +24,8 @@ def test_induction_is_told_with_its_numbers() -> None:
     expected = (
         "After “cabda” the model gives “b” 99.9%, up from < 0.01% the first time. "
         "This is induction: L1H0 attends to “b”, which followed “a” before, because L0H0 wrote "
-        "there that “a” comes just before it. Without L0H0, its attention there would be < 0.01% "
-        "instead of 100%, and “b” would drop to < 0.01%."
+        "“a”, just before it, into its key and its query has the token “a”. Without L0H0, its "
+        "attention there would be < 0.01% instead of 100%, and “b” would drop to < 0.01%."
     )
     assert text == expected
 
@@ -36,7 +36,7 @@ def test_spans_refer_to_heads_tokens_and_the_cell() -> None:
     assert (cell.head, cell.position, cell.source) == (got.head, got.position, got.source)
     assert {span.head for span in got.sentence if span.kind == "head"} == {got.head, got.writer}
     positions = {span.position for span in got.sentence if span.kind == "token"}
-    assert {got.position, got.wrote, None} == positions
+    assert {got.position, got.reasons[0].wrote, None} == positions
 
 
 def test_several_heads_and_mlps_are_told_together() -> None:

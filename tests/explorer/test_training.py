@@ -61,6 +61,7 @@ def test_two_steps_are_compared(explorer: Explorer) -> None:
     assert [pair["left"] for pair in got["matches"]] == [pair["right"] for pair in got["matches"]]
 
 
+@pytest.mark.slow
 def test_a_report_of_a_run_has_its_training(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

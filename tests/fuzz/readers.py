@@ -20,8 +20,8 @@ from pathsum.base import HeadId, Site
 from pathsum.base import Path as PathName
 from pathsum.base.errors import PathsumError
 from pathsum.base.files import parse_object
-from pathsum.cli.inputs import read_prompts
 from pathsum.explorer import Explorer
+from pathsum.paths.prompts import read_prompts
 from pathsum.text.corpus import Corpus
 from pathsum.text.documents import Files
 from pathsum.text.shards import survey

@@ -23,7 +23,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-CALLS = 1500
+import pytest
+
+CALLS = max(200, int(os.environ.get("PATHSUM_FUZZ", "300")))
 # CPU seconds after which a call on a tiny model counts as endless.
 LONGEST = 20
 # What needs files, a network or a port, and is attacked elsewhere.
@@ -32,8 +34,8 @@ SKIPPED |= {"save", "write_graph"}
 CONSTRUCTED = ("bigram", "induction", "induction_by_q", "skip_trigrams", "virtual_head")
 
 
-def test_odd_arguments_are_one_sentence() -> None:
-    calls = max(200, int(os.environ.get("PATHSUM_FUZZ", str(CALLS))))
+@pytest.mark.parametrize("calls", [CALLS, pytest.param(1500, marks=pytest.mark.slow)])
+def test_odd_arguments_are_one_sentence(calls: int) -> None:
     done = subprocess.run(
         [sys.executable, __file__, str(calls)], capture_output=True, text=True, check=False
     )

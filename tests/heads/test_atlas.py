@@ -11,7 +11,7 @@ from pathsum.base.errors import HeadError, InputError
 from pathsum.base.estimate import ProbabilityColumn, counted_p, format_p
 from pathsum.cli.main import main
 from pathsum.heads.atlas import Atlas, HeadEntry
-from pathsum.heads.kinds import ALL_SCORES, UNKNOWN
+from pathsum.heads.kinds import ALL_SCORES, TITLES, UNKNOWN
 from pathsum.heads.score import Score, against_null
 from pathsum.model.symmetries import scrambled
 
@@ -173,10 +173,38 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
 def test_models_that_have_none() -> None:
     with pytest.raises(InputError, match="no layers"):
         ps.atlas(ps.random_model(CONFIG.replace(n_layers=0)))
-    with pytest.raises(InputError, match="repeats of at least 2 tokens do not fit"):
-        ps.atlas(ps.random_model(CONFIG.replace(n_ctx=3)))
+    with pytest.raises(InputError, match="text and tokens are two names of one option"):
+        ps.atlas(ps.random_model(CONFIG), text=[[1, 2]], tokens=[[1, 2]])
     with pytest.raises(HeadError, match="head L7H0 does not exist"):
         _ = ps.atlas(ps.random_model(CONFIG), sequences=2)["L7H0"]
+
+
+@pytest.mark.parametrize("context", [2, 3])
+def test_a_context_too_short_for_repeats(context: int) -> None:
+    model = ps.random_model(CONFIG.replace(n_ctx=context))
+    found = ps.atlas(model)
+    assert {"copying_weights", "matching_weights"} <= found["L0H0"].scores.keys()
+    assert "repeats of at least 2 tokens do not fit" in found.absent["induction"]
+    own = torch.randint(CONFIG.d_vocab, (12, context), generator=torch.Generator().manual_seed(0))
+    on_text = ps.atlas(model, text=own)["L0H0"].scores
+    assert "previous_token_text" in on_text and "previous_token" not in on_text
+
+
+def own_format(sequences: int = 30) -> torch.Tensor:
+    """A start token, nine tokens, and the same nine tokens again."""
+    generator = torch.Generator().manual_seed(0)
+    blocks = [torch.randperm(20, generator=generator)[:9] + 1 for _ in range(sequences)]
+    block = torch.stack(blocks)
+    return torch.cat([torch.zeros(sequences, 1, dtype=torch.long), block, block], 1)
+
+
+def test_text_may_establish_induction() -> None:
+    model = ps.construct.induction()
+    scores = [name for name in TITLES if name != "induction"]
+    found = ps.atlas(model, text=own_format(), scores=scores)
+    assert found["L1H0"].kind == "induction" and "on text" in found["L1H0"].evidence[0]
+    same = ps.atlas(model, tokens=own_format(), scores=scores)
+    assert same.to_dict() == found.to_dict()
 
 
 def test_records_have_schemas() -> None:
@@ -207,7 +235,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_page_shows_every_head_and_score() -> None:
     found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)
     page = found.to_html()
-    assert page == found._repr_html_()
+    assert found._repr_html_().endswith(page)
     assert page.count("<tr>") == 1 + len(found)
     for entry in found.heads:
         assert f">{entry.head}</th>" in page and f">{entry.kind}</td>" in page

@@ -1,8 +1,10 @@
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
+from tests.heads.test_atlas import own_format
 
 import pathsum as ps
 from pathsum.base import schema
@@ -83,6 +85,37 @@ def test_half_precision_is_computed_in_float32() -> None:
     half = ps.construct.induction(n_ctx=40).to(torch.float16)
     wide = half.to(torch.float32)
     assert ps.induction(half, sequences=3).to_dict() == ps.induction(wide, sequences=3).to_dict()
+
+
+def test_induction_on_ones_own_format() -> None:
+    model = ps.construct.induction()
+    found = ps.induction(model, text=own_format())
+    assert list(found) == ["L1H0"] and "30 sequences of the given text (19 tokens)" in found.note
+    head = found["L1H0"]
+    assert (head.mechanism, head.partner) == ("K-composition", "L0H0")
+    assert head.stripe.value == pytest.approx(1, abs=0.01)
+    assert head.stripe.p is not None and head.stripe.p < 0.01
+    # The known answer of this model: ln 27 nats without the head, and nothing with it.
+    assert head.cost.value == pytest.approx(math.log(27), abs=0.01)
+    assert head.recovered is not None and head.recovered.value == pytest.approx(1, abs=0.01)
+    assert head.k_share == pytest.approx(1, abs=0.1)
+    assert found.second_copy.value < 0.01 < found.first_copy.value
+
+
+def test_a_head_that_ignores_repeats_is_not_found_on_text() -> None:
+    found = ps.induction(ps.random_model(CONFIG), text=own_format()[:, :19])
+    assert not found.heads and "No induction" in found.why_none
+
+
+def test_text_that_induction_cannot_be_seen_in() -> None:
+    model = ps.construct.induction()
+    with pytest.raises(InputError, match="no token of the text occurs twice before its end"):
+        ps.induction(model, text=[[0, 1, 2, 3], [0, 4, 5, 4]])
+    with pytest.raises(InputError, match="have 3 to 4 tokens; give sequences of one length"):
+        ps.induction(model, text=[[0, 1, 1], [0, 4, 4, 5]])
+    short = ps.random_model(CONFIG.replace(n_ctx=3))
+    with pytest.raises(InputError, match="repeats of at least 2 tokens do not fit.*give text="):
+        ps.induction(short)
 
 
 def test_the_record_has_a_schema() -> None:

@@ -31,8 +31,9 @@ def configs(
     min_layers: int = 0,
     positions: tuple[str, ...] = ("qk", "residual", "rotary", "none"),
     norms: tuple[str, ...] = ("none", "layer", "rms"),
-    mlps: tuple[str, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu_gated"),
+    mlps: tuple[str, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu_gated", "bilinear"),
     tied: bool = True,
+    causal: tuple[bool, ...] = (True, False),
 ) -> Config:
     """A config of any variant, small enough to compute everything densely."""
     n_heads = draw(st.integers(1, max_heads))
@@ -62,6 +63,7 @@ def configs(
         qk_norm=draw(st.sampled_from(["none", "rms"])),
         score_scale=draw(st.sampled_from([0.0, 0.7])),
         tied=draw(st.booleans()) if tied else False,
+        causal=draw(st.sampled_from(causal)),
         **extra,
     )
 
@@ -85,6 +87,41 @@ def models_with_tokens(
 ) -> tuple[Model, Tensor]:
     """A random model and a batch that it can read."""
     model = draw(models(dtype, **limits))
+    batch, length = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    return model, torch.randint(model.config.d_vocab, (batch, length), generator=generator)
+
+
+MLPS = (
+    *("relu", "gelu", "gelu_tanh"),
+    *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated"),
+)
+
+
+@st.composite
+def mlp_models_with_tokens(
+    draw: st.DrawFn, dtype: torch.dtype = torch.float64, **limits: Any
+) -> Drawn:
+    """A random model with MLPs of any kind, experts, norms after blocks, sinks and windows."""
+    sizes: dict[str, Any] = {"max_layers": 3, "max_heads": 2, "min_layers": 1, **limits}
+    config = draw(configs(mlps=MLPS, **sizes))
+    changes: dict[str, Any] = {}
+    if draw(st.booleans()):
+        experts = draw(st.integers(1, 3))
+        changes |= {"n_experts": experts, "experts_per_token": draw(st.integers(1, experts))}
+        changes["d_mlp"] = experts * draw(st.integers(1, 4))
+    if config.norm == "rms":
+        changes["norm_place"] = draw(st.sampled_from(["before", "after", "both"]))
+    changes["sinks"] = draw(st.booleans())
+    if config.n_layers and config.causal and draw(st.booleans()):
+        changes["windows"] = (2, *(None for _ in range(config.n_layers - 1)))
+    model = random_model(
+        config.replace(**changes),
+        seed=draw(st.integers(0, 2**16)),
+        dtype=dtype,
+        biases=draw(st.booleans()),
+        gains=draw(st.booleans()),
+    )
     batch, length = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     return model, torch.randint(model.config.d_vocab, (batch, length), generator=generator)

@@ -26,7 +26,7 @@ def read_form(head: Head, kind: str, C: Tensor, offset: int | None) -> Tensor:
         M = C @ head.ov.dense() @ C
         return M @ M.T
     config = head.model.config
-    offsets = range(config.n_ctx) if offset is None else [offset]
+    offsets = config.offsets if offset is None else [offset]
     total = torch.zeros_like(C)
     for place in offsets if config.positions == "rotary" else [0]:
         M = C @ head.qk_at(place).dense() @ C

@@ -18,7 +18,7 @@ def dense_matching(reader: Head, writer: Head) -> Tensor:
     model = reader.model
     queries = embeddings_as_read(model.weights, reader.id.layer)
     sources = embeddings_as_read(model.weights, writer.id.layer) @ writer.ov.dense()
-    offsets = range(model.config.n_ctx) if model.config.positions == "rotary" else range(1)
+    offsets = model.config.offsets if model.config.positions == "rotary" else range(1)
     qk = torch.stack([reader.qk_at(offset).dense() for offset in offsets]).mean(0)
     matrix = queries @ qk @ sources.T
     return matrix - matrix.mean(1, keepdim=True)

@@ -24,7 +24,7 @@ def without_tokens(model: Model) -> Model:
 
 
 @settings(max_examples=36)
-@given(models(min_layers=1, max_layers=1, positions=("qk", "residual")))
+@given(models(causal=(True,), min_layers=1, max_layers=1, positions=("qk", "residual")))
 def test_position_scores_are_the_scores_of_a_model_whose_tokens_are_zero(model: Model) -> None:
     if model.config.qk_norm != "none":
         return  # its scale is not a weight, and the result says so
@@ -47,7 +47,7 @@ def test_position_scores_are_the_scores_of_a_model_whose_tokens_are_zero(model: 
 
 
 @settings(max_examples=12)
-@given(models(min_layers=1, max_layers=1, max_heads=2, positions=("rotary",)))
+@given(models(causal=(True,), min_layers=1, max_layers=1, max_heads=2, positions=("rotary",)))
 def test_rotary_profile_is_the_mean_of_the_scores_of_all_pairs_of_tokens(model: Model) -> None:
     vocab, window = model.config.d_vocab, 3
     destinations = torch.arange(vocab).repeat_interleave(vocab)
@@ -68,7 +68,7 @@ def test_rotary_profile_is_the_mean_of_the_scores_of_all_pairs_of_tokens(model: 
 
 
 @settings(max_examples=30)
-@given(models(min_layers=1, max_layers=2, positions=("qk", "residual", "rotary")))
+@given(models(causal=(True,), min_layers=1, max_layers=2, positions=("qk", "residual", "rotary")))
 def test_profiles_are_centered_and_content_is_what_pairs_of_tokens_spread(model: Model) -> None:
     found = positional(model, window=4)
     for profile, head in zip(found.heads, model.heads, strict=True):

@@ -49,7 +49,7 @@ def test_copying(model: Model, seed: int) -> None:
 
 
 @settings(max_examples=15)
-@given(models(min_layers=1, max_layers=2, max_heads=3), st.integers(0, 99))
+@given(models(causal=(True,), min_layers=1, max_layers=2, max_heads=3), st.integers(0, 99))
 def test_skip_trigrams(model: Model, seed: int) -> None:
     k = min(10, model.config.d_vocab**2)
     first, second = skip_trigrams(model, k=k), skip_trigrams(same(model, seed), k=k)
@@ -68,7 +68,13 @@ def test_bigrams(model: Model, seed: int) -> None:
 
 @settings(max_examples=18)
 @given(
-    models(min_layers=1, max_layers=2, max_heads=3, positions=("qk", "residual", "rotary")),
+    models(
+        causal=(True,),
+        min_layers=1,
+        max_layers=2,
+        max_heads=3,
+        positions=("qk", "residual", "rotary"),
+    ),
     st.integers(0, 99),
 )
 def test_offsets(model: Model, seed: int) -> None:

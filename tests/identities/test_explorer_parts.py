@@ -29,7 +29,7 @@ def ids_of(tokens: Tensor) -> str:
     return ",".join(map(str, tokens[0].tolist()))
 
 
-@given(models_with_tokens(min_layers=1, **SMALL), st.integers(0, 99))
+@given(models_with_tokens(causal=(True,), min_layers=1, **SMALL), st.integers(0, 99))
 @settings(max_examples=25)
 def test_the_dot_products_of_score_parts_add_up_to_the_scores(
     drawn: tuple[Model, Tensor], chosen: int
@@ -45,7 +45,7 @@ def test_the_dot_products_of_score_parts_add_up_to_the_scores(
     assert len(found.query_parts) == len(found.query) == len(set(found.query_parts))
 
 
-@given(models_with_tokens(min_layers=1, **SMALL), st.integers(0, 2**16))
+@given(models_with_tokens(causal=(True,), min_layers=1, **SMALL), st.integers(0, 2**16))
 @settings(max_examples=25)
 def test_effects_of_a_layer_are_those_of_its_heads(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
@@ -63,7 +63,7 @@ def test_effects_of_a_layer_are_those_of_its_heads(drawn: tuple[Model, Tensor], 
             )
 
 
-@given(models_with_tokens(min_layers=1, **SMALL))
+@given(models_with_tokens(causal=(True,), min_layers=1, **SMALL))
 @settings(max_examples=30)
 def test_what_is_moved_is_the_norm_of_what_is_written(drawn: tuple[Model, Tensor]) -> None:
     model, tokens = drawn
@@ -79,7 +79,9 @@ def test_what_is_moved_is_the_norm_of_what_is_written(drawn: tuple[Model, Tensor
             torch.testing.assert_close(moved[:, head], expected, rtol=1e-7, atol=1e-8)
 
 
-@given(models_with_tokens(min_layers=1, norms=("none",), **SMALL), st.integers(0, 99))
+@given(
+    models_with_tokens(causal=(True,), min_layers=1, norms=("none",), **SMALL), st.integers(0, 99)
+)
 @settings(max_examples=20)
 def test_what_is_moved_does_not_depend_on_a_basis(drawn: tuple[Model, Tensor], seed: int) -> None:
     model, tokens = drawn
@@ -89,7 +91,11 @@ def test_what_is_moved_does_not_depend_on_a_basis(drawn: tuple[Model, Tensor], s
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
 
 
-@given(models_with_tokens(**SMALL), st.integers(0, 99), st.sampled_from(["mean", "none", 1]))
+@given(
+    models_with_tokens(causal=(True,), **SMALL),
+    st.integers(0, 99),
+    st.sampled_from(["mean", "none", 1]),
+)
 @settings(max_examples=25)
 def test_paths_add_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | int) -> None:
     model, tokens = drawn
@@ -112,7 +118,7 @@ def test_paths_add_up(drawn: tuple[Model, Tensor], chosen: int, versus: str | in
             assert len(way) == ranked.path.order + 1 and list(way) == sorted(way)
 
 
-@given(models_with_tokens(max_layers=2, max_heads=2), st.integers(0, 99))
+@given(models_with_tokens(causal=(True,), max_layers=2, max_heads=2), st.integers(0, 99))
 @settings(max_examples=30)
 def test_sources_of_a_path_add_up_to_it(drawn: tuple[Model, Tensor], chosen: int) -> None:
     model, tokens = drawn
@@ -127,7 +133,7 @@ def test_sources_of_a_path_add_up_to_it(drawn: tuple[Model, Tensor], chosen: int
         assert float(values.sum()) == pytest.approx(ranked.value, rel=1e-7, abs=1e-9)
 
 
-@given(models_with_tokens(max_layers=3, max_heads=2), st.integers(0, 99))
+@given(models_with_tokens(causal=(True,), max_layers=3, max_heads=2), st.integers(0, 99))
 @settings(max_examples=30)
 def test_paths_that_share_heads_have_the_routes_they_have_alone(
     drawn: tuple[Model, Tensor], chosen: int

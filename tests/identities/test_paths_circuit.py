@@ -1,5 +1,7 @@
 """The circuit of a prediction adds up, node by node, on every variant of a model, in float64."""
 
+from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,16 +14,21 @@ from torch import Tensor
 from pathsum.base import HeadId, Part, Source
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, random_model
+from pathsum.model.store import MemoryStore
+from pathsum.model.weights import Weights
 from pathsum.paths.attention import ScoreWeights, integrate_scores
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph, GraphNode
 
 
-def added_up(circuit: Graph, node: Site, kind: Side, field: str) -> float:
-    """All edges of a kind into a node, with what was left out."""
-    kept = sum(getattr(edge, field) for edge in circuit.inputs(node, kind))
-    rest = [one for one in circuit.left_out if one.node == node and one.kind == kind]
-    return kept + sum(getattr(one, field) for one in rest)
+def sum_inputs(circuit: Graph, field: str) -> dict[tuple[Site, Side | None], float]:
+    """By node and kind of edge: the sum over all edges into the node, omitted ones included."""
+    sums: dict[tuple[Site, Side | None], float] = defaultdict(float)
+    for edge in circuit.edges:
+        sums[edge.edge.end, edge.kind] += getattr(edge, field)
+    for rest in circuit.left_out:
+        sums[rest.node, rest.kind] += getattr(rest, field)
+    return sums
 
 
 def inner_nodes(circuit: Graph) -> list[GraphNode]:
@@ -47,10 +54,9 @@ def test_inputs_of_every_node_add_up(
     assert found.total == pytest.approx(own, rel=1e-9, abs=1e-12)
     assert found.remainder < 1e-9
     size = max(1e-9, *(abs(one.value) for one in found.nodes))
+    shares, exact = sum_inputs(found, "share"), sum_inputs(found, "exact")
     for one in inner_nodes(found):
-        assert added_up(found, one.node, Side.V, "share") == pytest.approx(
-            one.value, abs=1e-9 * size
-        )
+        assert shares[one.node, Side.V] == pytest.approx(one.value, abs=1e-9 * size)
         if one.attended is None:
             continue
         assert one.attended.uniform + one.attended.effect == pytest.approx(
@@ -60,12 +66,10 @@ def test_inputs_of_every_node_add_up(
             continue
         for kind in (Side.Q, Side.K):
             effect, contrast = one.attended.effect, one.attended.contrast
-            assert added_up(found, one.node, kind, "share") == pytest.approx(
+            assert shares[one.node, kind] == pytest.approx(
                 effect, abs=found.quadrature_error + 1e-9 * size
             )
-            assert added_up(found, one.node, kind, "exact") == pytest.approx(
-                contrast, rel=1e-9, abs=1e-9
-            )
+            assert exact[one.node, kind] == pytest.approx(contrast, rel=1e-9, abs=1e-9)
 
 
 @given(models_with_tokens(max_layers=3, max_heads=3), st.integers(0, 2**16))
@@ -190,16 +194,51 @@ def test_inputs_add_up_on_what_real_models_have(changes: dict[str, Any]) -> None
     found = find_circuit(trace, -1, 6, "mean", 1e-4, effects=False)
     assert found.remainder < 1e-9
     size = max(abs(one.value) for one in found.nodes)
+    shares = sum_inputs(found, "share")
     taken_apart = 0
     for one in inner_nodes(found):
-        added = added_up(found, one.node, Side.V, "share")
-        assert added == pytest.approx(one.value, abs=1e-9 * size)
+        assert shares[one.node, Side.V] == pytest.approx(one.value, abs=1e-9 * size)
         if one.attended is None:
             continue
         worth = one.attended.uniform + one.attended.effect
         assert worth == pytest.approx(one.value, abs=1e-9 * size)
         for kind in (Side.Q, Side.K) if not one.note else ():
             taken_apart += 1
-            added = added_up(found, one.node, kind, "share")
-            assert added == pytest.approx(one.attended.effect, abs=1e-5 * size)
+            assert shares[one.node, kind] == pytest.approx(one.attended.effect, abs=1e-5 * size)
     assert taken_apart
+
+
+@given(
+    models_with_tokens(max_layers=3, max_heads=3, positions=("qk", "residual", "none")), st.data()
+)
+@settings(max_examples=30)
+def test_a_key_bias_changes_no_share(drawn: tuple[Model, Tensor], data: st.DataObject) -> None:
+    """Without rotary positions b_K adds a constant to every row of scores."""
+    model, tokens = drawn
+    config = model.config
+    if not config.n_layers or config.qk_norm != "none":
+        return
+    seed = data.draw(st.integers(0, 2**16))
+    generator = torch.Generator().manual_seed(seed)
+    shape = config.n_layers, config.n_kv_heads, config.d_head
+    added = 4 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    tensors = dict(model.weights.items())
+    for layer in range(config.n_layers):
+        name = f"layers.{layer}.b_K"
+        tensors[name] = tensors.get(name, torch.zeros(shape[1:]).double()) + added[layer]
+    biased = replace(
+        model, weights=Weights(config, MemoryStore(tensors), torch.float64, model.weights.device)
+    )
+    one, other = (
+        find_circuit(each.trace(tokens[:1]), -1, 0, "mean", 1e-6, effects=False)
+        for each in (model, biased)
+    )
+    assert other.total == pytest.approx(one.total, rel=1e-9, abs=1e-9)
+    size = max(1.0, *(abs(edge.share) for edge in one.edges), 0.0)
+    shares = {edge.name: edge.share for edge in one.edges}
+    floor = max(one.floor, other.floor)
+    for edge in other.edges:
+        if str(edge.edge.writer) == "b_K":
+            assert abs(edge.share) <= 1e-9 * size * max(1.0, float(added.abs().max()) ** 2)
+        elif abs(edge.share) > 2 * floor:
+            assert edge.share == pytest.approx(shares[edge.name], rel=1e-6, abs=1e-7 * size)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.model import HeadId, Model
 from pathsum.paths import ScoreSum
-from pathsum.paths.frozen import split_at
+from pathsum.paths.order_sweep import split_at
 
 SMALL = {"min_layers": 1, "max_layers": 3, "max_heads": 2}
 

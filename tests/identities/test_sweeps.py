@@ -43,7 +43,7 @@ def test_a_sweep_is_one_patch_at_a_time(drawn: Drawn, data: st.DataObject) -> No
         model, tokens, other.tokens, metric=metric, position=position, nodes=nodes, into="clean"
     )
     base = metric(clean.logits if everywhere else clean.logits[:, [at]])
-    columns = length if everywhere else at + 1
+    columns = length if everywhere else model.config.visible_length(at, length)
     assert sweep.effect.shape == (len(nodes), columns)
     for node in nodes[:: max(1, len(nodes) // 3)]:
         place = data.draw(st.integers(0, columns - 1))

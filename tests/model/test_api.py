@@ -1,5 +1,13 @@
 """The model and the trace as a user meets them: text, generation, stacked weights, named values."""
 
+import copy
+import dataclasses
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -130,3 +138,29 @@ def test_one_line_reprs() -> None:
         assert "\n" not in repr(value)
         assert 15 < len(repr(value)) < 200
     assert "'two-layer'" in repr(trace)
+
+
+def test_bytes_are_not_ids() -> None:
+    model = ps.construct.induction(["x", "y"])
+    with pytest.raises(ps.PathsumError, match="b'abc' is bytes; decode it to text, or give token"):
+        model.trace(b"abc")
+
+
+@pytest.mark.parametrize("twice", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301
+def test_models_and_traces_are_copied_and_pickled(
+    twice: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    made = ps.construct.induction(["x", "y", "z"])
+    made.save(tmp_path)
+    for model in (made, ps.load(tmp_path)):
+        model.trace("x y x")  # which makes the layers and their lock
+        again = twice(model)
+        assert torch.equal(again("x y x"), model("x y x")) and again.name == model.name
+        trace = twice(model.trace("x y x"))
+        assert torch.equal(trace.patterns[1], model.trace("x y x").patterns[1])
+        assert trace.paths().remainder() < 1e-4
+
+
+def test_names_that_are_not_text_are_shown() -> None:
+    model = dataclasses.replace(ps.construct.induction(["x"]), name=os.fsdecode(b"caf\xe9"))
+    assert model.name == "caf\ufffd"

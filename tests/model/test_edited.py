@@ -35,11 +35,11 @@ def test_a_zeroed_head_has_zero_weights() -> None:
 def test_a_mean_head_costs_what_mean_ablation_costs() -> None:
     plain = model()
     texts = ["a b c a b c", "d e d e d e"]
-    edited = plain.edited({"L1H0": "mean"}, reference=texts)
-    found = ps.ablate(plain, "L1H0", texts, knockout="mean")
+    edited = plain.edited({"L1H0": "mean"}, text=texts)
+    found = ps.ablate(plain, "L1H0", texts, reference="mean", text=texts)
     own = ps.ablate(edited, "L0H1", texts).loss
     assert own.value == pytest.approx(found.loss_without.value, abs=1e-5)
-    assert "mean over 14 tokens" in repr(edited)
+    assert "mean over 12 tokens of the given text" in repr(edited)
 
 
 def test_an_edge_is_edited_in_every_run() -> None:
@@ -47,7 +47,7 @@ def test_an_edge_is_edited_in_every_run() -> None:
     patched = plain.trace(TEXT).patch({EDGE: "zero"})
     torch.testing.assert_close(edited.trace(TEXT).logits, patched.logits)
     torch.testing.assert_close(edited(edited.tokens(TEXT)), patched.logits)
-    by_text = plain.edited({EDGE: "mean"}, reference=TEXT).trace(TEXT)
+    by_text = plain.edited({EDGE: "mean"}, text=TEXT).trace(TEXT)
     torch.testing.assert_close(by_text.logits, plain.trace(TEXT).patch({EDGE: "mean"}).logits)
 
 
@@ -156,7 +156,7 @@ def test_edits_that_mean_nothing(edits: Any, error: type[Exception], says: str) 
 
 def test_a_reference_without_a_mean_is_an_error() -> None:
     with pytest.raises(InputError, match="no edit takes a mean"):
-        model().edited({"L1H0": "zero"}, reference=TEXT)
+        model().edited({"L1H0": "zero"}, text=TEXT)
 
 
 def test_sites_print_and_parse() -> None:

@@ -246,6 +246,7 @@ def test_nonlinearities_are_their_formulas() -> None:
     tanh = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     formulas = {"relu": x.clamp(min=0), "gelu": erf, "gelu_tanh": tanh}
     formulas |= {"gelu_gated": erf, "gelu_tanh_gated": tanh, "silu_gated": x / (1 + (-x).exp())}
+    formulas["bilinear"] = x
     assert not torch.allclose(erf, tanh, rtol=0, atol=1e-4)
     for mlp, expected in formulas.items():
         config = Config(1, 1, 4, 4, 5, 6, mlp=mlp)  # pyright: ignore[reportArgumentType]

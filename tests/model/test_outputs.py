@@ -80,7 +80,7 @@ def test_heads_are_removed_and_replaced_toward_given_targets(model: ps.Model) ->
     terms = ps.term_importance(model, TOKENS, targets=targets)
     for found in (
         ps.ablate(model, "L0H0", TOKENS, targets=targets, from_position=9),
-        ps.ablate(model, "L0H0", TOKENS, targets=targets, knockout="mean", reference=TOKENS[:2]),
+        ps.ablate(model, "L0H0", TOKENS, targets=targets, reference="mean", text=TOKENS[:2]),
         ps.replace(model, "L0H0", TOKENS, pattern="previous", targets=targets),
     ):
         assert found.loss.value == pytest.approx(terms.loss[-1])

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import pathsum as ps
 from pathsum.base import files
 from pathsum.base.errors import FailedError, FileError, InputError, WeightsError
+from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 
 CONFIG = ps.Config(n_layers=2, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
@@ -67,6 +68,20 @@ def test_saving_without_held_out_text_removes_the_old_one(folder: Path) -> None:
     assert torch.equal(ps.load(folder).held_out, text)
     ps.random_model(CONFIG.replace(d_vocab=3)).save(folder)
     assert ps.load(folder).held_out is None
+
+
+def test_held_out_text_without_end(folder: Path) -> None:
+    """A sparse file: its size on disk is that of its header."""
+    shape = [1 << 20, 1 << 10]
+    size = 4 * shape[0] * shape[1]
+    about = {"format": "pathsum-held-out", "version": "1"}
+    entry = {"dtype": "I32", "shape": shape, "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": about, "tokens": entry}).encode()
+    with (folder / "held_out.safetensors").open("wb") as opened:
+        opened.write(len(header).to_bytes(8, "little") + header)
+        opened.truncate(8 + len(header) + size)
+    with pytest.raises(FileError, match="holds 1,073,741,824 tokens, and at most 16,777,216 are"):
+        ps.load(folder)
 
 
 def test_held_out_text_of_another_save(folder: Path) -> None:
@@ -298,3 +313,21 @@ def test_layers_that_a_config_only_claims_take_no_memory(folder: Path, layers: i
     used = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert used < 1 << 20
+
+
+def test_a_flipped_bit_is_found(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(FileError, match="does not match its checksum, so the file is damaged"):
+        ps.load(folder)(TOKENS)
+
+
+def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
+    tensors = {name: one.clone() for name, one in ps.random_model(CONFIG).weights.items()}
+    tensors["layers.0.W_K"] = tensors["layers.0.W_Q"]
+    tensors["layers.1.W_Q"] = tensors["layers.0.W_Q"][:1].expand(2, -1, -1)
+    model = ps.Model(Weights(CONFIG, MemoryStore(tensors)))
+    model.save(tmp_path)
+    assert_same_model(ps.load(tmp_path), model)

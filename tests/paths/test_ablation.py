@@ -1,4 +1,6 @@
-"""Ablation: what each knockout puts in a head's place."""
+"""Ablation: what each reference puts in a head's place."""
+
+from typing import get_args
 
 import pytest
 import torch
@@ -10,8 +12,9 @@ from pathsum.base.errors import HeadError, InputError
 from pathsum.model import Config, HeadId, random_model, trace_run
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
-from pathsum.paths import Ablation, After, Knockout, ablate, replace
-from pathsum.paths.ablation import KnockoutValue
+from pathsum.model.reference import AblationReference
+from pathsum.paths import Ablation, After, Reference, ablate, replace
+from pathsum.paths.ablation import AblatedOutputs
 from pathsum.text.probes import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)
@@ -33,21 +36,21 @@ def test_the_previous_token_head_acts_through_the_pattern() -> None:
     assert abs(kept.cost.value) < 1e-3
 
 
-def test_idle_heads_cost_nothing_by_any_knockout() -> None:
+def test_idle_heads_cost_nothing_by_any_reference() -> None:
     model = ps.construct.induction()
-    for knockout in Knockout:
-        found = ablate(model, ["L0H1", (1, 1)], PROBE.tokens, knockout=knockout)
+    for reference in get_args(AblationReference):
+        found = ablate(model, ["L0H1", (1, 1)], PROBE.tokens, reference=reference)
         assert [str(head) for head in found.heads] == ["L0H1", "L1H1"]
         assert abs(found.cost.value) < 1e-3
 
 
-def test_the_mean_is_over_the_reference() -> None:
+def test_the_mean_is_over_positions_of_the_text_after_the_first() -> None:
     model = ps.construct.induction()
-    tokens, reference = PROBE.tokens[:2], PROBE.tokens[2:]
+    tokens, text = PROBE.tokens[:2], PROBE.tokens[2:]
     head = model.head("L1H0").id
-    stand_in = KnockoutValue(model, (head,), Knockout.MEAN, [tokens], reference)
+    stand_in = AblatedOutputs(model, (head,), Reference.MEAN, [tokens], text)
     edit = stand_in.edits(model.trace(tokens), tokens)[0]
-    truth = model.trace(reference).z(1)[:, 0].mean((0, 1))
+    truth = model.trace(text).z(1)[:, 0, 1:].mean((0, 1))
     assert isinstance(edit.value, Tensor) and str(edit.site) == "L1H0.z"
     torch.testing.assert_close(edit.value, truth)
 
@@ -56,13 +59,13 @@ def test_resampling_takes_another_sequence_and_is_seeded() -> None:
     model = ps.construct.induction()
     heads = (model.head("L1H0").id,)
     for seed in range(5):
-        partners = KnockoutValue(
-            model, heads, Knockout.RESAMPLE, [PROBE.tokens], seed=seed
+        partners = AblatedOutputs(
+            model, heads, Reference.RESAMPLE, [PROBE.tokens], seed=seed
         ).partners(PROBE.tokens)
         assert not bool((partners == PROBE.tokens).all(-1).any())
         assert sorted(partners.tolist()) == sorted(PROBE.tokens.tolist())
     found = [
-        ablate(model, "L1H0", PROBE.tokens, knockout=Knockout.RESAMPLE, seed=seed).cost.value
+        ablate(model, "L1H0", PROBE.tokens, reference=Reference.RESAMPLE, seed=seed).cost.value
         for seed in (1, 1, 2)
     ]
     assert found[0] == found[1]
@@ -70,7 +73,7 @@ def test_resampling_takes_another_sequence_and_is_seeded() -> None:
 
 def test_redirecting_to_the_first_token() -> None:
     model = ps.construct.induction()
-    found = ablate(model, "L1H0", PROBE.tokens, knockout=Knockout.FIRST, from_position=20)
+    found = ablate(model, "L1H0", PROBE.tokens, reference=Reference.FIRST, from_position=20)
     # It copies the start token then, and is sure of it.
     assert found.loss_without.value == pytest.approx(10, abs=0.01)
 
@@ -79,6 +82,8 @@ def test_table_and_json() -> None:
     found = ps.ablate(ps.construct.induction(), "L1H0", PROBE.tokens)
     assert [row[0] for row in found.to_table().rows] == ["model", "without L1H0", "cost"]
     assert found.to_dict()["knockout"] == "zero"
+    again = ps.ablate(ps.construct.induction(), "L1H0", PROBE.tokens, knockout="mean")
+    assert again.to_dict()["knockout"] == "mean"
     assert set(schema(Ablation)["required"]) == set(found.to_dict())
 
 
@@ -89,11 +94,13 @@ def test_bad_input() -> None:
     with pytest.raises(InputError, match="no heads were given"):
         ablate(model, [], PROBE.tokens)
     with pytest.raises(InputError, match="one sequence only"):
-        ablate(model, "L1H0", PROBE.tokens[:1], knockout=Knockout.RESAMPLE)
+        ablate(model, "L1H0", PROBE.tokens[:1], reference=Reference.RESAMPLE)
     with pytest.raises(InputError, match="does not average"):
-        ablate(model, "L1H0", PROBE.tokens, reference=PROBE.tokens)
+        ablate(model, "L1H0", PROBE.tokens, text=PROBE.tokens)
+    with pytest.raises(InputError, match="choose 'zero', 'mean', 'resample' or 'first_token'"):
+        ablate(model, "L1H0", PROBE.tokens, reference="other")
     with pytest.raises(InputError, match="did you mean 'resample'"):
-        ablate(model, "L1H0", PROBE.tokens, knockout="resampl")
+        ablate(model, "L1H0", PROBE.tokens, reference="resampl")
 
 
 def test_logits_of_a_slice_are_those_of_the_whole_run() -> None:
@@ -122,7 +129,7 @@ def test_targets_and_metrics_are_those_of_the_logits() -> None:
     ):
         found = ablate(model, head, tokens, targets=targets, metric=metric)
         described = replace(
-            model, head, tokens, pattern="first", targets=targets, metric=metric, knockout="zero"
+            model, head, tokens, pattern="first", targets=targets, metric=metric, reference="zero"
         )
         for logits, losses in (
             (model(tokens), (found.loss, described.loss)),

@@ -19,8 +19,11 @@ from pathsum.paths.target import PredictionRun, find_target
 from pathsum.sources import load
 
 
-def strong(circuit: Graph, share: float = 0.01) -> set[str]:
-    """Edges that carry at least that share of the prediction."""
+def strong(circuit: Graph, share: float = 0.2) -> set[str]:
+    """Edges that carry at least that share of the prediction.
+
+    Weaker ones are of sources whose part of a key is zero, below the mean over sources.
+    """
     return {str(edge) for edge in circuit.edges if abs(edge.share) >= share * circuit.total}
 
 
@@ -59,12 +62,6 @@ def test_induction_by_q_composition() -> None:
         "pos@1→L0H0@5.v",
         "embed@5→L0H0@5.q",
         "embed@1→L0H0@5.k",
-        # What it beat: the start token, on which the head rests, and the last a itself, which
-        # matches as well and is ruled out by its position.
-        "embed@0→L0H0@5.k",
-        "embed@5→L0H0@5.k",
-        "pos@5→L0H0@5.k",
-        "pos@5→L0H0@5.q",
     }
 
 

@@ -16,8 +16,8 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
+from pathsum.model.reference import Reference
 from pathsum.paths.edges import (
-    Reference,
     edge_between,
     edges_into,
     logits_with_only,
@@ -42,7 +42,7 @@ def test_the_circuit_of_induction_keeps_the_prediction_whatever_the_reference() 
     references: list[Trace | str] = ["zero", "mean", model.trace("e b c d a")]
     for reference in references:
         found = circuit.faithfulness(reference, baselines=())
-        assert found.kept.value > 0.99
+        assert found.kept.value > 0.97
         assert found.damage.value > 0.99
         assert found.full.value == pytest.approx(circuit.total, rel=1e-5)
 
@@ -86,9 +86,9 @@ def test_random_circuits_keep_little_and_the_circuit_beats_them() -> None:
 
 
 def test_views() -> None:
-    found = induction().faithfulness("zero", draws=2)
+    found = induction().faithfulness("zero", draws=2, sizes=[1, 2, 3])
     rows = found.to_dicts()
-    assert [row["edges"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["edges"] for row in rows][:3] == [1, 2, 3]
     assert rows[-1]["kept"] == found.kept.value
     assert "kept" in str(found)
     assert json.loads(found.dumps())["format"] == "pathsum-faithfulness"
@@ -113,11 +113,11 @@ def test_a_mean_over_text_is_the_mean_of_what_is_written() -> None:
     of = PredictionRun(start, find_target(start))
     found = reference_writes(of, Reference.MEAN, texts)
     assert found.embed.shape == start.streams[0].shape
-    written = torch.cat([model.trace(text).written("L1H3")[0] for text in texts])
+    written = torch.cat([model.trace(text).written("L1H3")[0, 1:] for text in texts])
     W_O = model.weights.layers[1].W_O[3]
     torch.testing.assert_close(found.z[1][0, 3, 0] @ W_O, written.mean(0), rtol=1e-4, atol=1e-5)
-    alone = mean_writes(model, [start.tokens], Writes.of(start))
-    torch.testing.assert_close(alone.embed[0, 1], start.streams[0][0].mean(0))
+    alone = mean_writes(model, [start.tokens])
+    torch.testing.assert_close(alone.embed[0, 0], start.streams[0][0, 1:].mean(0))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_bad_references() -> None:
         circuit.faithfulness(model.trace("a b"))
     with pytest.raises(InputError, match="another model"):
         circuit.faithfulness(construct.induction().trace("a b c d a"))
-    with pytest.raises(InputError, match="nothing for a circuit to keep"):
+    with pytest.raises(InputError, match="a difference below 20% of the prediction"):
         circuit.faithfulness(model.trace("a b c d a"))
 
 
@@ -219,7 +219,8 @@ def all_edges_of(model: Model, last: int) -> list[Site]:
         for head in range(config.n_heads)
         for at in range(last + 1)
     ]
-    return [edge for node in (*nodes, Site(LOGITS, at=last)) for edge in edges_into(config, node)]
+    tops = (*nodes, Site(LOGITS, at=last))
+    return [edge for node in tops for edge in edges_into(config, node, last + 1)]
 
 
 @given(models_with_tokens(max_layers=2, max_heads=2), st.integers(0, 2**16), st.integers(1, 30))
@@ -229,7 +230,7 @@ def test_random_circuits_are_connected_and_of_the_size_asked_for(
 ) -> None:
     model, last = drawn[0], drawn[1].shape[1] - 1
     generator = torch.Generator().manual_seed(seed)
-    found = random_order(model.config, last, count, generator)
+    found = random_order(model.config, last, last + 1, count, generator)
     there = len(all_edges_of(model, last))
     assert len(found) == len(set(found))
     assert len(found) == count or len(found) <= there < count or _all_reached(model, last, found)
@@ -242,7 +243,9 @@ def test_random_circuits_are_connected_and_of_the_size_asked_for(
 def _all_reached(model: Model, last: int, found: list[Site]) -> bool:
     """Whether no edge into a node of the circuit is missing."""
     inside = {Site(LOGITS, at=last), *(edge.start for edge in found if edge.start.head)}
-    return all(edge in found for node in inside for edge in edges_into(model.config, node))
+    return all(
+        edge in found for node in inside for edge in edges_into(model.config, node, last + 1)
+    )
 
 
 def test_gradients_between_inputs_find_what_one_gradient_misses() -> None:

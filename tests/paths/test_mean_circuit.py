@@ -19,7 +19,8 @@ from pathsum.paths import edges
 from pathsum.paths.circuit import mean_circuit
 from pathsum.paths.edges import Edges, logits_without
 from pathsum.paths.graph import Graph
-from pathsum.paths.prompts import Prompt
+from pathsum.paths.membership import membership
+from pathsum.paths.prompts import Prompt, read_prompts
 from pathsum.paths.target import Target
 from pathsum.sources import load
 from pathsum.text.probes import random_repeats
@@ -94,7 +95,7 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
     monkeypatch.setattr(options, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2
-    assert sum(sizes) > len(found.edges)
+    assert sum(sizes) > len([edge for edge in found.edges if edge.effect is not None])
     for edge in found.edges:
         assert (edge.effect is None) == (whole[edge.name].effect is None)
         if edge.effect is not None:
@@ -134,24 +135,33 @@ def test_a_corrupted_prompt_is_what_edges_are_cut_to_and_a_reference(model: Mode
         mean_circuit(model, ["a b a"]).faithfulness("other")
 
 
-def test_faithfulness_is_that_of_the_edges_that_all_prompts_share(model: Model) -> None:
-    """The edge that finds the answer has a name, or is not shared where positions differ."""
+def test_edges_belong_to_the_circuit_with_a_probability(model: Model) -> None:
+    """Of two prompts, three of four bootstrap samples contain a given one."""
     texts = ["a b c d a", "d a b c a"]
-    apart = mean_circuit(model, texts, token="b", effects=False)
-    names = [edge.name for edge in apart.shared]
+    found = mean_circuit(model, texts, token="b", effects=False, threshold=0.2)
+    for edge in found.edges:
+        assert edge.probability is not None
+        expected = 1.0 if edge.prompts == 2 else 0.75
+        assert edge.probability == pytest.approx(expected, abs=0.05), edge
+    names = [edge.name for edge in found.shared]
     assert names[0] == "L1H0@last→logits@last"
-    assert not any("L0H0" in name for name in names)
-    assert all(apart[name].prompts == 2 for name in names)
-    found = apart.faithfulness("zero", baselines=())
-    assert [point.edges for point in found.points][-1] == len(written(names))
-    assert found.kept.value < 0.5
-    prompts = [
-        Prompt(text, token="b", names={"answer": "b", "before": at})
-        for text, at in zip(texts, (1, 2), strict=True)
-    ]
-    named = mean_circuit(model, prompts, effects=False)
-    assert "L0H0@answer→L1H0@last.k" in [edge.name for edge in named.shared]
-    assert named.faithfulness("zero", baselines=()).kept.value > 0.98
+    assert {found[name].prompts for name in names} == {1, 2}
+    kept = found.faithfulness("zero", baselines=())
+    assert [point.edges for point in kept.points][-1] == len(written(names))
+    assert kept.kept.value > 0.98
+    assert mean_circuit(model, texts[:1]).circuits[0].edges[0].probability is None
+
+
+def test_rewordings_count_as_one_observation() -> None:
+    """An edge of one wording in three is missing where that wording was not drawn."""
+    shares = {"edge": [1.0] * 10 + [0.0] * 20}
+    floors, templates = [0.25] * 30, ["a"] * 10 + ["b"] * 10 + ["c"] * 10
+    alone = membership(shares, floors)["edge"]
+    assert alone > 0.8
+    reworded = membership(shares, floors, templates)["edge"]
+    # 1 − (2/3)³ of the samples contain the wording, with a third of the weight or more.
+    assert reworded == pytest.approx(1 - (2 / 3) ** 3, abs=0.05)
+    assert membership({"edge": [0.0] * 3}, [0.1] * 3) == {"edge": 0.0}
 
 
 def written(names: list[str]) -> list[str]:
@@ -161,7 +171,9 @@ def written(names: list[str]) -> list[str]:
 
 def test_prompts_that_share_no_edge_have_no_shared_circuit(model: Model) -> None:
     found = mean_circuit(model, ["a b a", "a b"], token="b", effects=False, threshold=1.0)
-    with pytest.raises(InputError, match="no edge is in the circuit of every prompt"):
+    with pytest.raises(
+        InputError, match="no edge belongs to the circuit of most samples of the prompts"
+    ):
         found.faithfulness("zero")
 
 
@@ -223,11 +235,11 @@ def test_a_piece_of_text_is_its_tokens() -> None:
 
 
 def test_diff_of_two_prompts(model: Model) -> None:
-    one = model.trace("a b c d a").circuit(token="b")
-    same = one.diff(model.trace("a b c d a").circuit(token="b"))
+    one = model.trace("a b c d a").circuit(token="b", threshold=0.2)
+    same = one.diff(model.trace("a b c d a").circuit(token="b", threshold=0.2))
     assert all(edge.difference.value == 0 for edge in same.edges)
     assert same.only_in_this == same.only_in_other == ()
-    moved = one.diff(model.trace("d a b c a").circuit(token="b"))
+    moved = one.diff(model.trace("d a b c a").circuit(token="b", threshold=0.2))
     assert "L0H0@2→L1H0@5.k" in moved.only_in_this
     assert "L0H0@3→L1H0@5.k" in moved.only_in_other
     edge = moved["L0H0@3→L1H0@5.k"]
@@ -301,3 +313,24 @@ def test_the_circuit_of_induction_is_the_one_that_cutting_proves(name: str) -> N
             label = f"{writer.split('@')[0]}.{edge.kind}"
             strength[label] = strength.get(label, 0.0) + edge.share
     assert max(strength, key=lambda label: strength[label]) == f"{proven[head].partner}.{side}"
+
+
+PROMPTS = sorted((Path(__file__).parents[2] / "examples" / "prompts").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("file", PROMPTS, ids=[file.stem for file in PROMPTS])
+def test_example_prompts_have_corrupted_partners(file: Path) -> None:
+    prompts = read_prompts(file)
+    assert len(prompts) >= 30
+    assert len({prompt.text for prompt in prompts}) == len(prompts)
+    assert len({prompt.template for prompt in prompts}) >= 2
+    for prompt in prompts:
+        assert isinstance(prompt.text, str)
+        assert isinstance(prompt.corrupted, str)
+        assert prompt.text != prompt.corrupted
+        assert len(prompt.text.split()) == len(prompt.corrupted.split())
+        assert prompt.token != prompt.versus
+
+
+def test_there_are_prompts_for_five_tasks() -> None:
+    assert len(PROMPTS) == 5

@@ -1,20 +1,22 @@
 """Options of interventions: the member, its string, or an error that lists the choices."""
 
+from typing import Any
+
 import pytest
 
 import pathsum as ps
 from pathsum.base.errors import InputError
-from pathsum.paths import After, CopyingPart, Knockout
+from pathsum.paths import After, CopyingPart, Reference
 
 MODEL = ps.construct.induction()
 TOKENS = MODEL.tokens("a b " * 8)
 
 
-@pytest.mark.parametrize("knockout", [Knockout.ZERO, Knockout.MEAN, Knockout.FIRST])
-def test_a_knockout_is_its_string(knockout: Knockout) -> None:
-    member = ps.ablate(MODEL, "L1H0", TOKENS, knockout=knockout)
-    string = ps.ablate(MODEL, "L1H0", TOKENS, knockout=knockout.value)
-    assert string.cost.value == member.cost.value and string.knockout is knockout
+@pytest.mark.parametrize("reference", [Reference.ZERO, Reference.MEAN, Reference.FIRST])
+def test_a_reference_is_its_string(reference: Any) -> None:
+    member = ps.ablate(MODEL, "L1H0", TOKENS, reference=reference)
+    string = ps.ablate(MODEL, "L1H0", TOKENS, reference=reference.value)
+    assert string.cost.value == member.cost.value and string.knockout is reference
 
 
 def test_what_follows_an_edit_is_its_string() -> None:
@@ -26,7 +28,7 @@ def test_what_follows_an_edit_is_its_string() -> None:
     assert abs(full - direct) > 0.1
 
 
-@pytest.mark.parametrize("option", ["knockout", "after"])
+@pytest.mark.parametrize("option", ["reference", "after"])
 def test_an_unknown_option_is_an_error(option: str) -> None:
     with pytest.raises(InputError, match=f"{option} is 'nonsense'; choose"):
         ps.ablate(MODEL, "L1H0", TOKENS, **{option: "nonsense"})

@@ -29,28 +29,29 @@ def test_a_sweep_finds_the_two_heads_where_they_act() -> None:
         assert int((sweep.effect.abs() > 0.01).sum()) == 2
 
 
-@pytest.mark.parametrize("by", ["zero", "mean"])
-def test_a_sweep_of_ablations_needs_no_corrupted_text(by: str) -> None:
+@pytest.mark.parametrize("reference", ["zero", "mean"])
+def test_a_sweep_of_ablations_needs_no_corrupted_text(reference: str) -> None:
     model = ps.construct.induction()
     trace = model.trace(CLEAN)
-    sweep = patch_sweep(model, CLEAN, by=by, token="b", versus="mean")
+    sweep = patch_sweep(model, CLEAN, reference=reference, token="b", versus="mean")
     assert {site for site, _ in sweep.top(2)} == {"L0H0@2", "L1H0@5"}
     for site in ("L0H0@2", "L1H0@5", "L0H0@4", "L0H1@1"):
-        alone = patch_effect(trace, {site: by}, -1, "b", "mean")
+        alone = patch_effect(trace, {site: reference}, -1, "b", "mean")
         assert sweep[site].value == pytest.approx(-alone.effect.value, abs=1e-4)
     assert float(sweep.share[0, 2]) == pytest.approx(
         -sweep["L0H0@2"].value / sweep.clean.value, abs=1e-5
     )
-    assert sweep.by == by
+    assert sweep.reference == reference
     assert sweep.corrupted is None
-    assert f"replaced one at a time by {'zero' if by == 'zero' else 'its mean'}" in str(sweep)
+    words = {"zero": "zero", "mean": "its mean"}[reference]
+    assert f"replaced one at a time by {words}" in str(sweep)
 
 
 def test_a_sweep_takes_a_mean_over_the_whole_text() -> None:
     """Also where the prediction is made in the middle of it."""
     model = ps.construct.induction()
     trace = model.trace("a b c a d d d")
-    sweep = patch_sweep(model, "a b c a d d d", by="mean", position=4, token="b")
+    sweep = patch_sweep(model, "a b c a d d d", reference="mean", position=4, token="b")
     assert sweep.effect.shape == (4, 5)
     alone = patch_effect(trace, {"L1H0@4": "mean"}, 4, "b")
     assert sweep["L1H0@4"].value == pytest.approx(-alone.effect.value, abs=1e-4)
@@ -58,13 +59,13 @@ def test_a_sweep_takes_a_mean_over_the_whole_text() -> None:
 
 def test_a_sweep_needs_one_of_a_text_and_an_ablation() -> None:
     model = ps.construct.induction()
-    for arguments in ({}, {"corrupted": CORRUPTED, "by": "zero"}):
+    for arguments in ({}, {"corrupted": CORRUPTED, "reference": "zero"}):
         with pytest.raises(InputError, match="give one of the two"):
             patch_sweep(model, CLEAN, **arguments)
-    with pytest.raises(InputError, match="by is 'men'"):
-        patch_sweep(model, CLEAN, by="men")
+    with pytest.raises(InputError, match="reference is 'men'"):
+        patch_sweep(model, CLEAN, reference="men")
     with pytest.raises(InputError, match="into says which of two runs"):
-        patch_sweep(model, CLEAN, by="zero", into="corrupted")
+        patch_sweep(model, CLEAN, reference="zero", into="corrupted")
 
 
 def test_a_sweep_as_table_and_json() -> None:

@@ -94,7 +94,7 @@ def test_no_share_of_nothing() -> None:
     assert any("not clearly above zero" in why for why in whys)
 
 
-@given(models_with_tokens(min_layers=1, max_heads=3, max_layers=2))
+@given(models_with_tokens(causal=(True,), min_layers=1, max_heads=3, max_layers=2))
 @settings(max_examples=24)
 def test_the_copying_projector_is_a_spectral_projector(drawn: tuple[Model, torch.Tensor]) -> None:
     head = drawn[0].heads[-1]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,22 @@ class TestConfig:
         (folder / "config.json").write_text('{"model_type": ')
         with pytest.raises(FileError, match="config.json is not JSON"):
             ps.load(folder)
+
+    def test_values_without_end(self, folder: Path) -> None:
+        (folder / "config.json").write_text('{"x":[' + "[]," * 9_000_000 + "[]]}")
+        with pytest.raises(FileError, match="more than 8,388,608 lists, objects and names"):
+            ps.load(folder)
+
+    def test_attention_types_without_end(self, tmp_path: Path) -> None:
+        tiny.write("gpt_neo", tmp_path)
+        file = tmp_path / "config.json"
+        values = json.loads(file.read_text()) | {"attention_layers": None, "num_layers": 10_000}
+        values["attention_types"] = [[["global"] * 100_000, 10**9]]
+        file.write_text(json.dumps(values))
+        with pytest.raises(
+            ConfigError, match="attention_types for 100000000000000 layers, but num"
+        ):
+            ps.load(tmp_path)
 
 
 class TestTensors:
@@ -322,6 +339,20 @@ class TestPickles:
         (folder / "model.safetensors").unlink()
         torch.save({3: torch.ones(3)}, folder / "pytorch_model.bin")
         with pytest.raises(FileError, match="names a tensor 3, which is not text"):
+            ps.load(folder)
+
+    def test_that_are_compressed(self, folder: Path) -> None:
+        file = self.pickled(folder) / "pytorch_model.bin"
+        with zipfile.ZipFile(file) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        with pytest.raises(FileError, match="compressed, which torch.save does not write; convert"):
+            ps.load(folder)
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("archive/data.pkl", bytes(100_000_000))
+        with pytest.raises(FileError, match=r"in 100,000,000 bytes, and at most 67,108,864 are"):
             ps.load(folder)
 
     def test_of_something_else(self, folder: Path) -> None:

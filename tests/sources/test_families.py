@@ -21,6 +21,28 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("case", ["qwen3", "llama", "mistral", "gemma3", "gemma2"])
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Path) -> None:
+    if (case, kind) == ("gemma3", "yarn"):
+        pytest.skip("refused: it would scale some layers' queries")
+    tiny.write(case, tmp_path)
+    plain, file = open_hugging_face(tmp_path)(TOKENS), tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 16}
+    file.write_text(json.dumps({**values, "rope_scaling": scaling}))
+    import transformers
+
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        expected = theirs(TOKENS).logits
+    found = open_hugging_face(tmp_path)(TOKENS)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (found - plain).abs().max() > 1e-3
+
+
 def rows() -> dict[str, list[str]]:
     """The table of docs/families.md."""
     lines = PAGE.read_text(encoding="utf-8").split("| checkpoint |")[1].splitlines()[2:]

@@ -1,11 +1,13 @@
 """GGUF files, written by the gguf package: the same model as the checkpoint they were made from."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.sources import tiny
 from tests.sources.gguf_files import convert
 from tokenizers import Tokenizer as Backend
@@ -45,6 +47,19 @@ def test_rotations_that_are_not_computed(name: str, tmp_path: Path) -> None:
     file = convert("llama-yarn", tmp_path, **{f"llama__rope__scaling__{name}": 3})
     with pytest.raises(ConfigError, match=f"rope.scaling.{name}=3"):
         ps.load(file)
+
+
+@pytest.mark.parametrize("name", ["scale_linear", "scaling__factor"])
+def test_a_scale_without_a_type_is_linear(name: str, tmp_path: Path) -> None:
+    tiny.write("llama", tmp_path)
+    plain = ps.load(convert("llama", tmp_path))
+    scaled = ps.load(convert("llama", tmp_path, **{f"llama__rope__{name}": 4}))
+    assert scaled.config == plain.config.replace(rotary_factors=(4.0,) * 4)
+    tiny.write("llama-llama3", tmp_path)
+    plain = ps.load(convert("llama-llama3", tmp_path))
+    scaled = ps.load(convert("llama-llama3", tmp_path, **{f"llama__rope__{name}": 4}))
+    factors = tuple(4 * factor for factor in plain.config.rotary_factors)
+    assert scaled.config.rotary_factors == factors
 
 
 @pytest.mark.parametrize(
@@ -121,6 +136,46 @@ class TestBadFiles:
         tiny.write("llama", tmp_path)
         file = convert("llama", tmp_path, split__count=3, split__no=1)
         with pytest.raises(FileError, match="part 2 of 3 of one model; join them with `llama-ggu"):
+            ps.load(file)
+
+    def test_with_one_bias_missing(self, tmp_path: Path) -> None:
+        tiny.write("llama-biases", tmp_path)
+        tensors = load_file(tmp_path / "model.safetensors")
+        del tensors["model.layers.1.mlp.up_proj.bias"]
+        save_file(tensors, tmp_path / "model.safetensors")
+        with pytest.raises(FileError, match=r"no tensor blk\.1\.ffn_up\.bias, but other layers"):
+            ps.load(convert("llama-biases", tmp_path))
+
+    @pytest.mark.parametrize("offset", [0, 4])
+    def test_with_tensors_that_overlap(self, file: Path, offset: int) -> None:
+        # The tensor's name, its number of axes, its length, its layout; then its offset.
+        data, name = file.read_bytes(), b"blk.0.ffn_norm.weight"
+        at = data.index(name) + len(name) + 4 + 8 + 4
+        file.write_bytes(data[:at] + offset.to_bytes(8, "little") + data[at + 8 :])
+        with pytest.raises(FileError, match=r"which is inside .* or not a multiple of 32"):
+            ps.load(file)
+
+    def test_with_a_key_twice(self, file: Path) -> None:
+        data = file.read_bytes()
+        values = struct.pack("<Q17sII", 17, b"llama.block_count", 4, 2)
+        count = int.from_bytes(data[16:24], "little")
+        data = data[:16] + (count + 1).to_bytes(8, "little") + values + data[24:]
+        file.write_bytes(data)
+        with pytest.raises(FileError, match=r"has llama.block_count twice; download it again"):
+            ps.load(file)
+
+    @pytest.mark.parametrize(("kind", "width"), [(0, 1), (6, 4), (8, 8)])
+    def test_with_huge_arrays(self, file: Path, kind: int, width: int) -> None:
+        length = 20_000_000
+        header = (
+            b"GGUF"
+            + struct.pack("<IQQ", 3, 0, 1)
+            + struct.pack("<Q1sIIQ", 1, b"x", 9, kind, length)
+        )
+        with file.open("wb") as opened:
+            opened.write(header)
+            opened.truncate(len(header) + width * length)
+        with pytest.raises(FileError, match="lists of more than 4,194,304 entries"):
             ps.load(file)
 
     def test_of_an_unknown_architecture(self, file: Path) -> None:
@@ -206,6 +261,13 @@ def test_a_sentencepiece_tokenizer_joins_by_score() -> None:
     ids = found.encode("the cat!")
     assert [found.backend.id_to_token(i) for i in ids] == ["▁the", "▁cat", "<0x21>"]
     assert found.decode(ids) == "the cat!"
+
+
+@pytest.mark.parametrize("tokens", [["a", "b" * 2_000_000], ["a" * n for n in range(1, 6000)]])
+def test_a_sentencepiece_tokenizer_of_huge_tokens(tokens: list[str]) -> None:
+    metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens}
+    with pytest.raises(ConfigError, match=r"a token of \S+ characters .*pathsum reads 512"):
+        read_tokenizer({**metadata, "tokenizer.ggml.scores": [0.0] * len(tokens)})
 
 
 def test_an_unknown_rule_leaves_the_model_without_tokenizer(tmp_path: Path) -> None:

@@ -47,6 +47,17 @@ class TestFromHf:
         assert model.name == "mine"
         assert model.trace("w3 w60").tokens.tolist() == [[3, 60]]
 
+    @pytest.mark.parametrize(("given", "expected"), [(5, 5), (None, None), (99, None)])
+    def test_the_start_token_of_a_model_without_a_tokenizer(
+        self, given: int | None, expected: int | None, tmp_path: Path
+    ) -> None:
+        theirs = tiny.make("llama")
+        theirs.config.bos_token_id = given
+        assert ps.from_hf(theirs).config.start_token == expected
+        theirs.generation_config.bos_token_id = given
+        theirs.save_pretrained(tmp_path)
+        assert ps.load(tmp_path).config.start_token == expected
+
     def test_something_else(self) -> None:
         with pytest.raises(InputError, match="takes a transformers model, not a Linear"):
             ps.from_hf(torch.nn.Linear(2, 2))

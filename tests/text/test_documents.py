@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ import tarfile
 import threading
 import types
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,11 @@ def test_chapters_keep_every_character() -> None:
     assert len({part.name for part in parts}) == len(parts)
 
 
+@pytest.mark.skipif(not Path("/proc/kmsg").exists(), reason="a file of Linux")
+def test_a_system_file_does_not_block() -> None:
+    assert [document.text for document in Files(Path("/proc/kmsg"))] == [""]
+
+
 class TestPackages:
     made = Package("npm", "@some/words", "1.0.0", include=("data/*",), exclude=("*/skip.txt",))
 
@@ -149,7 +156,7 @@ class TestPackages:
         program.chmod(0o755)
         monkeypatch.setattr(packages, "_WAITS", (0.0,))
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-        with pytest.raises(FailedError, match=r"could not fetch the package npm .*no network"):
+        with pytest.raises(FailedError, match=r"npm .*could not be fetched \(no network\)"):
             list(self.made)
 
     def test_of_all_named_corpora_are_pinned(self) -> None:
@@ -161,12 +168,11 @@ class TestPackages:
     def test_each_manager_has_its_command(self) -> None:
         commands = {
             manager: packages._command(Package(manager, "name", "1", ()))
-            for manager in ("npm", "pypi", "wheel", "debian")
+            for manager in ("npm", "wheel", "debian")
         }
         assert commands["npm"][-1] == "name@1"
-        assert commands["pypi"][-1] == commands["wheel"][-1] == "name==1"
-        assert "--no-deps" in commands["pypi"]
-        assert "--only-binary" in commands["wheel"]
+        assert commands["wheel"][-1] == "name==1"
+        assert "--no-deps" in commands["wheel"] and "--only-binary" in commands["wheel"]
         assert commands["debian"][-1] == "name=1"
 
     def test_say_where_they_come_from(self) -> None:
@@ -208,6 +214,34 @@ class TestPackages:
         program.write_text(text)
         assert len(list(self.made)) == 2
 
+    def test_that_are_source_distributions_run_no_code(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page, touched = tmp_path / "simple" / "some-words" / "index.html", tmp_path / "touched"
+        page.parent.mkdir(parents=True)
+        files = {"setup.py": f"open({str(touched)!r}, 'w')", "PKG-INFO": "", "a.txt": "word " * 999}
+        with tarfile.open(page.parent / "some_words-1.0.tar.gz", "w:gz") as made:
+            for name, text in files.items():
+                member = tarfile.TarInfo(f"some_words-1.0/{name}")
+                member.size = len(text)
+                made.addfile(member, io.BytesIO(text.encode()))
+        page.write_text(
+            '<a href="some_words-0.9.tar.gz">x</a> <a href="some_words-1.0.whl">x</a>'
+            '<a href="some_words-1.0.tar.gz">x</a>'
+        )
+        monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+        monkeypatch.setenv("PIP_EXTRA_INDEX_URL", (tmp_path / "none").as_uri())
+        monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
+        monkeypatch.setattr(packages, "_WAITS", ())
+        pinned = Package("pypi", "Some.Words", "1.0", ("*.txt",), sha256="0" * 64)
+        with pytest.raises(FailedError, match="is not the one that was pinned"):
+            packages.fetch_all((pinned,))
+        assert not touched.exists()
+        [document] = dataclasses.replace(pinned, sha256="")
+        assert document.name == "Some.Words/a.txt" and not touched.exists()
+        with pytest.raises(FailedError, match=r"could not be fetched \(no index has it\)"):
+            packages.fetch_all((dataclasses.replace(pinned, version="2.0"),))
+
     def test_that_are_wheels(self, tmp_path: Path) -> None:
         made = Package("wheel", "words", "1", ("*.py",), exclude=("*/tests/*",))
         kept = packages.cache_folder() / "packages" / "wheel-words-1"
@@ -220,6 +254,18 @@ class TestPackages:
     def test_with_json_that_has_no_text(self, npm: Path) -> None:
         assert packages._json_text({"text": "all", "title": "not this"}) == "all"
         assert packages._json_text({"1:1": "In the", "1:2": "And the", "n": 2}) == "In the\nAnd the"
+        verses = [{"type": "start"}, {"value": "In the "}, {"value": "And the"}]
+        assert packages._json_text(verses) == "In the And the"
+
+    def test_with_strings_of_r(self) -> None:
+        ascii_mark, utf8_mark = b"\x00\x04\x00\x09", b"\x00\x00\x80\x09"
+        streams = b""
+        for mark, words in ((ascii_mark, ("Emma", "by")), (utf8_mark, ("café",))):
+            data = b"".join(
+                mark + len(word.encode()).to_bytes(4, "big") + word.encode() for word in words
+            )
+            streams += len(data).to_bytes(4, "big") + zlib.compress(data)
+        assert packages._file_text("data.rdb", streams, "data") == "Emma\nby\ncafé"
 
 
 class TestTheHub:

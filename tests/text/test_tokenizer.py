@@ -1,4 +1,7 @@
+import base64
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +153,65 @@ def test_half_of_a_surrogate_pair_is_not_text() -> None:
         tokenizer.encode("a \udc80")
     with pytest.raises(TokenError, match="character 2 of the text"):
         tokenizer.offsets("a \udc80")
+
+
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+class TestHostileRules:
+    """Rules that multiply the length of a text are refused before they are applied."""
+
+    def described(self, **parts: Any) -> str:
+        return json.dumps({**json.loads(bytes_tokenizer().to_json()), **parts})
+
+    def refuse(self, **parts: Any) -> None:
+        with pytest.raises(FileError, match="would exhaust memory; use another tokenizer.json"):
+            Tokenizer.from_json(self.described(**parts))
+
+    def test_that_double_forty_times(self) -> None:
+        self.refuse(normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 40})
+        self.refuse(decoder={"type": "Sequence", "decoders": [DOUBLE] * 40})
+        nested = {"type": "Sequence", "normalizers": [DOUBLE] * 20}
+        self.refuse(normalizer={"type": "Sequence", "normalizers": [nested, nested]})
+
+    def test_of_other_kinds(self) -> None:
+        bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+        self.refuse(pre_tokenizer={"type": "Sequence", "pretokenizers": [bytewise] * 40})
+        regex = {"type": "Replace", "pattern": {"Regex": ""}, "content": "x"}
+        self.refuse(normalizer={"type": "Sequence", "normalizers": [regex] * 40})
+        one = {"type": "Prepend", "prepend": "x" * 1000}
+        self.refuse(normalizer={"type": "Sequence", "normalizers": [one] * 10})
+        # trie of 0 bytes, one replacement of 3,000
+        table = base64.b64encode(bytes(4) + b"y" * 3000 + b"\0").decode()
+        mapped = {"type": "Precompiled", "precompiled_charsmap": table}
+        self.refuse(normalizer={"type": "Sequence", "normalizers": [mapped] * 4})
+
+    def test_that_a_second_value_hides(self) -> None:
+        bomb = json.dumps({"type": "Sequence", "normalizers": [DOUBLE] * 40})
+        text = self.described().replace('"normalizer":', f'"normalizer": {bomb}, "normalizer":', 1)
+        with pytest.raises(FileError, match="lists 'normalizer' twice"):
+            Tokenizer.from_json(text)
+
+    def test_of_moderate_growth_bound_the_text(self) -> None:
+        rules = {"type": "Sequence", "normalizers": [DOUBLE] * 20}
+        tokenizer = Tokenizer.from_json(self.described(normalizer=rules))
+        with pytest.raises(TokenError, match="too long for this tokenizer, whose rules may"):
+            tokenizer.encode("R" * 300)
+        undo = {"type": "Sequence", "decoders": [DOUBLE] * 20}
+        tokenizer = Tokenizer.from_json(self.described(decoder=undo))
+        assert len(tokenizer.text(1)) == 2**20
+        with pytest.raises(TokenError, match="too long for this tokenizer"):
+            tokenizer.decode([0] * 300)
+
+
+def test_reading_in_threads_leaves_stderr_alone() -> None:
+    text, before = bytes_tokenizer().to_json(), os.fstat(2)
+
+    def read() -> None:
+        for _ in range(200):
+            Tokenizer.from_json(text)
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(read) for _ in range(4)]:
+            each.result()
+    assert os.path.samestat(os.fstat(2), before)

@@ -1,12 +1,13 @@
-"""Measure trained attention-only models again, with plain torch and none of pathsum's code.
+"""Measure trained models again, with plain torch and none of pathsum's code.
 
     python tests/training/remeasure.py FOLDER ...            one table of all
     python tests/training/remeasure.py FOLDER ... --json     one JSON object per line
 
-A folder is a model's (`model.safetensors`, `config.json`), with positions in Q and K and without
-norms or MLPs. Held-out text comes from `held_out.safetensors` beside it, else from the corpus that
-its `run.json` names. What is computed here is written down a second time on purpose: a mistake in
-the library's own forward pass, probes or scores would not be repeated here.
+A folder is a model's (`model.safetensors`, `config.json`), with positions in Q and K, without norms
+or with RMSNorm, and without MLPs or with bilinear or SwiGLU ones. Held-out text comes from
+`held_out.safetensors` beside it, else from the corpus that its `run.json` names. What is computed
+here is written down a second time on purpose: a mistake in the library's own forward pass, probes
+or scores would not be repeated here.
 """
 
 import argparse
@@ -38,16 +39,24 @@ class Loaded:
     start: int
     scale: float
     tensors: dict[str, Tensor]
+    eps: float
+    silu: bool
 
     @classmethod
     def read(cls, folder: Path) -> "Loaded":
         """Read a model's folder."""
         told = json.loads((folder / "config.json").read_text())
         config = told["config"]
-        plain = {"positions": "qk", "norm": "none", "mlp": "none", "tied": False}
-        for key, value in plain.items():
-            if config[key] != value:
-                raise ValueError(f"{folder}: {key} is {config[key]!r}, only {value!r} is measured")
+        plain = {
+            "positions": ("qk",),
+            "norm": ("none", "rms"),
+            "mlp": ("none", "bilinear", "silu_gated"),
+            "block": ("serial",),
+            "tied": (False,),
+        }
+        for key, values in plain.items():
+            if config[key] not in values:
+                raise ValueError(f"{folder}: {key} is {config[key]!r}, only {values} is measured")
         tensors = {
             name: tensor if name == "token_counts" else tensor.float()
             for name, tensor in load_file(folder / "model.safetensors").items()
@@ -60,7 +69,16 @@ class Loaded:
             start=config["start_token"],
             scale=config["score_scale"],
             tensors=tensors,
+            eps=config["norm_eps"] if config["norm"] == "rms" else math.nan,
+            silu=config["mlp"] == "silu_gated",
         )
+
+    def norm(self, stream: Tensor, gain: str) -> Tensor:
+        """RMSNorm, where the model has one."""
+        if gain not in self.tensors:
+            return stream
+        root = (stream.square().mean(-1, keepdim=True) + self.eps).sqrt()
+        return stream / root * self.tensors[gain]
 
     @torch.no_grad()
     def run(
@@ -74,10 +92,11 @@ class Loaded:
         outputs: list[Tensor] = []
         for layer in range(self.n_layers):
             own = {key: self.tensors[f"layers.{layer}.W_{key}"] for key in ("Q", "K", "V", "O")}
-            placed = stream + self.tensors[f"layers.{layer}.W_pos"][:n]
+            read = self.norm(stream, f"layers.{layer}.ln1_w")
+            placed = read + self.tensors[f"layers.{layer}.W_pos"][:n]
             q = torch.einsum("bpd,hdk->bhpk", placed, own["Q"])
             k = torch.einsum("bpd,hdk->bhpk", placed, own["K"])
-            v = torch.einsum("bpd,hdk->bhpk", stream, own["V"])
+            v = torch.einsum("bpd,hdk->bhpk", read, own["V"])
             scores = (q @ k.mT * self.scale).masked_fill(future, -math.inf)
             pattern = scores.softmax(-1)
             output = torch.einsum("bhpk,hkd->bhpd", pattern @ v, own["O"])
@@ -85,9 +104,17 @@ class Loaded:
                 if where == layer:
                     output[:, head] = value
             stream = stream + output.sum(1)
+            if f"layers.{layer}.W_gate" in self.tensors:
+                into, gate, out = (
+                    self.tensors[f"layers.{layer}.W_{k}"] for k in ("in", "gate", "out")
+                )
+                read = self.norm(stream, f"layers.{layer}.ln2_w")
+                opened = read @ gate
+                opened = opened * torch.sigmoid(opened) if self.silu else opened
+                stream = stream + (opened * (read @ into)) @ out
             patterns.append(pattern)
             outputs.append(output)
-        return stream @ self.tensors["W_U"], patterns, outputs
+        return self.norm(stream, "ln_f_w") @ self.tensors["W_U"], patterns, outputs
 
     def losses(
         self, tokens: Tensor, replaced: dict[tuple[int, int], Tensor] | None = None

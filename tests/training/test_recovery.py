@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.training.test_loop import StopAt, same_weights
@@ -159,9 +160,15 @@ def test_leftovers_of_a_kill_are_removed(text: Path, tmp_path: Path) -> None:
     empty.mkdir()
     (empty / ".config.json.1.part").write_text("{")
     (folder / ".model.safetensors.1.part").write_bytes(b"half")
+    (folder / "snapshots" / ".step-0000002.safetensors.1.part").write_bytes(b"half")
+    # Other programs name unfinished downloads so.
+    theirs = [folder / ".film.mkv.1.part", folder / "Downloads" / ".config.json.1.part"]
+    for file in theirs:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("half")
     assert [snapshot.step for snapshot in read_snapshots(folder)] == [0, 1, 5]
     train(folder, resume=True)
-    assert not list(folder.rglob("*.part"))
+    assert sorted(folder.rglob("*.part")) == sorted(theirs)
     assert [snapshot.step for snapshot in read_snapshots(folder)] == [0, 1, 5, 30]
 
 
@@ -224,6 +231,16 @@ class TestCorpora:
             with pytest.warns(UserWarning, match="in the cache is damaged and is rebuilt"):
                 again = Corpus.open(file, vocabulary=280, held_out=0.1)
         assert torch.equal(again.train.windows([0], 16), wanted)
+
+    def test_ids_beyond_the_vocabulary(self, tmp_path: Path) -> None:
+        file = write_text(tmp_path / "words.jsonl", seed=8)
+        built = Corpus.open(file, vocabulary=280, held_out=0.1)
+        shard = built.folder / "train-00000.npy"
+        tokens = np.load(shard)
+        tokens[5] = 280
+        np.save(shard, tokens)
+        with pytest.raises(FileError, match="hold the id 280, but corpus.json lists a vocabulary"):
+            Corpus.at(built.folder)
 
     def test_a_damaged_journal_starts_over(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

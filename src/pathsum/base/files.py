@@ -32,7 +32,13 @@ except ImportError:  # Windows, where two saves at once are not kept apart
 
 # Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
 LARGEST_TEXT = 1 << 28
+# Lists, objects and names of a JSON text: each takes 60 bytes or more of memory, and may be
+# written in 3. A tokenizer of a million tokens has 3 million.
+MOST_VALUES = 1 << 23
 JOURNAL = ".saving.json"
+# The files of a model, the only ones that are saved as one event: a journal that came with a folder
+# may name no others.
+SAVED_TOGETHER = ("config.json", "model.safetensors", "tokenizer.json", "held_out.safetensors")
 # How long a save waits for another one to the same folder.
 PATIENCE_SECONDS = 60.0
 _KINDS = {
@@ -56,6 +62,17 @@ def _size(file: Path) -> int:
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
         raise FileError(f"{file} is {kind}, and a regular file is expected; name one")
     return status.st_size
+
+
+def user_path(path: str | Path) -> Path:
+    """A path in which a leading ~ stands for the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise FileError(
+            f"{str(path)!r} names the home folder of a user that this machine does not have; write "
+            "the path in full"
+        ) from error
 
 
 def exists(path: Path) -> bool:
@@ -115,6 +132,8 @@ def parse_json(text: str, where: object, advice: str) -> Any:
             raise FileError(f"{where} lists {twice!r} twice; {advice}")
         return found
 
+    if sum(map(text.count, "[{:")) > MOST_VALUES:
+        raise FileError(f"{where} has more than {MOST_VALUES:,} lists, objects and names; {advice}")
     try:
         return json.loads(text, object_pairs_hook=unique)
     except PathsumError:
@@ -175,7 +194,7 @@ def cache_folder() -> Path:
     """`$PATHSUM_CACHE`, else `pathsum` in `$XDG_CACHE_HOME`, else `~/.cache/pathsum`."""
     own, shared = os.environ.get("PATHSUM_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
-        return Path(own).expanduser()
+        return user_path(own)
     try:
         return (Path(shared) if shared else Path.home() / ".cache") / "pathsum"
     except RuntimeError as error:  # a user whom the system does not know, without $HOME
@@ -249,7 +268,7 @@ def write_together(
         try:
             _finish(folder)
             if alone:
-                _remove_leftovers(folder, (*parts, *remove))
+                remove_leftovers(folder, (*parts, *remove))
             for name, write in writers.items():
                 _write_part(parts[name], write, folder / name)
             removed = [name for name in remove if (folder / name).exists()]
@@ -300,8 +319,8 @@ def _rename(parts: Mapping[Path, Path], removed: list[str], journal: Path) -> No
     _finish(journal.parent)
 
 
-def _remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove temporary files of saves that were killed; the caller has locked the folder."""
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove temporary files of killed saves of these files; the caller has locked the folder."""
     pattern = rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+\.part"
     for file in folder.iterdir():
         if re.fullmatch(pattern, file.name) and not file.is_dir():
@@ -330,8 +349,11 @@ def _finish(folder: Path) -> None:
     if not isinstance(renamed, dict) or not isinstance(removed, list):
         raise FileError(f"{journal} does not list files; remove it, and save again")
     for name in (*renamed.values(), *removed):
-        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]{0,60}", name, re.ASCII):
-            raise FileError(f"{journal} names {name!r}, which is not a file in its folder")
+        if name not in SAVED_TOGETHER:
+            raise FileError(
+                f"{journal} names {name!r}, which is not one of {', '.join(SAVED_TOGETHER)}; "
+                "remove the journal"
+            )
     for part, name in renamed.items():
         if not re.fullmatch(rf"\.{re.escape(name)}\.[0-9]+\.part", part):
             raise FileError(f"{journal} renames {part!r}, which is not a part of {name}")
@@ -346,7 +368,7 @@ def _finish(folder: Path) -> None:
 
 def check_output(path: str | Path) -> Path:
     """The path of an output, or an error if it cannot be written: call it before computing."""
-    target = Path(path).expanduser()
+    target = user_path(path)
     try:
         there, is_folder = _exists(target), target.is_dir()
         folder = target.resolve().parent if not _through(target) else target.parent

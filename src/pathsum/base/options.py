@@ -73,7 +73,7 @@ def list_choices(choices: tuple[str, ...]) -> str:
 
 def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
     wrong = str(value) if isinstance(value, enum.Enum) else value
-    hint = near_misses(wrong, choices) if isinstance(wrong, str) else ""
+    hint = near_misses(wrong, map(str, choices)) if isinstance(wrong, str) else ""
     return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
 
 

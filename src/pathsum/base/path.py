@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, cast
 
 from pathsum.base.errors import HeadError, PathError
 
@@ -161,14 +161,17 @@ def split_arrows(text: str) -> list[str]:
     return [part.strip() for part in text.replace("->", ARROW).replace(">", ARROW).split(ARROW)]
 
 
-SourceKind: TypeAlias = Literal["embed", "pos", "mlp", "bias", "unembed_bias", "residual", "logits"]
+SourceKind: TypeAlias = Literal[
+    "embed", "pos", "mlp", "bias", "mlp_bias", "unembed_bias", "residual", "logits"
+]
 
 
 @dataclass(frozen=True, order=True)
 class Source(Printed):
     """A component other than a head: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U` of the logits.
 
-    `mlp3` is the output of layer 3's MLP; `bias2` is what the biases of layer 2's heads write.
+    `mlp3` is the output of layer 3's MLP; `bias2` is what the biases of layer 2's heads write, and
+    `mlp_bias3` what those of layer 3's MLP write where its gates are held.
     `layer` is the layer that writes it, −1 for what is there before the first layer. These are the
     starts of paths. `residual2`, the stream before layer 2, and `logits` name sites of a run.
     """
@@ -185,7 +188,7 @@ class Source(Printed):
     def symbol(self) -> str:
         """Its symbol in a formula."""
         plain = {"embed": "W_E", "pos": "W_pos", "unembed_bias": "b_U"}
-        written = {"mlp": "MLP", "bias": "b"}
+        written = {"mlp": "MLP", "bias": "b", "mlp_bias": "b_MLP"}
         return plain.get(self.kind) or f"{written[self.kind]}[{self.layer}]"
 
     @classmethod
@@ -198,19 +201,24 @@ class Source(Printed):
             return cls("embed") if text == "embed" else cls("pos")
         if text in ("bias_U", "logits"):
             return cls("unembed_bias" if text == "bias_U" else "logits")
-        match = re.fullmatch(rf"(mlp|bias|residual)({NUMBER})", text, re.ASCII)
+        match = re.fullmatch(rf"(mlp|bias|mlp_bias|residual)({NUMBER})", text, re.ASCII)
         if match is None:
             raise PathError(
                 f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
                 "(by layer) and 'bias_U'"
             )
-        kinds: dict[str, SourceKind] = {"mlp": "mlp", "bias": "bias", "residual": "residual"}
-        return cls(kinds[match[1]], int(match[2]))
+        return cls(cast(SourceKind, match[1]), int(match[2]))
+
+
+Step: TypeAlias = HeadId | Source
+"""A step of a path: a head, or an MLP whose gates are held."""
 
 
 @dataclass(frozen=True)
 class Path(Printed):
-    """A source and heads, bottom to top. Two or more heads make a virtual head.
+    """A source and steps, bottom to top: heads and, where gates are held, MLPs.
+
+    Two or more heads make a virtual head.
 
     >>> path = Path("embed", ["L0H7", "L1H4"])
     >>> print(path, path.order)
@@ -219,31 +227,40 @@ class Path(Printed):
     'A[L1H4]·A[L0H7] ⊗ W_E·OV[L0H7]·OV[L1H4]·W_U'
     >>> Path.parse("embed > L0H7 > L1H4") == path
     True
+    >>> Path.parse("embed→L0H7→mlp0").heads
+    ('L0H7',)
     """
 
     source: Source
-    heads: tuple[HeadId, ...]
+    steps: tuple[Step, ...]
 
-    def __init__(self, source: str | Source = "embed", heads: Sequence[HeadName] = ()) -> None:
+    def __init__(
+        self, source: str | Source = "embed", steps: Sequence[HeadName | Source] = ()
+    ) -> None:
         object.__setattr__(self, "source", Source.parse(source))
-        object.__setattr__(self, "heads", tuple(HeadId.parse(head) for head in heads))
+        object.__setattr__(self, "steps", tuple(map(_parse_step, steps)))
         self._check()
 
     @classmethod
     def parse(cls, text: "str | Path") -> "Path":
-        """The path that a text such as `embed→L0H7→L1H4` means."""
+        """The path that a text such as `embed→L0H7→L1H4` means; a final `logits` may be named."""
         if isinstance(text, Path):
             return text
-        source, *heads = split_arrows(text)
-        return cls(source, heads)
+        source, *steps = split_arrows(text)
+        return cls(source, steps[:-1] if steps[-1:] == ["logits"] else steps)
 
     def __str__(self) -> str:
-        return ARROW.join((str(self.source), *self.heads))
+        return ARROW.join((str(self.source), *map(str, self.steps)))
+
+    @property
+    def heads(self) -> tuple[HeadId, ...]:
+        """The heads among its steps."""
+        return tuple(step for step in self.steps if isinstance(step, HeadId))
 
     @property
     def order(self) -> int:
-        """The number of heads it goes through."""
-        return len(self.heads)
+        """The number of steps it goes through."""
+        return len(self.steps)
 
     @property
     def formula(self) -> str:
@@ -251,8 +268,8 @@ class Path(Printed):
         if self.source.kind == "unembed_bias":
             return "Id ⊗ b_U"
         patterns = "·".join(f"A[{head}]" for head in reversed(self.heads)) or "Id"
-        circuits = [f"OV[{head}]" for head in self.heads]
-        return f"{patterns} ⊗ {'·'.join([self.source.symbol, *circuits, 'W_U'])}"
+        steps = [f"OV[{s}]" if isinstance(s, HeadId) else s.symbol for s in self.steps]
+        return f"{patterns} ⊗ {'·'.join([self.source.symbol, *steps, 'W_U'])}"
 
     def ov(self, model: "Model") -> "Factored":
         """The product of its heads' OV in the residual basis (normalization scales omitted)."""
@@ -284,20 +301,43 @@ class Path(Printed):
                 f"{str(self.source)!r} is not a source of paths; sources are 'embed', 'pos', "
                 "'mlp3', 'bias2' (by layer) and 'bias_U'"
             )
-        for lower, upper in zip(self.heads, self.heads[1:], strict=False):
-            if lower.layer >= upper.layer:
+        for lower, upper in zip(self.steps, self.steps[1:], strict=False):
+            if level_of(lower) >= level_of(upper):
                 reason = "names a head twice" if lower == upper else "is out of order"
                 raise PathError(
                     f"a path through {lower} and then {upper} {reason}: data flows upwards, so "
                     "each head must be in a later layer than the one before it"
                 )
-        if self.source.kind == "unembed_bias" and self.heads:
+        if self.source.kind == "unembed_bias" and self.steps:
             raise PathError("bias_U is added to the logits themselves; no head reads it")
-        if self.heads and self.source.layer >= self.heads[0].layer:
+        if self.steps and level_of(self.source) >= level_of(self.steps[0]):
             raise PathError(
-                f"{self.heads[0]} cannot read {self.source}, which is written by its own layer or "
+                f"{self.steps[0]} cannot read {self.source}, which is written by its own layer or "
                 f"a later one; the first head must be in layer {self.source.layer + 1} or above"
             )
+
+
+def level_of(component: Step) -> int:
+    """Where a component writes: −1 for embeddings, 2l for the heads of layer l, 2l + 1 for its MLP.
+
+    A component reads from lower levels only; in a parallel block an MLP does not read its layer's
+    heads either.
+    """
+    if isinstance(component, HeadId) or component.kind == "bias":
+        return 2 * component.layer
+    return 2 * component.layer + 1
+
+
+def _parse_step(name: HeadName | Source) -> Step:
+    if isinstance(name, str) and not LABEL.fullmatch(name.strip()):
+        if not re.fullmatch(rf"mlp{NUMBER}", name.strip(), re.ASCII):
+            return HeadId.parse(name)  # raises the error that explains names
+        name = Source.parse(name)
+    if isinstance(name, Source):
+        if name.kind != "mlp":
+            raise PathError(f"{name} is a source, and a path goes through heads and MLPs")
+        return name
+    return HeadId.parse(name)
 
 
 PartKind: TypeAlias = Literal["path", "position", "bias", "writer"]
@@ -339,6 +379,11 @@ class Part(Printed):
     @classmethod
     def of_path(cls, path: Path) -> "Part":
         """The part that a path makes."""
+        if len(path.heads) < path.order:
+            raise PathError(
+                f"{path} goes through an MLP; the parts of a score come from sources through "
+                "heads, with MLP outputs as sources"
+            )
         return cls("path", str(path), path.source, path.heads)
 
     @classmethod

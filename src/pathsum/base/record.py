@@ -12,7 +12,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 from rich.console import Group, RenderableType
@@ -34,6 +34,9 @@ from pathsum.base.table import (
     text_column,
 )
 from pathsum.base.terminal import SafeConsole
+
+if TYPE_CHECKING:
+    from pathsum.figures import Figure
 
 Field = TypeVar("Field")
 
@@ -260,9 +263,29 @@ class Record:
         """The plain fields on one line; `print` shows the table."""
         return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
 
-    def _repr_html_(self) -> str:
-        """Everything that `print` shows, for a notebook."""
+    def figure(self, **options: Any) -> "Figure":
+        """The figure of this result, to show in a notebook or to `save`.
+
+        Args:
+            options: `width` in inches, `theme` ("light" or "dark"), and the options of the figure's
+                function in `pathsum.figures`.
+
+        Returns:
+            The figure; InputError for results without one.
+        """
+        from pathsum.figures import figure_of
+
+        return figure_of(self, **options)
+
+    def to_html(self) -> str:
+        """Everything that `print` shows, as HTML without external resources."""
         return as_html(self.__rich__())
+
+    def _repr_html_(self) -> str:
+        """The figure, if there is one, and everything that `print` shows, for a notebook."""
+        from pathsum.figures import show_figure
+
+        return show_figure(self) + self.to_html()
 
 
 def records() -> dict[str, type[Record]]:

@@ -34,6 +34,7 @@ from pathsum.circuits.token_basis import (
     token_frequencies,
 )
 from pathsum.model import HeadId, Model
+from pathsum.model.sequences import require_causal
 
 DRAWS = 200
 # A squared norm this small relative to the largest is rounding.
@@ -113,6 +114,8 @@ def align_heads(
     the agreement of their models' embeddings and positions and of their singular values.
     """
     _check(left, right)
+    for model in (left, right):
+        require_causal(model, "the comparison of heads by offset")
     frequencies = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
     one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))

@@ -303,5 +303,5 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
     scores = queries @ keys.mT * config.score_scale
     require_finite(scores, "a table of attention scores between positions")
     pattern = attention_pattern(config, model.weights.layers[layer], scores[None])[0]
-    # The first position can attend only to itself.
-    return pattern.diagonal(dim1=-2, dim2=-1)[:, 1:].mean(-1)
+    # In a causal model, the first position can attend only to itself.
+    return pattern.diagonal(dim1=-2, dim2=-1)[:, int(config.causal) :].mean(-1)

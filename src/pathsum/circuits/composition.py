@@ -329,7 +329,7 @@ def composition(
     `center` projects the ones-vector out of every write and read: `"auto"` does so where the
     model's own normalization removes the mean (`norm="layer"`), because writes along it are never
     read. On other models, the ones-vector is a direction like any other. On a rotary model, QK
-    depends on the offset. By default, its Gram matrix is averaged over offsets 0 … n_ctx − 1;
+    depends on the offset. By default, its Gram matrix is averaged over `config.offsets`;
     `offset` selects a single offset.
 
     A high score does not prove that two heads work together: a norm ignores sign, data and
@@ -456,7 +456,7 @@ def _notes_on_options(config: Config, centered: bool, offset: int | None) -> Ite
             "count in a writer's norm and are never read."
         )
     if config.positions == "rotary":
-        over = f"averaged over offsets 0 to {config.n_ctx - 1}"
+        over = f"averaged over offsets {config.offsets[0]} to {config.offsets[-1]}"
         yield f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
     if config.score_cap is not None:
         yield f"Q and K: scores before the cap (±{config.score_cap:g})."

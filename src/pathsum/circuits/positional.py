@@ -32,6 +32,7 @@ from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.folding import score_read, with_qk_gain
 from pathsum.model.processes import shared_map
 from pathsum.model.rotary import rotate
+from pathsum.model.sequences import require_causal
 from pathsum.model.transformer import head_pattern, pattern_at
 
 WINDOW = 64
@@ -144,6 +145,7 @@ def positional(
     """
     require_heads(model)
     require_score_edges(model, "attention by position")
+    require_causal(model, "attention by offset")
     config = model.config
     if config.positions == "none":
         raise InputError(

@@ -69,7 +69,7 @@ def token_qk(
     `query(d) · (key(s) − mean over s)`, scaled as the model scales scores, biases included (b_K is
     constant along a row and is removed by the centering; b_Q is not and stays). On a rotary model
     the circuit depends on the offset, destination − source: for `offset=None` it is averaged over
-    the offsets 0 … n_ctx − 1, and `offset=n` gives one of them.
+    `config.offsets`, and `offset=n` gives one of them.
 
     A side may be read through lower heads instead of from the embedding: with
     `key_through=Path("embed", ["L0H7"])` the result is `W_E QK (OV)ᵀ W_Eᵀ`, the matrix by which
@@ -144,7 +144,8 @@ def rotary_note(model: Model, offset: int | None) -> str:
     if model.config.positions != "rotary":
         return ""
     if offset is None:
-        return f"rotary: averaged over offsets 0 to {model.config.n_ctx - 1}"
+        offsets = model.config.offsets
+        return f"rotary: averaged over offsets {offsets[0]} to {offsets[-1]}"
     return f"rotary: at offset {offset}"
 
 
@@ -198,10 +199,10 @@ def _rotated(
 
 
 def average_rotation(head: Head) -> Float[Tensor, "k k"]:
-    """The mean of R(Δ) over the offsets 0 … n_ctx − 1."""
+    """The mean of R(Δ) over all offsets."""
     config, dtype = head.model.config, head.model.weights.dtype
     here = config.at(head.id.layer)
-    cos, sin = mean_cos_sin(angular_frequencies(here), range(config.n_ctx))
+    cos, sin = mean_cos_sin(angular_frequencies(here), config.offsets)
     axes = torch.eye(config.d_head, dtype=torch.float64)
     return rotate_by(here, axes, cos[None], sin[None]).to(head.model.weights.device, dtype)
 

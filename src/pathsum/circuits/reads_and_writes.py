@@ -75,7 +75,7 @@ def read_factor(
         root = triangle(rotate(config, far, torch.full((len(far),), step, device=far.device)))
     else:
         gram = (far.mT @ far)[None]
-        root = psd_root(rotated_gram(config, gram, range(config.n_ctx), back=kind == "k")[0])
+        root = psd_root(rotated_gram(config, gram, config.offsets, back=kind == "k")[0])
     return remove_mean(scale * root @ near.mT, centered)
 
 
@@ -142,7 +142,7 @@ def layer_grams(
     of_keys, of_queries = grams["k"], grams["q"]
     if config.positions == "rotary":
         # The QK-norm gains in the factors multiply before the rotation.
-        offsets = range(config.n_ctx) if offset is None else range(offset, offset + 1)
+        offsets = config.offsets if offset is None else range(offset, offset + 1)
         of_keys = rotated_gram(config, of_keys, offsets)
         of_queries = rotated_gram(config, of_queries, offsets, back=True)
     inner = {"write": grams["v"], "q": of_keys, "k": of_queries, "v": grams["write"]}

@@ -92,14 +92,17 @@ def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: 
     # A second piece with a space before it would be the next word.
     if rest and second == second.lstrip() and are_variants(rest, second):
         return Pattern.PIECES_VARIANT
-    return _structure(whole, first, second)
+    pieces = tokenizer.backend.decoder is not None
+    return _structure(whole, first, second, pieces)
 
 
 _CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}
 
 
-def _structure(source: str, destination: str, out: str) -> Pattern:
+def _structure(source: str, destination: str, out: str, pieces: bool = True) -> Pattern:
     """The structural pattern of a skip-trigram, from the texts of its tokens.
+
+    Tokens that are whole words, not `pieces`, do not continue one another.
 
     >>> print(_structure(" (", "x", ")"), _structure("\\n    ", ":", "\\n        "))
     brackets indentation
@@ -111,7 +114,7 @@ def _structure(source: str, destination: str, out: str) -> Pattern:
         return Pattern.BRACKETS
     if source.isspace() and out.isspace():
         return Pattern.INDENTATION
-    if out[:1].isalpha() and destination[-1:].isalpha():
+    if pieces and out[:1].isalpha() and destination[-1:].isalpha():
         return Pattern.WORD_ENDING
     if source.strip()[:1].isupper() and out.strip()[:1].isupper():
         return Pattern.NAMES

@@ -82,6 +82,7 @@ from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.sequences import (
     Split,
     TextOrTokens,
+    require_causal,
     require_text,
     require_tokens_out,
     split_corpus,
@@ -309,6 +310,7 @@ def check_trigrams(model: Model, what: str) -> None:
     require_score_edges(model, "skip-trigrams")
     require_logit_edges(model, "skip-trigrams")
     require_tokens_out(model, what)
+    require_causal(model, what)
 
 
 def note_on_weights(

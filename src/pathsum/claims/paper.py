@@ -12,7 +12,7 @@ from pathsum.base import Progress, Record, Table, prose_column, silent, text_col
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import Estimate
-from pathsum.base.files import exists
+from pathsum.base.files import exists, user_path
 from pathsum.claims.claim import Claim, Section, SharedResults, Statement, Subject, measure
 from pathsum.claims.examples import examples
 from pathsum.claims.one_layer import ONE
@@ -20,6 +20,7 @@ from pathsum.claims.stream import STREAM, ZERO
 from pathsum.claims.two_layers import TWO
 from pathsum.claims.verdict import OVER_SEEDS, VERDICTS, OverSeeds, Verdict
 from pathsum.model import Model
+from pathsum.model.sequences import require_causal
 from pathsum.model.storage import CONFIG
 from pathsum.sources import load
 from pathsum.sources.named import BUNDLED, bundled_names
@@ -160,6 +161,8 @@ def paper(
     A verdict is no more than its rule, `outline.rule_text`, which stands with its claim in
     `pathsum.claims`.
     """
+    if isinstance(model, Model):
+        require_causal(model, "the paper")
     chosen = [find_statement(name) for name in claims] or STATEMENTS
     at = 0
 
@@ -187,7 +190,7 @@ def open_subject(model: str | Path | Model, progress: Progress = silent) -> Subj
     """
     if isinstance(model, Model):
         return Subject(model, model.name, examples(model), SharedResults(model, progress))
-    folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
+    folder = BUNDLED / str(model) if str(model) in bundled_names() else user_path(model)
     unfinished = exists(folder) and folder.is_dir() and not (folder / CONFIG).exists()
     snapshots = read_snapshots(folder) if unfinished else ()
     loaded = snapshots[-1].model if snapshots else load(model)

@@ -1,26 +1,15 @@
-"""Inputs of commands: a text or token ids, sequences to measure a loss on, files of prompts."""
+"""Inputs of commands: a text or token ids, sequences to measure a loss on."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pathsum.base import is_number
-from pathsum.base.errors import InputError, near_misses
+from pathsum.base.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pathsum.model import Model
-    from pathsum.paths.prompts import Prompt
-
-# Keys of a prompt in a file of prompts, and their types.
-_TYPES: dict[str, tuple[type, ...]] = {
-    "text": (str,),
-    "token": (str, int),
-    "versus": (str, int),
-    "position": (str, int),
-    "names": (dict,),
-    "corrupted": (str,),
-}
 
 
 def loss_sequences(
@@ -121,41 +110,3 @@ def repeated_sequences(
     room = config.n_ctx - (config.start_token is not None)
     length = max(1, min(LENGTH, room // repeats, len(ids))) if length is None else length
     return random_repeats(ids, length, repeats, count, seed, config.start_token).tokens
-
-
-def read_prompts(file: Path) -> "list[Prompt]":
-    """The prompts of a file, one JSON object or string per line; empty lines are skipped."""
-    from pathsum.base.files import parse_json, read_text
-
-    advice = "give one JSON object per line"
-    return [
-        _prompt(parse_json(line, where, advice), where)
-        for number, line in enumerate(read_text(file).split("\n"), 1)
-        if line.strip()
-        for where in [f"{file}, line {number}"]
-    ]
-
-
-def _prompt(read: Any, where: str) -> "Prompt":
-    from pathsum.paths.prompts import Prompt
-
-    given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
-    if not isinstance(given.get("text"), str):
-        raise InputError(f'{where}: give an object with a "text"')
-    for key, value in given.items():
-        if key not in _TYPES:
-            raise InputError(f"{where}: {key!r} is not known{near_misses(key, _TYPES)}")
-        if value is not None and (not isinstance(value, _TYPES[key]) or value is True):
-            raise InputError(f"{where}: {key} cannot be {value!r}")
-    names: dict[str, Any] = given.pop("names", None) or {}
-    return Prompt(**given, names={name: _span(at, name, where) for name, at in names.items()})
-
-
-def _span(at: Any, name: str, where: str) -> Any:
-    numbers: list[Any] = at if isinstance(at, list) else [at]
-    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in numbers)
-    if isinstance(at, str) or (whole and len(numbers) == (2 if isinstance(at, list) else 1)):
-        return tuple(at) if isinstance(at, list) else at
-    raise InputError(
-        f"{where}: {name!r} is at {at!r}; give a position, a piece of the text, or two positions"
-    )

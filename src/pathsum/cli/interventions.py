@@ -1,4 +1,4 @@
-"""Interventions: `patch` exchanges nodes and edges, `replace` puts a description in for a head."""
+"""Interventions on nodes, edges and heads: `patch`, `replace`, `curve` and `rules`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +12,16 @@ if TYPE_CHECKING:
 
 
 @command(
-    exclusive=["text tokens", "with_ by", "into edge", "into node", "sweep edge", "sweep into"],
-    needs={"patched_run": "sweep"},
+    exclusive=[
+        "text tokens",
+        "with_ reference",
+        "into edge",
+        "into node",
+        "sweep edge",
+        "sweep into",
+    ],
+    needs={"patched_run": "sweep", "figure": "sweep"},
+    figure=True,
 )
 def patch_command(
     session: CommandSession,
@@ -21,7 +29,7 @@ def patch_command(
     *,
     with_: str | None = None,
     tokens: list[str] | None = None,
-    by: str | None = None,
+    reference: str | None = None,
     edge: list[str] | None = None,
     node: list[str] | None = None,
     into: list[str] | None = None,
@@ -38,7 +46,7 @@ def patch_command(
 
     Options:
         --with OTHER_TEXT: Text of the other run, or its ids with --tokens; same length.
-        --by: Ablate instead of patching: replace by 'zero' or by the 'mean'.
+        --reference: Ablate instead of patching: replace by 'zero' or by the 'mean' over a text.
         --edge: Patch this edge, for example 'L0H0->L1H0.k' or, at positions, 'L0H0@2->L1H0@5.k';
             may be repeated.
         --node: Patch everything that a head, embed or mlp0 writes, or only at one position:
@@ -51,7 +59,9 @@ def patch_command(
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 
     names = [*(edge or []), *(node or [])]
-    _check_replacement(with_, by, ablates=bool(names) or sweep, swept=patched_run is not None)
+    _check_replacement(
+        with_, reference, ablates=bool(names) or sweep, swept=patched_run is not None
+    )
     loaded = session.open()
     given = read_input(text, tokens)
     there: Any = with_
@@ -59,28 +69,32 @@ def patch_command(
         there = parse_ids([with_], "--with")[0]
     target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
     if sweep:
-        options = {"by": by, "nodes": node or None, "into": patched_run}
+        options = {"reference": reference, "nodes": node or None, "into": patched_run}
         session.show(session.compute(patch_sweep, loaded, given, there, **target, **options))
         return
     trace = loaded.trace(given)
-    other: Any = by if there is None else loaded.trace(there)
+    other: Any = reference if there is None else loaded.trace(there)
     if names:
         session.show(patch_effect(trace, dict.fromkeys(names, other), **target))
     else:
         session.show(session.compute(causal_effects, trace, other, **target, into=into or None))
 
 
-def _check_replacement(with_: str | None, by: str | None, ablates: bool, swept: bool) -> None:
+def _check_replacement(
+    with_: str | None, reference: str | None, ablates: bool, swept: bool
+) -> None:
     """Raise InputError if nothing says what replaces the patched parts."""
-    if with_ is None and by is None:
+    if with_ is None and reference is None:
         raise InputError(
             "there is nothing to replace the patched parts by: --with OTHER_TEXT takes them from "
-            "that run, --by zero or --by mean ablates them; give one of the two"
+            "that run, --reference zero or mean ablates them; give one of the two"
         )
-    if by is not None and not ablates:
-        raise InputError("--by replaces nodes and edges; give --node or --edge, or --sweep for all")
-    if by is not None and swept:
-        raise InputError("--by needs no second run to patch; leave --patched-run out")
+    if reference is not None and not ablates:
+        raise InputError(
+            "--reference replaces nodes and edges; give --node or --edge, or --sweep for all"
+        )
+    if reference is not None and swept:
+        raise InputError("--reference needs no second run to patch; leave --patched-run out")
 
 
 @command(
@@ -94,7 +108,7 @@ def replace_command(
     term: tuple[str, str] | None = None,
     copying: bool = False,
     top_tokens: int | None = None,
-    knockout: str = "zero",
+    reference: str = "zero",
     patterns_preserved: bool = False,
     from_position: int = 0,
     text: Path | None = None,
@@ -116,7 +130,8 @@ def replace_command(
         --term QUERY KEY: Or the softmax of one term of the scores, for example embed 'embed>L0H7'.
         --copying: Keep only the copying part of its OV.
         --top-tokens: Keep only the N tokens that each source token raises most.
-        --knockout: What an ablated head is replaced by: zero, mean, resample or first_token.
+        --reference: What an ablated head is replaced by: zero, mean (over a text), resample or
+            first_token.
         --patterns-preserved: Freeze the patterns of later heads.
         --from-position: Count predictions from this position on.
         --text: Measure on this text file; default: repeated random tokens.
@@ -137,7 +152,7 @@ def replace_command(
         measured,
         pattern=_score_term(term) or pattern,
         ov=_value_part(copying, top_tokens),
-        knockout=knockout,
+        reference=reference,
         after="freeze_patterns" if patterns_preserved else "recomputed",
         from_position=from_position,
         targets=parse_targets(targets, tokens),
@@ -145,6 +160,48 @@ def replace_command(
         seed=seed,
     )
     session.show(found)
+
+
+@command()
+def curve_command(
+    session: CommandSession,
+    prompts: Path,
+    *,
+    mlps: Literal["recomputed", "held"] = "recomputed",
+    steps: int = 5,
+    seed: int = 0,
+) -> None:
+    """Measure how much circuits of 0.1% to 100% of the edges keep (CPR and CMD of MIB).
+
+    Edges between components are ranked by EAP, EAP-IG and at random.
+
+    Options:
+        PROMPTS: File of prompts with corrupted partners, one JSON object per line.
+        --mlps: Recompute MLPs, or hold them at their output in the clean run.
+        --steps: Steps of EAP-IG.
+    """
+    from pathsum.paths.edge_curve import edge_curve
+    from pathsum.paths.prompts import read_prompts
+
+    given = read_prompts(prompts)
+    model = session.open()
+    session.show(session.compute(edge_curve, model, given, mlps=mlps, steps=steps, seed=seed))
+
+
+@command()
+def rules_command(session: CommandSession, prompts: Path, *, k: int = 8, seed: int = 0) -> None:
+    """Compare rules for MLPs with the effects of cutting edges.
+
+    Options:
+        PROMPTS: File of prompts with corrupted partners, one JSON object per line.
+        --k: Writers per MLP and prompt, those that differ most from the corrupted prompt.
+    """
+    from pathsum.paths.prompts import read_prompts
+    from pathsum.paths.rule_agreement import rule_agreement
+
+    given = read_prompts(prompts)
+    model = session.open()
+    session.show(session.compute(rule_agreement, model, given, k=k, seed=seed))
 
 
 def _score_term(term: tuple[str, str] | None) -> "ScoreTerm | None":

@@ -37,8 +37,19 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
         paper.induction_command,
         paper.paper_command,
     ),
-    "A prediction": (prediction.why_command, prediction.paths_command, prediction.scores_command),
-    "Interventions": (interventions.patch_command, interventions.replace_command),
+    "A prediction": (
+        prediction.why_command,
+        prediction.paths_command,
+        prediction.attention_command,
+        prediction.scores_command,
+        prediction.lens_command,
+    ),
+    "Interventions": (
+        interventions.patch_command,
+        interventions.replace_command,
+        interventions.curve_command,
+        interventions.rules_command,
+    ),
     "Training": (training.corpus_command, training.train_command, training.dynamics_command),
     "See it": (pages.explore_command, pages.report_command, pages.decompile_command),
 }

@@ -38,6 +38,7 @@ Options:
     --device: Compute on this device: cpu, cuda, cuda:1 or mps.
     --dtype: Compute in this precision; default: the file's, at least float32.
     --json: Print JSON instead of tables, with every number in full.
+    --figure FILE: Also draw the result to this file: .svg, .png or .pdf.
 
 Imports nothing heavy, because `--help` must be fast.
 """
@@ -49,6 +50,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
@@ -89,6 +91,7 @@ class CommandSession:
     device: str | None = None
     dtype: Literal["float32", "float64"] | None = None
     json: bool = False
+    figure: Path | None = None
 
     def open(self) -> "Model":
         """The model, loaded."""
@@ -106,9 +109,10 @@ class CommandSession:
             return function(*arguments, **options, progress=advance)
 
     def show(self, record: "Record") -> None:
-        """Print a result; of several processes the first prints it."""
+        """Print a result and draw it to the file of --figure; only in the first process."""
         if _is_first():
             show(record, self.json)
+            write_figure(record, self.figure)
 
 
 def _is_first() -> bool:
@@ -150,12 +154,13 @@ _SHARED = described_options(__doc__ or "")[1]
 
 
 def command(
-    exclusive: Sequence[str] = (), needs: Mapping[str, str] | None = None
+    exclusive: Sequence[str] = (), needs: Mapping[str, str] | None = None, *, figure: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function; see the docstring of this module.
 
     Each string of `exclusive` names parameters of which at most one may be given; `needs` maps a
-    parameter to the one without which it would be ignored.
+    parameter to the one without which it would be ignored. With `figure`, the command has the
+    option --figure.
     """
 
     def made(function: Callable[..., None]) -> Callable[..., None]:
@@ -165,7 +170,11 @@ def command(
         parameters = [first, *rest]
         if first.annotation is CommandSession:
             model, *shared = inspect.signature(CommandSession).parameters.values()
-            shared = [each.replace(kind=each.KEYWORD_ONLY) for each in shared]
+            shared = [
+                each.replace(kind=each.KEYWORD_ONLY)
+                for each in shared
+                if figure or each.name != "figure"
+            ]
             parameters = [model, *rest, *shared]
         described = [_described(each, _SHARED | own) for each in parameters]
         labels = {each.name: _label(each, _SHARED | own) for each in parameters}
@@ -174,9 +183,10 @@ def command(
         @wraps(function)
         def run(**given: Any) -> None:
             _check(given, defaults, labels, exclusive, needs or {})
+            _check_figure(given.get("figure"))
             if first.annotation is CommandSession:
                 names = ("model", *(each.name for each in shared))
-                function(CommandSession(*(given.pop(name) for name in names)), **given)
+                function(CommandSession(**{name: given.pop(name) for name in names}), **given)
             else:
                 function(**given)
 
@@ -236,6 +246,20 @@ def _check(
             raise InputError(
                 f"{option} belongs to {needed}; give {needed} with it, or leave {option} out"
             )
+
+
+def _check_figure(file: Path | None) -> None:
+    """Raise an error before the computation if the figure cannot be written after it."""
+    if file is not None:
+        from pathsum.figures import check_figure
+
+        check_figure(file)
+
+
+def write_figure(record: "Record", file: Path | None) -> None:
+    """Draw a result to the file of --figure."""
+    if file is not None:
+        record.figure().save(file)
 
 
 def in_terms_of_options(message: str, name: str) -> str:

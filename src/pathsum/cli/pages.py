@@ -1,5 +1,9 @@
 """See it: `explore` in a browser, `report` as one file, `decompile` as readable rules."""
 
+import html
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,10 +64,24 @@ def explore_command(
         out.print("The connection is not encrypted: use it on a network that you trust.")
     if not server.token:
         out.print("There is no token: everyone who can reach it can use it.")
-    if not no_open:
-        webbrowser.open(server.url)
-    server.run()
+    with _link_file(server.url) as link:
+        if not no_open:
+            webbrowser.open(link)
+        server.run()
     out.print("closed")
+
+
+@contextmanager
+def _link_file(url: str) -> Generator[str]:
+    """The address of a file, readable for this user only, that leads to a link.
+
+    Command lines, the browser's included, can be read by every user of the machine.
+    """
+    with tempfile.TemporaryDirectory(prefix="pathsum-") as folder:
+        file = Path(folder) / "open.html"
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+        file.write_text(page, encoding="utf-8")
+        yield file.as_uri()
 
 
 @command()

@@ -36,7 +36,11 @@ def bigram_command(
     session.show(session.compute(bigram, loaded, text, k))
 
 
-@command(exclusive=["token places"], needs={"offset": "token"})
+@command(
+    exclusive=["token places", "token figure", "places figure"],
+    needs={"offset": "token"},
+    figure=True,
+)
 def head_command(
     session: CommandSession,
     head: str,
@@ -105,7 +109,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(exclusive=["nulls offset", "nulls pair"])
+@command(exclusive=["nulls offset", "nulls pair", "nulls figure", "pair figure"], figure=True)
 def composition_command(
     session: CommandSession,
     *,
@@ -161,7 +165,7 @@ def bandwidth_command(session: CommandSession) -> None:
     session.show(session.compute(bandwidth, session.open()))
 
 
-@command(exclusive=["text tokens"])
+@command(exclusive=["text tokens", "head figure"], figure=True)
 def atlas_command(
     session: CommandSession,
     *,
@@ -194,7 +198,7 @@ def atlas_command(
     found = session.compute(
         atlas,
         loaded,
-        tokens=given_sequences(loaded, text, tokens),
+        text=given_sequences(loaded, text, tokens),
         scores=score,
         thresholds=_thresholds(threshold or []),
         alpha=alpha,
@@ -218,9 +222,15 @@ def _thresholds(given: list[str]) -> dict[str, float]:
     return found
 
 
-@command()
+@command(exclusive=["text tokens"], figure=True)
 def induction_command(
-    session: CommandSession, *, sequences: int = 10, draws: int = 200, seed: int = 0
+    session: CommandSession,
+    *,
+    text: Path | None = None,
+    tokens: list[str] | None = None,
+    sequences: int = 10,
+    draws: int = 200,
+    seed: int = 0,
 ) -> None:
     """Find induction heads and test how they work.
 
@@ -231,8 +241,10 @@ def induction_command(
     """
     from pathsum.heads import induction
 
-    options = {"sequences": sequences, "draws": draws, "seed": seed}
-    found = session.compute(induction, session.open(), **options)
+    loaded = session.open()
+    given = given_sequences(loaded, text, tokens)
+    options = {"text": given, "sequences": sequences, "draws": draws, "seed": seed}
+    found = session.compute(induction, loaded, **options)
     session.show(found)
     if not session.json:
         for each in found.heads:
@@ -240,7 +252,7 @@ def induction_command(
             console().print(each)
 
 
-@command(exclusive=["text tokens"], needs={"targets": "tokens"})
+@command(exclusive=["text tokens"], needs={"targets": "tokens"}, figure=True)
 def terms_command(
     session: CommandSession,
     *,
@@ -249,9 +261,9 @@ def terms_command(
     targets: list[str] | None = None,
     metric: Literal["loss", "error"] = "loss",
     repeated: bool = False,
-    split: Literal["layers", "heads", "virtual", "none"] = "layers",
+    split: Literal["layers", "heads", "virtual", "mlps", "none"] = "layers",
     recompute_scales: bool = False,
-    recompute_mlps: bool = False,
+    mlps: Literal["frozen", "recomputed", "linear"] = "frozen",
     sequences: int = 10,
     length: int | None = None,
     repeats: int = 4,
@@ -263,12 +275,13 @@ def terms_command(
 
     Options:
         --repeated: Measure on repeated random tokens instead.
-        --split: Split orders by layer, head or virtual head.
+        --split: Split orders by layer, head, virtual head or MLP (MLPs with --mlps linear).
         --recompute-scales: Normalize truncated streams by their own scale (no longer a sum over
             paths).
-        --recompute-mlps: Run MLPs on truncated streams (no longer a sum over paths).
+        --mlps: MLP outputs as leaves of order 0 (frozen), MLPs as terms with their gates held
+            (linear), or MLPs run on truncated streams (recomputed, no longer a sum over paths).
     """
-    from pathsum.paths import by_head, by_layer, by_virtual_head, term_importance
+    from pathsum.paths import by_head, by_layer, by_mlp, by_virtual_head, term_importance
     from pathsum.text.shards import spaced
 
     loaded = session.open()
@@ -280,7 +293,7 @@ def terms_command(
     elif given is None:
         given = repeated_sequences(loaded, length, repeats, sequences, seed)
         measured_on = "repeated random tokens"
-    by = {"layers": by_layer, "heads": by_head, "virtual": by_virtual_head}
+    by = {"layers": by_layer, "heads": by_head, "virtual": by_virtual_head, "mlps": by_mlp}
     found = session.compute(
         term_importance,
         loaded,
@@ -289,7 +302,7 @@ def terms_command(
         targets=wanted,
         metric=metric,
         scale="recomputed" if recompute_scales else "frozen",
-        mlps="recomputed" if recompute_mlps else "frozen",
+        mlps=mlps,
     )
     session.show(replace(found, note=f"measured on {measured_on}\n{found.note}"))
 

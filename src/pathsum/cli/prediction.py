@@ -1,12 +1,12 @@
-"""A prediction: its circuit (`why`), its sum over paths (`paths`), and a head's scores."""
+"""A prediction: its circuit (`why`), its paths, and the attention and scores of heads."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pathsum.base.errors import InputError
 from pathsum.base.files import check_output
-from pathsum.cli.inputs import parse_ids, read_input, read_prompts, text_sequences
+from pathsum.cli.inputs import parse_ids, read_input, text_sequences
 from pathsum.cli.options import CommandSession, command, parse_versus
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ DRAWS = 20
         "rival prompts",
         "text tokens",
         "diff faithfulness",
+        "diff figure",
+        "faithfulness figure",
     ],
     needs={
         "reference": "faithfulness",
@@ -34,10 +36,11 @@ DRAWS = 20
         "draws": "faithfulness",
         "seed": "faithfulness",
     },
+    figure=True,
 )
 def why_command(
     session: CommandSession,
-    text: str | None = None,
+    text: list[str] | None = None,
     *,
     tokens: list[str] | None = None,
     position: int = -1,
@@ -58,9 +61,11 @@ def why_command(
 ) -> None:
     """Explain a prediction through values, queries and keys.
 
-    The circuit of one prediction, from the logit down to the tokens.
+    The circuit of one prediction, from the logit down to the tokens. With several models, what each
+    of them predicts.
 
     Options:
+        TEXT: The text that the model reads; before it, more models to compare with.
         --threshold: Keep edges that carry at least this share of the prediction.
         --rival: Compare attention scores with the score of this position.
         --other: Cut edges carry their value on this text (ids with --tokens) instead of zero.
@@ -73,13 +78,22 @@ def why_command(
             size.
         --reference: With --faithfulness, what all other edges carry: 'mean', 'zero', or 'other'
             (what they carry on the text of --other, or on corrupted prompts); default: 'mean'.
-        --over: With --faithfulness, take the mean over this text file; default: the prompt.
+        --over: With --faithfulness, take the mean over this text file; default: the model's
+            held-out text, or a short neutral text.
         --draws: With --faithfulness, how many random circuits to compare with; default: 20.
         --seed: With --faithfulness, seed of the random circuits.
     """
     from pathsum.paths.circuit import mean_circuit
+    from pathsum.paths.comparison import compare_predictions
+    from pathsum.paths.prompts import read_prompts
 
     _check_graph(graph)
+    *more, words = text or [None]
+    if more and any((graph, diff, faithfulness, session.figure)):
+        raise InputError(
+            f"several models were given ({', '.join([session.model, *map(str, more)])}); leave out "
+            "--graph, --diff, --faithfulness and --figure, or give one model and the text in quotes"
+        )
     loaded = session.open()
     second = None if diff is None else replace(session, model=diff, revision=None).open()
     asked: dict[str, Any] = {
@@ -96,11 +110,14 @@ def why_command(
             return mean_circuit(model, read_prompts(prompts), **asked, progress=advance)
         given = other if other is None or tokens is None else parse_ids([other], "--other")[0]
         cut_to = None if given is None else model.trace(given)
-        trace = model.trace(read_input(text, tokens))
+        trace = model.trace(read_input(words, tokens))
         return trace.circuit(**asked, rival=rival, other=cut_to, progress=advance)
 
     with session.progress() as advance:
-        found = find(loaded, advance)
+        found: Any = find(loaded, advance)
+        if more:
+            others = [replace(session, model=str(name)).open() for name in more]
+            found = compare_predictions([found, *(find(model, advance) for model in others)])
         if graph is not None:
             found.write_graph(graph)
         if second is not None:
@@ -124,7 +141,7 @@ def _check_graph(graph: Path | None) -> None:
         check_output(graph)
 
 
-@command(exclusive=["text tokens"])
+@command(exclusive=["text tokens"], figure=True)
 def paths_command(
     session: CommandSession,
     text: str | None = None,
@@ -133,6 +150,7 @@ def paths_command(
     position: int = -1,
     token: str | None = None,
     versus: str = "mean",
+    mlps: Literal["held", "linear"] = "held",
     k: int = 10,
     budget: int = 50_000,
 ) -> None:
@@ -141,6 +159,7 @@ def paths_command(
     By order, head, edge and source token, and the strongest single paths.
 
     Options:
+        --mlps: MLP outputs as sources (held), or paths through MLPs with their gates held (linear).
         --k: How many paths to list.
         --budget: Paths to search before stopping without a proof.
     """
@@ -148,7 +167,49 @@ def paths_command(
 
     trace = session.open().trace(read_input(text, tokens))
     target = (position, token, parse_versus(versus))
-    session.show(session.compute(explain_prediction, trace, *target, k, budget))
+    session.show(session.compute(explain_prediction, trace, *target, k, budget, mlps=mlps))
+
+
+@command(exclusive=["text tokens"], figure=True)
+def attention_command(
+    session: CommandSession,
+    text: str | None = None,
+    *,
+    tokens: list[str] | None = None,
+    head: list[str] | None = None,
+) -> None:
+    """Show where heads attend on a text.
+
+    One head as a heat map with its strongest sources, several as a table of means.
+
+    Options:
+        --head: A head, for example L1H0; may be repeated; default: all heads.
+    """
+    from pathsum.heads import attention
+
+    session.show(attention(session.open().trace(read_input(text, tokens)), head or None))
+
+
+@command(exclusive=["text tokens"], needs={"token": "layer"})
+def lens_command(
+    session: CommandSession,
+    text: str | None = None,
+    *,
+    tokens: list[str] | None = None,
+    position: int = -1,
+    layer: int | None = None,
+    token: str | None = None,
+) -> None:
+    """Read the residual stream of each layer as logits.
+
+    The logit lens, and the held lens: with all that the layers above make of the same position.
+
+    Options:
+        --layer: Split the held lens of the stream before this layer by order and component.
+        --token: The token to split it for; default: the prediction.
+    """
+    found = session.open().trace(read_input(text, tokens)).lens(position)
+    session.show(found if layer is None else found.parts(layer, token=token))
 
 
 @command(exclusive=["text tokens"])

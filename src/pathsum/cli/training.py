@@ -8,7 +8,7 @@ import typer
 
 from pathsum.base.errors import InputError
 from pathsum.base.terminal import printable
-from pathsum.cli.options import command
+from pathsum.cli.options import command, write_figure
 from pathsum.cli.view import INTERRUPTED, progress, say, show
 
 if TYPE_CHECKING:
@@ -154,7 +154,13 @@ def _setting(text: str) -> tuple[str, Any]:
 
 @command()
 def dynamics_command(
-    run: str, *, sequences: int = 64, probe_sequences: int = 10, seed: int = 0, json: bool = False
+    run: str,
+    *,
+    sequences: int = 64,
+    probe_sequences: int = 10,
+    seed: int = 0,
+    json: bool = False,
+    figure: Path | None = None,
 ) -> None:
     """Follow loss, heads and composition over a training run.
 
@@ -176,3 +182,4 @@ def dynamics_command(
             progress=advance,
         )
     show(found, json)
+    write_figure(found, figure)

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from pathsum.base import Record
 from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
+from pathsum.explorer.answers.gallery import gallery
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
@@ -42,6 +43,7 @@ class Question:
 
 QUESTIONS = (
     Question("model", model_info, quick=True),
+    Question("gallery", gallery, quick=True),
     Question("vocabulary", vocabulary, quick=True),
     Question("run", answer_run, quick=True),
     Question("attention", answer_attention, quick=True),

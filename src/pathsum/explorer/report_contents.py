@@ -40,6 +40,7 @@ CLAIMS = tuple(one.id for _, one in STATEMENTS)
 class ReportView(StrEnum):
     """A view of the page that a report may hold; the pages of heads belong to the atlas."""
 
+    STORY = "story"
     TEXT = "text"
     WHY = "why"
     ATLAS = "atlas"
@@ -50,6 +51,8 @@ class ReportView(StrEnum):
     COMPARE = "compare"
 
 
+# The views of one prediction of a text.
+PREDICTION_VIEWS = (ReportView.STORY, ReportView.TEXT, ReportView.WHY, ReportView.PATHS)
 # The question without whose answer a view has nothing to show; most have its name.
 ESSENTIAL = {view: str(view) for view in ReportView} | {ReportView.TEXT: "run"}
 
@@ -97,7 +100,7 @@ def _questions(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
     session, info = explorer.session, ModelParams()
     yield Recorded("model", {})
     yield Recorded("vocabulary", {})
-    if contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.ATLAS):
+    if contents.has(*PREDICTION_VIEWS, ReportView.ATLAS):
         for number in range(len(session.examples(info))):
             yield from _text(explorer, contents, number)
     n_layers = session.model(info).config.n_layers
@@ -146,7 +149,7 @@ def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
 
 def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recorded]:
     has_text = contents.has(ReportView.TEXT)
-    explains = contents.has(ReportView.TEXT, ReportView.WHY, ReportView.PATHS)
+    explains = contents.has(*PREDICTION_VIEWS)
     patterns = has_text or (contents.has(ReportView.ATLAS) and not contents.slim)
     if not (explains or patterns):
         return
@@ -157,6 +160,7 @@ def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recor
     if has_text:
         for weighting in ("information", "effect"):
             yield Recorded("attention", {**text, "weighting": weighting})
+    if contents.has(ReportView.STORY, ReportView.TEXT):
         yield Recorded("story", text)
     if explains:
         is_complete = number in explained_texts(explorer)

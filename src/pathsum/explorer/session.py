@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pathsum.base import Progress, is_number, silent
 from pathsum.base.errors import FileError, InputError, TokenError, near_misses
-from pathsum.base.files import exists, read_text
+from pathsum.base.files import exists, read_text, user_path
 from pathsum.claims.examples import (
     Example,
     Sequences,
@@ -23,11 +23,11 @@ from pathsum.explorer.cache import Cache
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
 from pathsum.model.recording import Recording
-from pathsum.model.sequences import padded
+from pathsum.model.sequences import padded, require_causal
 from pathsum.model.storage import CONFIG
 from pathsum.model.trace import trace_run
 from pathsum.sources import load
-from pathsum.sources.named import BUNDLED, bundled_names
+from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.training import read_snapshots
 
 CARD = "card.md"
@@ -77,9 +77,14 @@ def open_model(model: str | Path | Model) -> OpenModel:
     """Open a model by name, folder or hub id, or one that is already loaded."""
     if isinstance(model, Model):
         return OpenModel(model.name, model.name, model)
-    folder = BUNDLED / str(model) if str(model) in bundled_names() else Path(model).expanduser()
+    folder = BUNDLED / str(model) if str(model) in bundled_names() else user_path(model)
     card = folder / CARD
     text = read_text(card) if exists(card) else ""
+    if text and not card.resolve().is_relative_to(folder.resolve()):
+        raise FileError(
+            f"{card} is a link to a file outside its folder, which a report would show; replace it "
+            "by a copy"
+        )
     has_run = bool(snapshot_files(folder))
     loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
     # Named as the user named it, not as in its file.
@@ -173,12 +178,14 @@ class Session:
     ) -> None:
         if not models:
             raise InputError("no model is open; open at least one")
+        for one in models:
+            require_causal(one.model, "the explorer")
         self.models = tuple(models)
         self.bundled = tuple(bundled)
         self.texts = tuple(texts)
         self.cache = Cache(cache_bytes)
         # Listed once: questions ask several times, and listing reads the disk.
-        self._not_open = frozenset(bundled_names()) - {one.name for one in models}
+        self._not_open = frozenset(known_names()) - {one.name for one in models}
 
     def reporting(self, progress: Progress) -> "Session":
         """The same session with the progress callback of one question."""
@@ -187,10 +194,10 @@ class Session:
         return own
 
     def open_model(self, params: ModelParams) -> OpenModel:
-        """The model that a question is about: an open one, or a bundled one.
+        """The model that a question is about: an open one, or one that comes with pathsum.
 
-        Bundled models are always available, because the paper's claims about models of zero and
-        one layer are measured on them.
+        Bundled and hand-built models are always available: the gallery shows them, and the paper's
+        claims about models of zero and one layer are measured on bundled ones.
         """
         name = params.model
         if name in self._not_open:
@@ -204,10 +211,9 @@ class Session:
 
     def d_vocab(self, name: str) -> int:
         """The vocabulary size of a model that the page offers; a bundled one is not loaded."""
-        for one in self.models:
-            if one.name == name:
-                return one.model.config.d_vocab
-        return bundled_config(name)["d_vocab"]
+        if name in self._not_open and name in self.bundled:
+            return bundled_config(name)["d_vocab"]
+        return self.open_model(ModelParams(model=name)).model.config.d_vocab
 
     def has_snapshots(self, name: str) -> bool:
         """Whether a model that the page offers has snapshots; a bundled one is not loaded."""

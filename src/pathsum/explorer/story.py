@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pathsum.base import Progress, Record, Side
+from pathsum.base import Progress, Record
 from pathsum.base.errors import NotExactError
 from pathsum.base.sentence import (
     Sentence,
@@ -37,8 +37,15 @@ from pathsum.model import HeadId, Trace
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.graph import Graph, GraphEdge
+from pathsum.paths.graph import Graph
 from pathsum.paths.patching import without
+from pathsum.paths.reasons import (
+    AttentionKind,
+    Reason,
+    attention_kind,
+    find_reasons,
+    write_reasons,
+)
 from pathsum.paths.target import find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.
@@ -63,11 +70,10 @@ WORDS = {
     "adds_most": " {head} adds most to its logit ({share} of {total}) and attends to “{source}”",
     "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”",
     "itself": " itself",
-    "because": " because {writer}",
-    "partly_because": " partly because {writer}",
-    "wrote_previous": " wrote there that “{read}” comes just before it",
-    "wrote": " wrote “{read}” into its {side}",
-    "wrote_something": " wrote into its {side}",
+    "sink": ", the attention sink",
+    "because": " because {reasons}",
+    "partly_because": " partly because {reasons}",
+    "no_reason": "; no single part of its key or query explains why",
     "without_writer": ". Without {writer_name}, its attention there would be {weight_without} "
     "instead of {weight}, and “{predicted}” would {without_writer}.",
     "without_head": ". Without {head_name}, “{predicted}” would {without_head}.",
@@ -98,9 +104,11 @@ class Story(Record, kind="page-story"):
     most of their attention to what followed the earlier copies of the token at `position`, if
     `token` did: they do induction. `head` is the one whose ablation costs most among them, or, if
     there are none, the head that adds most to the logit. It adds `share` of `total` directly, and
-    attends to `source` with `weight`, because `writer` had written what it read at `wrote` into its
-    key or query (`side`). With `writer` switched off, the weight and the probability are
-    `weight_without` and `probability_without`. `mlps` is None for a model without MLPs.
+    attends to `source` with `weight`; `kind` says whether by induction or as to a sink. `reasons`
+    are the parts of its key and query that decide this. `writer` is the head that wrote the first
+    of them, if a head did. With `writer` switched off, or without the first reason, the weight and
+    the probability are `weight_without` and `probability_without`. `mlps` is None for a model
+    without MLPs.
     """
 
     position: int
@@ -116,9 +124,9 @@ class Story(Record, kind="page-story"):
     share: float = 0.0
     source: int | None = None
     weight: float = 0.0
+    kind: AttentionKind | None = None
+    reasons: tuple[Reason, ...] = ()
     writer: str | None = None
-    side: Side | None = None
-    wrote: int | None = None
     weight_without: float | None = None
     probability_without: float | None = None
     mlps: MlpShare | None = None
@@ -191,9 +199,15 @@ def _copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
         HeadId(layer, head): weight
         for layer, patterns in enumerate(trace.patterns)
         for head, weight in enumerate(patterns[0, :, position, sources].sum(-1).tolist())
+        if weight > MOST
     }
     return sorted(
-        (head for head, weight in weights.items() if weight > MOST), key=lambda head: -weights[head]
+        (
+            head
+            for head in weights
+            if any(attention_kind(trace, head, position, at) == "induction" for at in sources)
+        ),
+        key=lambda head: -weights[head],
     )
 
 
@@ -227,9 +241,12 @@ class StoryBuilder:
         logits = self.trace.logits_at(self.position)[0]
         head, after_head = self._lead(found)
         source, weight = self._attended(found, head)
-        placed = None if found is None else self._placed_by(found, head, source)
-        writer = None if placed is None else placed.edge.start.head
-        cut = None if writer is None else self._without([writer])
+        reasons = () if found is None or head is None else self._reasons(found, head, source)
+        writer = reasons[0].edge.start.head if reasons else None
+        after = self._after(reasons, writer, head, source)
+        kind = None
+        if head is not None and source is not None:
+            kind = attention_kind(self.trace, head, self.position, source)
         without_heads = self._without(self.heads) if self.heads else None
         return Story(
             position=self.position,
@@ -245,11 +262,11 @@ class StoryBuilder:
             share=0.0 if head is None else self._parts(self.trace)[str(head)],
             source=source,
             weight=weight,
+            kind=kind,
+            reasons=reasons,
             writer=None if writer is None else str(writer),
-            side=None if placed is None else placed.kind,
-            wrote=None if placed is None or found is None else _wrote(found, placed),
-            weight_without=self._weight(cut, head, source),
-            probability_without=self._probability(cut, self.position),
+            weight_without=after[0],
+            probability_without=after[1],
             mlps=self._mlp_share(without_heads),
         )
 
@@ -291,18 +308,24 @@ class StoryBuilder:
         attended = found.node(Site(head, at=self.position)).attended
         return (None, 0.0) if attended is None else (attended.source, attended.weight)
 
-    def _placed_by(self, found: Graph, head: HeadId | None, source: int | None) -> GraphEdge | None:
-        """The lower head that moved a head's attention most, by its key there or by its query."""
-        if head is None or source is None:
-            return None
-        reader = Site(head, at=self.position)
-        edges = [
-            edge
-            for side, at in ((Side.K, source), (Side.Q, self.position))
-            for edge in found.inputs(reader, side)
-            if edge.edge.start.head and edge.edge.start.at == at and edge.share > 0
-        ]
-        return edges[0] if edges else None
+    def _reasons(self, found: Graph, head: HeadId, source: int | None) -> tuple[Reason, ...]:
+        """The reasons for a head's attention, if the circuit explains the same source."""
+        node = Site(head, at=self.position)
+        here = [one.attended for one in found.nodes if one.node == node and one.attended]
+        return find_reasons(found, node) if here and here[0].source == source else ()
+
+    def _after(
+        self,
+        reasons: Sequence[Reason],
+        writer: HeadId | None,
+        head: HeadId | None,
+        source: int | None,
+    ) -> tuple[float | None, float | None]:
+        """Attention and probability without the first reason, or without the head that wrote it."""
+        if writer is None:
+            return (reasons[0].weight, reasons[0].probability) if reasons else (None, None)
+        cut = self._without([writer])
+        return self._weight(cut, head, source), self._probability(cut, self.position)
 
     def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
         if self.trace.model.config.mlp == "none":
@@ -344,12 +367,6 @@ def _top_head(found: Graph) -> HeadId | None:
     return next((head for edge in edges if (head := edge.edge.start.head) and edge.share > 0), None)
 
 
-def _wrote(found: Graph, edge: GraphEdge) -> int | None:
-    """The position that a head's output at an edge comes from: that of its strongest value."""
-    values = found.inputs(edge.edge.start, Side.V)
-    return values[0].edge.start.at if values else None
-
-
 def sentence_of(story: Story, trace: Trace) -> Sentence:
     """The story in words."""
     clauses = "".join(WORDS[name] for name in _clauses(story, trace.tokens[0].tolist()))
@@ -366,39 +383,29 @@ def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
     if story.head is None or source is None:
         yield from mlps
         return
-    # The source is the predicted token, right after an earlier copy of the one at the position.
-    follows = source > 0 and ids[source - 1] == ids[story.position]
-    is_induction = follows and ids[source] == story.token
+    is_induction = story.kind == "induction" and ids[source] == story.token
     if not is_induction:
         yield from (*mlps, "adds_most_of_heads" if mlps else "adds_most")
         if source == story.position:
             yield "itself"
+        if story.kind == "sink":
+            yield "sink"
     elif len(story.heads) > 1:
         yield from ("induction", "many_copy")
-        if story.writer is not None:
+        if story.reasons:
             yield "attends_there"
     else:
         yield from ("induction", "one_copies")
-        if story.writer is not None:
+        if story.reasons:
             yield "comma"
-    if story.writer is not None:
-        yield from _reason_clauses(story)
+    if story.reasons:
+        # If most of the attention stays without the first reason, it is not the whole reason.
+        is_part = (story.weight_without or 0.0) > story.weight / 3
+        yield from ("partly_because" if is_part else "because", "without_writer")
     elif len(story.heads) <= 1 or not is_induction:
-        yield "without_head"
+        yield from ("no_reason", "without_head")
     if is_induction:
         yield from mlps
-
-
-def _reason_clauses(story: Story) -> Iterator[str]:
-    # If most of the attention stays without the writer, it is not the whole reason.
-    is_part = (story.weight_without or 0.0) > story.weight / 3
-    yield "partly_because" if is_part else "because"
-    if story.wrote is None:
-        yield "wrote_something"
-    else:
-        is_previous = story.side is Side.K and story.wrote + 1 == story.source
-        yield "wrote_previous" if is_previous else "wrote"
-    yield "without_writer"
 
 
 def _mlp_clauses(story: Story) -> Iterator[str]:
@@ -428,7 +435,10 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         drops = value is None or value < story.probability
         return concat("drop to " if drops else "rise to ", strong(share(value)))
 
-    head, writer, mlps = story.head or "", story.writer or "", story.mlps
+    def quoted(position: int) -> Sentence:
+        return concat("“", token(position), "”")
+
+    head, mlps = story.head or "", story.mlps
     left = len(story.heads) - MOST_NAMED
     return {
         "before": _word_start([shown_piece(model, one) for one in ids[: story.position + 1]]),
@@ -451,10 +461,8 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         "without_writer": after(story.probability_without),
         "share": signed(story.share, 1),
         "total": signed(story.total, 1),
-        "writer": head_span(writer),
-        "writer_name": writer,
-        "read": token(story.wrote),
-        "side": "key" if story.side is Side.K else "query",
+        "writer_name": story.writer or "this part",
+        "reasons": write_reasons(story.reasons, quoted, cuts=False),
         "weight": percent(story.weight),
         "weight_without": share(story.weight_without),
         "mlps": "" if mlps is None else signed(mlps.total, 1),

@@ -15,10 +15,12 @@ atlas, atlas_views   `atlas`: every head, every score, its kind; as tables, heat
 mechanism            the edge that an induction head depends on, and its score terms
 induction            `induction`: which heads do induction, through which lower head, at what cost
 in_context_learning  `in_context_learning`: loss late in a text minus loss early in it
+attention            `attention`: the patterns of a run, as a heat map and as a table
 contexts             `top_contexts`: the contexts of a text in which a head is most active
 """
 
 from pathsum.heads.atlas import Atlas, atlas
+from pathsum.heads.attention import Attention, attention
 from pathsum.heads.contexts import Context, TopContexts, top_contexts
 from pathsum.heads.in_context_learning import in_context_learning
 from pathsum.heads.induction import Induction, InductionHead, induction
@@ -27,6 +29,7 @@ from pathsum.heads.score import Score, ScoreInfo
 
 __all__ = [
     "Atlas",
+    "Attention",
     "Context",
     "HeadEntry",
     "Induction",
@@ -35,6 +38,7 @@ __all__ = [
     "ScoreInfo",
     "TopContexts",
     "atlas",
+    "attention",
     "in_context_learning",
     "induction",
     "top_contexts",

@@ -48,11 +48,17 @@ from pathsum.heads.kinds import (
     why_silent,
     without_kind,
 )
-from pathsum.heads.layer_view import in_full_precision
 from pathsum.heads.null import RandomHeads
 from pathsum.heads.pattern_scores import PREVIOUS_TOKEN
-from pathsum.heads.probe import SEQUENCES, attention_trace, repeats_probe
+from pathsum.heads.probe import (
+    SEQUENCES,
+    attention_trace,
+    random_tokens,
+    repeats_probe,
+    why_no_repeats,
+)
 from pathsum.heads.probe_scores import (
+    REPEATS_SCORES,
     score_on_repeats,
     score_on_similar_tokens,
     score_on_split_words,
@@ -60,7 +66,7 @@ from pathsum.heads.probe_scores import (
 )
 from pathsum.heads.score import ALPHA, HeadScores, Score, ScoreInfo, text_name
 from pathsum.model import Config, HeadId, HeadName, Model
-from pathsum.model.sequences import TextOrTokens
+from pathsum.model.sequences import TextOrTokens, require_causal
 
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
 
@@ -134,15 +140,13 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
         """All heads and scores as a heat map: one HTML element without external resources."""
         return atlas_html(self)
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
 
 @torch.no_grad()
 @checked
 def atlas(
     model: Model,
     *,
+    text: TextOrTokens | None = None,
     tokens: TextOrTokens | None = None,
     scores: Sequence[str] | None = None,
     thresholds: Mapping[str, float] | None = None,
@@ -155,8 +159,10 @@ def atlas(
     """Every score of every head, compared with its null, and each head's kind.
 
     Scores from data are measured on repeated random tokens (25 tokens, 4 times, in `sequences`
-    sequences; shorter where the context is), and those that need no repeats also on text: `tokens`
-    (ids, a text, a corpus), by default the held-out text that the model comes with. The null is
+    sequences; shorter where the context is), and those that need no repeats also on text: `text`
+    (ids, a text, a corpus; `tokens` is the same), by default the held-out text that the model comes
+    with. A model that only knows sequences of one format is measured on them that way; a context
+    too short for repeats leaves their scores out, and `absent` gives the reason. The null is
     each head itself, `draws` times, with its reads and writes rotated at random: the same scale,
     singular values and stream, but random directions. Half-precision models are computed in
     float32.
@@ -176,11 +182,15 @@ def atlas(
     by cutting edges and by substituting ideal patterns.
     """
     require_heads(model)
+    require_causal(model, "the atlas")
+    if text is not None and tokens is not None:
+        raise InputError("text and tokens are two names of one option; give one of them")
     check_draws(draws, alpha)
     infos = _with_thresholds(thresholds or {})
     wanted = _wanted(scores)
-    model = in_full_precision(model)
-    measured, first = _measure(model, tokens, wanted, sequences, draws, seed, progress)
+    measured, first = _measure(
+        model, tokens if text is None else text, wanted, sequences, draws, seed, progress
+    )
     limits = {info.name: info.threshold for info in infos}
     entries = _entries(model, measured.scores, first, limits, alpha, progress)
     matching = None
@@ -214,7 +224,15 @@ def _measure(
         absent = dict.fromkeys(wanted.intersection(compared), OUTPUTS_ARE_NOT_TOKENS)
     names = wanted - set(absent)
     null = RandomHeads(model, draws, seed)
-    probe = repeats_probe(model, sequences, seed)
+    too_short = why_no_repeats(model)
+    if too_short:
+        absent |= {one.name: too_short for one in REPEATS_SCORES if one.name in names}
+        names -= set(absent)
+    probe = (
+        random_tokens(model, sequences, seed)
+        if too_short
+        else repeats_probe(model, sequences, seed)
+    )
     trace = attention_trace(model, probe.tokens, progress, "random tokens")
     first = first_by_weights(trace, progress)
     on_text = score_on_text(null, names, text, progress)

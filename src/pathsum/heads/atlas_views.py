@@ -86,12 +86,13 @@ def heat_map(title: str, values: Mapping[HeadId, float]) -> Text:
     n_heads = 1 + max(head.head for head in values)
     lines = [title, "     " + "".join(f"{head:<3}" for head in range(n_heads))]
     for layer in layers:
-        cells = [_shade(values[HeadId(layer, head)]) for head in range(n_heads)]
+        cells = [shade(values[HeadId(layer, head)]) for head in range(n_heads)]
         lines.append(f"L{layer:<3} " + "".join(f"{cell} " for cell in cells))
     return Text("\n".join(lines))
 
 
-def _shade(share: float) -> str:
+def shade(share: float) -> str:
+    """Two characters, darker the closer a share is to 1; blank below 0."""
     level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(SHADES) - 1))
     return SHADES[level] * 2
 

@@ -23,7 +23,7 @@ from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
-from pathsum.heads.layer_view import in_full_precision, layer_views
+from pathsum.heads.layer_view import layer_views
 from pathsum.heads.measure import score_on_runs
 from pathsum.heads.mechanism import (
     Mechanism,
@@ -36,10 +36,16 @@ from pathsum.heads.mechanism import (
 )
 from pathsum.heads.null import RandomHeads
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
-from pathsum.heads.probe import SEQUENCES, copy_losses, repeats_probe, second_copy, two_copies
+from pathsum.heads.probe import (
+    SEQUENCES,
+    copy_losses,
+    predictions_on_repeats,
+    repeats_probe,
+    text_probe,
+)
 from pathsum.heads.score import ALPHA, DataScore, Score
 from pathsum.model import HeadId, Model, Trace
-from pathsum.model.sequences import require_tokens_out
+from pathsum.model.sequences import TextOrTokens, require_causal, require_tokens_out
 from pathsum.paths import ablate, replace
 from pathsum.paths.ablation import After
 from pathsum.text.probes import RepeatedTokens, shuffled
@@ -96,7 +102,7 @@ class InductionHead(Record, kind="induction-head"):
             ),
             f"eigenvalue positivity: OV {self.ov_positivity:+.2f}{through}",
             (
-                f"without the head the second copy's loss rises by {self.cost} nats, with all "
+                f"without the head the loss on repeats rises by {self.cost} nats, with all "
                 f"patterns kept by {self.cost_patterns_kept}"
             ),
         ]
@@ -157,8 +163,8 @@ class Induction(Record, HeadMapping[InductionHead], kind="induction"):
             "second copy without the head; recovered: share of the cost, by the ideal pattern"
         )
         losses = (
-            f"repeated random tokens: loss {self.first_copy} nats on the first copy, "
-            f"{self.second_copy} on the second; best stripe {self.best_stripe:.3f}"
+            f"loss {self.first_copy} nats on tokens that occur first, {self.second_copy} on "
+            f"repeats; best stripe {self.best_stripe:.3f}"
         )
         notes = (self.why_none, *rejected, legend if self.heads else "", losses, self.note)
         note = "\n".join(filter(None, notes))
@@ -170,6 +176,7 @@ class Induction(Record, HeadMapping[InductionHead], kind="induction"):
 def induction(
     model: Model,
     *,
+    text: TextOrTokens | None = None,
     sequences: int = SEQUENCES,
     draws: int = DRAWS,
     seed: int = 0,
@@ -182,6 +189,10 @@ def induction(
     from a run on shuffled tokens. The edge that removes most of the stripe determines the partner
     and the mechanism.
 
+    A model that only knows sequences of one format is measured on them: `text` (ids [n, pos], or
+    texts of one length) replaces the random tokens, and prefix matching, the attention to tokens
+    after earlier copies of the current one, replaces the stripe.
+
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
     >>> by_k.heads[0].mechanism, by_k.heads[0].partner, by_q.heads[0].mechanism
@@ -189,17 +200,16 @@ def induction(
     """
     check_draws(draws)
     require_tokens_out(model, "induction")
-    model = in_full_precision(model)
-    probe = repeats_probe(model, sequences, seed)
+    require_causal(model, "induction")
+    probe = repeats_probe(model, sequences, seed) if text is None else text_probe(model, text)
+    score = _stripe_score(probe)
     trace = model.trace(probe.tokens, progress=progress)
-    threshold = INDUCTION_STRIPE.info.threshold
+    threshold = score.info.threshold
     stripes, previous = _stripes_and_previous(trace, probe)
     # Random heads run only for the heads that they can decide about.
     large = [head for head, stripe in stripes.items() if stripe >= threshold]
     scores = induction_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
-    candidates = [
-        head for head, it in scores.items() if it[INDUCTION_STRIPE.name].passes(threshold, ALPHA)
-    ]
+    candidates = [head for head, it in scores.items() if it[score.name].passes(threshold, ALPHA)]
     rejected = {
         head: f"attends like one (stripe {stripes[head]:.2f}) but writes nothing: {why}"
         for head in candidates
@@ -220,8 +230,15 @@ def induction(
         first_copy=first,
         second_copy=second,
         best_stripe=best,
-        note=f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times",
+        note=f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times"
+        if text is None
+        else f"{len(probe.tokens)} sequences of the given text ({probe.tokens.shape[1]} tokens)",
     )
+
+
+def _stripe_score(probe: RepeatedTokens) -> DataScore:
+    """The score that finds candidates: prefix matching on text, which has no second copy."""
+    return PREFIX_MATCHING if probe.repeats == 1 else INDUCTION_STRIPE
 
 
 def _stripes_and_previous(
@@ -231,8 +248,8 @@ def _stripes_and_previous(
     stripes: dict[HeadId, float] = {}
     previous: dict[HeadId, float] = {}
     for layer, view in enumerate(layer_views(trace, probe)):
-        for score, values in ((INDUCTION_STRIPE, stripes), (PREVIOUS_TOKEN, previous)):
-            means = score.measure(view).mean(0).tolist()
+        for score, values in ((_stripe_score(probe), stripes), (PREVIOUS_TOKEN, previous)):
+            means = score.measure(view).nanmean(0).tolist()
             values.update((HeadId(layer, head), value) for head, value in enumerate(means))
     return stripes, previous
 
@@ -248,7 +265,8 @@ def induction_scores(
 ) -> dict[HeadId, dict[str, Score]]:
     """Induction stripe and prefix matching of some heads, by name, with their p-values."""
     whole_context = [
-        DataScore(score.info, score.measure) for score in (INDUCTION_STRIPE, PREFIX_MATCHING)
+        DataScore(score.info, score.measure)
+        for score in dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING))
     ]
     return score_on_runs(
         *([(trace, probe)], whole_context, RandomHeads(trace.model, draws, seed)),
@@ -301,18 +319,18 @@ def _verify(
     qk = None if partner is None else matching_through(model, head, partner, mechanism)
     step("score terms of")
     shares = score_shares(trace, probe, head)
-    tokens, start = two_copies(probe), second_copy(probe)
+    tokens, predictions = predictions_on_repeats(probe)
     step("ideal pattern of")
-    ideal = replace(model, head, tokens, pattern="induction", from_position=start)
+    ideal = replace(model, head, tokens, pattern="induction", **predictions)
     below = None
     if partner is not None and mechanism == "K-composition":
         step("ideal pattern below")
-        below = replace(model, partner, tokens, pattern="previous", from_position=start)
+        below = replace(model, partner, tokens, pattern="previous", **predictions)
     step("ablating")
-    kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, from_position=start).cost
+    kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, **predictions).cost
     return InductionHead(
         head=head,
-        stripe=scores[INDUCTION_STRIPE.name],
+        stripe=scores[_stripe_score(probe).name],
         prefix_matching=scores[PREFIX_MATCHING.name],
         mechanism=mechanism,
         partner=partner,

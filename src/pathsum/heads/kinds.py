@@ -179,17 +179,24 @@ class Kind:
     """A kind of head: the score from data that suggests it, and the check of its weights.
 
     The score must reach its threshold and `times_null` times its null, which is above 1 where
-    data and weights depend on the same matrix, so that their agreement is weaker evidence.
+    data and weights depend on the same matrix, so that their agreement is weaker evidence. On text
+    the same score may suggest it or, if that needs repeats, `on_text`.
     """
 
     name: str
     score: str
     check: Check
     times_null: float = 1.0
+    on_text: str = ""
+
+    @property
+    def text_score(self) -> str:
+        """The name of the score that suggests this kind on text."""
+        return text_name(self.on_text or self.score)
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("induction", "induction", _copies_and_reads_a_lower_head),
+    Kind("induction", "induction", _copies_and_reads_a_lower_head, on_text="prefix_matching"),
     Kind("previous token", "previous_token", position_peak(1)),
     Kind(
         *("duplicate token", "duplicate_token"),
@@ -279,7 +286,7 @@ def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, ContextPart 
 
     Each with the part of the context where it passes, or None if it passes over all of it.
     """
-    for name, where in ((kind.score, ""), (text_name(kind.score), " on text")):
+    for name, where in ((kind.score, ""), (kind.text_score, " on text")):
         score = known.scores.get(name)
         if score is None:
             continue

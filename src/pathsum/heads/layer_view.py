@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.model import Model, Trace
+from pathsum.model import Trace
 from pathsum.model.folding import centered_unembedding, value_reads
 from pathsum.text.probes import RepeatedTokens
 
@@ -120,12 +120,3 @@ def layer_view(
         pattern=trace.patterns[layer],
         ov=OwnOV(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
     )
-
-
-def in_full_precision(model: Model) -> Model:
-    """The model itself, or in float32 if it is in half precision.
-
-    Eigenvalues have no half-precision kernel, and small scores would drown in rounding.
-    """
-    half = model.weights.W_E.dtype in (torch.float16, torch.bfloat16)
-    return model.to(torch.float32) if half else model

@@ -13,7 +13,7 @@ from pathsum.base import Column, Record, Side, Site, text_column
 from pathsum.base.estimate import ProbabilityColumn
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
-from pathsum.heads.pattern_scores import stripe
+from pathsum.heads.pattern_scores import induction_cells, stripe
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths.patching import patched_pattern
 from pathsum.text.probes import RepeatedTokens
@@ -86,7 +86,7 @@ def measure_cut_edges(
 
     `step` is called before each writer.
     """
-    before = float(stripe(trace.pattern(reader)[:, None], probe).mean())
+    before = float(stripe(trace.pattern(reader)[:, None], probe).nanmean())
     column = composed.heads.index(reader)
     edges: list[PartnerEdge] = []
     for writer in writers:
@@ -95,7 +95,7 @@ def measure_cut_edges(
         for side in (Side.K, Side.Q):
             edge = Site(writer, reader, side)
             patched = patched_pattern(trace, edge, other)
-            left = float(stripe(patched[:, None], probe).mean())
+            left = float(stripe(patched[:, None], probe).nanmean())
             scores = composed.scores(side.value)
             edges.append(
                 PartnerEdge(
@@ -140,13 +140,11 @@ def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str,
     Each row's mean is removed first: softmax ignores what is the same for all sources.
     """
     scores = trace.scores(head)
-    rows = torch.arange(probe.first + probe.length, probe.first + 2 * probe.length)
-    columns = rows - probe.length + 1
-    counts = 1.0 + rows
+    sequences, rows, columns = induction_cells(probe).nonzero(as_tuple=True)
 
     def above_row_mean(group: Tensor) -> float:
-        means = group.tril()[:, rows].sum(-1) / counts
-        return float((group[:, rows, columns] - means).mean())
+        means = group.tril().sum(-1)[sequences, rows] / (1.0 + rows).to(group)
+        return float((group[sequences, rows, columns] - means).mean())
 
     groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
     parts = {name: above_row_mean(group) for name, group in groups.items()}

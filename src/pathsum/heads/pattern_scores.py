@@ -5,6 +5,8 @@ attention, so that no other single position can have as much. Thresholds of 0.3 
 scores of random heads, while trained heads reach 0.4 to 1.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -116,8 +118,28 @@ DUPLICATE_TOKEN = DataScore(
 def stripe(
     pattern: Float[Tensor, "sequence head dest src"], probe: RepeatedTokens
 ) -> Float[Tensor, "sequence head"]:
-    """Mean attention from the second copy to L − 1 positions back, L the length of a copy."""
+    """Mean attention from the second copy to L − 1 positions back, L the length of a copy.
+
+    On text (a probe of one copy) it is prefix matching, NaN for a sequence without repeats.
+    """
+    if probe.repeats == 1:
+        return attention_to(pattern, induction_cells(probe)).nanmean(-1)
     return _in_second_copy(pattern, probe).mean(-1)
+
+
+def induction_cells(probe: RepeatedTokens) -> Bool[Tensor, "sequence dest src"]:
+    """The sources to which induction attends from each destination.
+
+    In the second copy of a probe these are L − 1 positions back; on text, all positions after
+    earlier copies of the destination's token.
+    """
+    tokens = probe.tokens
+    if probe.repeats == 1:
+        return F.pad((tokens[:, :, None] == tokens[:, None, :-1]).tril(-1), (1, 0))
+    cells = torch.zeros(*tokens.shape, tokens.shape[1], dtype=torch.bool)
+    rows = torch.arange(probe.first + probe.length, probe.first + 2 * probe.length)
+    cells[:, rows, rows - probe.length + 1] = True
+    return cells
 
 
 def _in_second_copy(
@@ -154,9 +176,7 @@ def _prefix_matching(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     The sum, not the mean over entries: with n repeats a query has up to n − 1 such positions, and a
     mean over entries could not exceed 0.5 on four repeats for a head that does nothing else.
     """
-    tokens = view.probe.tokens
-    followed = (tokens[:, :, None] == tokens[:, None, :-1]).tril(-1)
-    return attention_to(view.pattern[..., 1:], followed)
+    return attention_to(view.pattern, induction_cells(replace(view.probe, repeats=1)))
 
 
 PREFIX_MATCHING = DataScore(

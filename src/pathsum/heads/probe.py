@@ -1,29 +1,74 @@
-"""The probe of `atlas` and `induction`: repeated random tokens, and the loss on each copy."""
+"""The probe of `atlas` and `induction`: repeated random tokens or text, and losses on repeats."""
+
+from typing import Any
+
+import torch
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
 from pathsum.base.shapes import Tokens
+from pathsum.heads.pattern_scores import induction_cells
 from pathsum.model import Keep, Model, Trace
-from pathsum.model.losses import sequence_losses
+from pathsum.model.losses import find_metric, next_tokens, sequence_losses
+from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.text.probes import RepeatedTokens, random_repeats
 
 LENGTH, REPEATS, SEQUENCES = 25, 4, 10
+TEXT_SEQUENCES = 64
+"""The most sequences of a text that are measured."""
 
 
 def repeats_probe(model: Model, sequences: int = SEQUENCES, seed: int = 0) -> RepeatedTokens:
     """25 random tokens, 4 times, after the start token; shorter where the context is shorter."""
-    config = model.config
+    if why := why_no_repeats(model):
+        raise InputError(f"{why}; use a longer context or a larger vocabulary, or give text=")
+    length, repeats = _repeats(model)
     ids = model.token_pool().ids()
-    available = config.n_ctx - (config.start_token is not None)
+    return random_repeats(ids, length, repeats, sequences, seed, model.config.start_token)
+
+
+def why_no_repeats(model: Model) -> str:
+    """Why repeated tokens do not fit into a model's context; empty if they do."""
+    if _repeats(model)[0] >= 2:
+        return ""
+    return (
+        f"repeats of at least 2 tokens do not fit: the context has {model.config.n_ctx} positions "
+        f"and {len(model.token_pool().ids())} tokens may be drawn"
+    )
+
+
+def _repeats(model: Model) -> tuple[int, int]:
+    """The length of a copy and the number of copies that fit."""
+    available = model.config.n_ctx - (model.config.start_token is not None)
     repeats = REPEATS if available >= 3 * REPEATS else 2
-    length = min(LENGTH, available // repeats, len(ids))
-    if length < 2:
+    return min(LENGTH, available // repeats, len(model.token_pool().ids())), repeats
+
+
+def random_tokens(model: Model, sequences: int, seed: int = 0) -> RepeatedTokens:
+    """Random tokens without repeats, of the whole context or of `LENGTH`."""
+    length = min(LENGTH, model.config.n_ctx)
+    drawn = model.token_pool().draw(sequences, length, torch.Generator().manual_seed(seed))
+    return RepeatedTokens(drawn, length, repeats=1, first=0)
+
+
+def text_probe(model: Model, text: TextOrTokens) -> RepeatedTokens:
+    """Text as a probe of one copy; its repeats are where tokens occur again."""
+    batches = token_batches(model, text)
+    lengths = sorted({batch.shape[1] for batch in batches})
+    if len(lengths) > 1:
         raise InputError(
-            f"repeats of at least 2 tokens do not fit: the context has {config.n_ctx} positions "
-            f"and {len(ids)} tokens may be drawn; use a longer context or a larger vocabulary"
+            f"the sequences have {lengths[0]} to {lengths[-1]} tokens; give sequences of one length"
         )
-    return random_repeats(ids, length, repeats, sequences, seed, config.start_token)
+    tokens = torch.cat(batches)[:TEXT_SEQUENCES].cpu()
+    start = int(model.config.start_token is not None)
+    probe = RepeatedTokens(tokens, tokens.shape[1] - start, repeats=1, first=start)
+    if not bool(induction_cells(probe)[:, :-1].any()):
+        raise InputError(
+            "no token of the text occurs twice before its end, so induction cannot be seen in it; "
+            "give text with repeats"
+        )
+    return probe
 
 
 def attention_trace(
@@ -47,11 +92,28 @@ def two_copies(probe: RepeatedTokens) -> Tokens:
     return probe.tokens[:, : second_copy(probe) + probe.length]
 
 
+def predictions_on_repeats(probe: RepeatedTokens) -> tuple[Tokens, dict[str, Any]]:
+    """Tokens, and the predictions on them that induction can make, as options of `ablate`."""
+    if probe.repeats > 1:
+        return two_copies(probe), {"from_position": second_copy(probe)}
+    again = induction_cells(probe).any(-1)
+    return probe.tokens, {"targets": next_tokens(probe.tokens).masked_fill(~again, -1)}
+
+
 def copy_losses(trace: Trace, probe: RepeatedTokens) -> tuple[Estimate, Estimate]:
     """Mean loss on the first copy, which is unpredictable, and on the second.
 
-    The second copy's first token is left out: nothing before it shows that a copy begins.
+    The second copy's first token is left out: nothing before it shows that a copy begins. On text,
+    the losses after tokens that occur for the first time, and after all others.
     """
+    if probe.repeats == 1:
+        again, loss = induction_cells(probe).any(-1), find_metric("loss")
+        after = next_tokens(probe.tokens)
+        new, known = (
+            loss.of(trace.logits, after.masked_fill(hidden, -1).to(trace.logits.device))
+            for hidden in (again, ~again)
+        )
+        return new.mean(), known.mean()
     start = second_copy(probe)
     end = start + probe.length
     first = sequence_losses(trace.logits[:, :start], trace.tokens[:, :start])

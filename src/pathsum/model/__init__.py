@@ -8,15 +8,19 @@ edit         Edit: a site of a run and the value that replaces it
 editor       the edits of a run, applied; `node_edges`: edges at single positions
 forward      the forward pass, `run`, with edits and a choice of values to record (`recording`)
 trace        Trace: the record of one run
+gating       the neurons of an MLP as values times gates
 folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path
 model        Model: all of the above under one name
 sites        names of sites and stored edits, checked against a config
+reference    what replaces an output: zero, its mean over a text, another run
 edited       models with heads, edges or patterns replaced permanently
+generation   a text continued token by token, with edits
 sequences    text and token ids in any form, as checked batches
 losses       losses per token and per sequence, targets and metrics
 make         models from tensors, or random
-construct    hand-built models with known circuits
+construct    hand-built models with known circuits; `hand_built`, `hand_built_mlps`: their parts
+planted      their true edges, with inputs to find them on
 symmetries   weight changes that leave the function unchanged
 processes    pieces of an analysis shared among processes (torchrun)
 """

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         "gelu_gated",
         "gelu_tanh_gated",
         "clamped_gated",
+        "bilinear",
     ]
     NormPlace: TypeAlias = Literal["before", "after", "both"]
     Block: TypeAlias = Literal["serial", "parallel"]
@@ -37,7 +38,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm_place": ("before", "after", "both"),
     "mlp": (
         *("none", "relu", "gelu", "gelu_tanh"),
-        *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated"),
+        *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"),
     ),
     "block": ("serial", "parallel"),
     "qk_norm": ("none", "rms", "rms_all"),
@@ -83,6 +84,7 @@ class Config:
     factors, if it is set. With `sinks`, each head has an extra logit in its softmax that has no
     value vector, so the rows of its pattern sum to less than 1.
 
+    `mlp="bilinear"` has a gate without a nonlinearity, (r W_gate) ⊙ (r W_in).
     `mlp="clamped_gated"` is the MLP of gpt-oss: with gate g and input u clamped at 7, a neuron is
     `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:
     at each position a router chooses `experts_per_token` of them and weighs their outputs by the
@@ -91,6 +93,10 @@ class Config:
     `d_vocab_out` is the number of outputs, by default the number of tokens. If it differs, outputs
     are not tokens (for example, the answers of an algorithmic task), and analyses that compare
     outputs with tokens raise an error.
+
+    With `causal=False` every position attends to all positions, as in encoders and compiled
+    programs. Sequences of different lengths cannot share a batch then, because padding would be
+    attended to, and analyses of next-token prediction raise an error.
 
     >>> Config(n_layers=2, n_heads=4, d_model=64, d_head=16, d_vocab=128, n_ctx=64).n_kv_heads
     4
@@ -126,6 +132,7 @@ class Config:
     start_token: int | None = None
     tied: bool = False
     d_vocab_out: int = 0
+    causal: bool = True
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -165,7 +172,22 @@ class Config:
     @property
     def gated(self) -> bool:
         """Whether the MLPs have a gate."""
-        return self.mlp.endswith("_gated")
+        return self.mlp.endswith("_gated") or self.mlp == "bilinear"
+
+    @property
+    def offsets(self) -> range:
+        """Every offset, destination − source, at which a head can attend."""
+        return range(0 if self.causal else 1 - self.n_ctx, self.n_ctx)
+
+    def visible_length(self, position: int, length: int) -> int:
+        """The number of first positions that a position depends on, in a text of this length."""
+        return position + 1 if self.causal else length
+
+    def sources(self, layer: int, destination: int, length: int) -> range:
+        """The positions that a layer's heads can attend to, in a text of this length."""
+        window = self.window(layer)
+        first = 0 if window is None else max(0, destination + 1 - window)
+        return range(first, self.visible_length(destination, length))
 
     def window(self, layer: int) -> int | None:
         """The number of positions that the heads of a layer attend to, or None for all."""
@@ -347,6 +369,11 @@ def _check_fit(config: Config) -> None:
         )
     if any(limit is not None and limit < 1 for limit in config.windows):
         raise ConfigError(f"windows={config.windows} must be at least 1, or None for no limit")
+    if config.windows and not config.causal:
+        raise ConfigError(
+            "windows count positions back from the destination, but causal=False attends in both "
+            "directions; leave windows out"
+        )
     _check_rotary(config)
 
 

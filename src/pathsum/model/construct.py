@@ -7,6 +7,11 @@ They are ground truth for tests, and the shortest way to see a claim of the pape
     induction         two layers: a previous-token head and an induction head, by K-composition
     induction_by_q    two layers: induction by pointers to positions, by Q-composition
     virtual_head      two layers: a head pair that acts as one head, by V-composition
+    memory            a head and an MLP: a table from one token to another
+    conjunction       a head and an MLP: a table from two tokens to a third
+    gated_value       an MLP whose gate one head opens and whose value another head writes
+
+`planted` has their circuits as data.
 
 Each uses one-hot blocks of the residual stream: one for the current token, one for what a head
 moved, one for the prediction.
@@ -19,23 +24,28 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.algebra.rotations import seeded
 from pathsum.base.arguments import checked
-from pathsum.base.errors import ConfigError, InputError
-from pathsum.model.config import Config, Positions
+from pathsum.base.errors import InputError
+from pathsum.model.config import Config
+from pathsum.model.hand_built import LETTERS, SURE, Blocks, HandBuilt, prepare_layers, with_start
+from pathsum.model.hand_built_mlps import conjunction, gated_value, memory
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
 from pathsum.text import Tokenizer
 
-__all__ = ["bigram", "induction", "induction_by_q", "skip_trigrams", "virtual_head"]
+__all__ = [
+    "bigram",
+    "conjunction",
+    "gated_value",
+    "induction",
+    "induction_by_q",
+    "induction_with_decoys",
+    "memory",
+    "skip_trigrams",
+    "virtual_head",
+]
 
-START = "<s>"
-LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 Triple = tuple[str, str, str]
-
-# A score that wins a softmax over a few hundred others; half of it is where a head rests when
-# nothing matches. e^-20 is what leaks to either side.
-SURE = 40.0
 
 
 @checked
@@ -109,7 +119,7 @@ def skip_trigrams(
         raise InputError("the list of triples is empty; give at least one")
     merged = [list(chain.from_iterable(groups[head::total])) for head in range(total)]
     named = [word for triple in triples for word in triple]
-    vocabulary = _with_start(tuple(dict.fromkeys([*words, *named])))
+    vocabulary = with_start(tuple(dict.fromkeys([*words, *named])))
     token_id = {word: index for index, word in enumerate(vocabulary)}
     vocab = len(vocabulary)
     sources = max(len({source for source, _, _ in group}) for group in merged)
@@ -182,10 +192,10 @@ def induction(
     >>> induction()(induction().tokens("a b c a"))[0, -1].argmax()  # after "a" came "b"
     tensor(2)
     """
-    vocabulary = _with_start(words)
+    vocabulary = with_start(words)
     vocab = len(vocabulary)
     blocks = Blocks(token=vocab, previous=vocab, out=vocab, place=n_ctx)
-    built = _two_layers(blocks, 1 + idle_heads, max(n_ctx, vocab + 1), "qk", logit, dtype)
+    built = prepare_layers(blocks, 1 + idle_heads, max(n_ctx, vocab + 1), "qk", logit, dtype)
     token, previous, out = blocks.rows("token"), blocks.rows("previous"), blocks.rows("out")
     place, every = blocks.rows("place"), torch.arange(vocab)
     built.attends_one_back(0, 0, place)
@@ -196,6 +206,37 @@ def induction(
     built.moves(1, 0, token, to=out)
     built.add_idle_heads(seed)
     return built.model("hand-built induction", vocabulary)
+
+
+@checked
+def induction_with_decoys(
+    words: Sequence[str] = LETTERS,
+    *,
+    n_ctx: int = 64,
+    logit: float = 10.0,
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """`induction` next to components that compose and are active, but whose output is never read.
+
+    L0H1 copies L0H0 into a block of its own. L1H1 matches that block as L1H0 matches L0H0's, and
+    mlp1 reads the prediction; both write to a block that neither a head nor the logits read.
+    """
+    vocabulary = with_start(words)
+    vocab = len(vocabulary)
+    blocks = Blocks(token=vocab, previous=vocab, spare=vocab, unread=vocab, out=vocab, place=n_ctx)
+    d_head = max(n_ctx, vocab + 1)
+    built = prepare_layers(blocks, 2, d_head, "qk", logit, dtype, mlp="relu", d_mlp=vocab)
+    token, out, every = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
+    for head, (carried, result) in enumerate((("previous", "out"), ("spare", "unread"))):
+        built.attends_one_back(0, head, blocks.rows("place"))
+        built.moves(0, head, token, to=blocks.rows(carried))
+        built.query(1, head, token, every, SURE)
+        built.key(1, head, blocks.rows(carried), every)
+        built.rests_on(1, head, token)
+        built.moves(1, head, token, to=blocks.rows(result))
+    built["W_in"][1, out, every] = 1.0
+    built["W_out"][1, every, blocks.rows("unread")] = 1.0
+    return built.model("hand-built induction with decoys", vocabulary)
 
 
 @checked
@@ -214,10 +255,10 @@ def induction_by_q(
     writes their **positions**. L1H0's query takes that pointer, adds one, and its key is the plain
     position; so it attends to what followed, and copies it. No previous-token head is needed.
     """
-    vocabulary = _with_start(words)
+    vocabulary = with_start(words)
     vocab = len(vocabulary)
     blocks = Blocks(token=vocab, out=vocab, place=n_ctx, pointer=n_ctx)
-    built = _two_layers(blocks, 1 + idle_heads, vocab + n_ctx + 1, "residual", logit, dtype)
+    built = prepare_layers(blocks, 1 + idle_heads, vocab + n_ctx + 1, "residual", logit, dtype)
     token, out, every = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
     place, pointer = blocks.rows("place"), blocks.rows("pointer")
     # The same token, but not the position itself: its own position cancels the match.
@@ -256,7 +297,7 @@ def virtual_head(
     they attend two back, A[L1H0]·A[L0H0], with OV = OV[L0H0]·OV[L1H0] = `mapping` (by default each
     word predicts the next of the list). Neither head does anything alone.
     """
-    vocabulary = _with_start(words)
+    vocabulary = with_start(words)
     token_id = {word: index for index, word in enumerate(vocabulary)}
     if mapping is None:
         mapping = {word: words[(i + 1) % len(words)] for i, word in enumerate(words)}
@@ -265,7 +306,7 @@ def virtual_head(
             raise InputError(f"the mapping names {word!r}, which is not in the list of words")
     vocab = len(vocabulary)
     blocks = Blocks(token=vocab, carried=vocab, out=vocab, place=n_ctx)
-    built = _two_layers(blocks, 1 + idle_heads, max(n_ctx, vocab), "qk", logit, dtype)
+    built = prepare_layers(blocks, 1 + idle_heads, max(n_ctx, vocab), "qk", logit, dtype)
     token, carried, out = blocks.rows("token"), blocks.rows("carried"), blocks.rows("out")
     built.attends_one_back(0, 0, blocks.rows("place"))
     built.attends_one_back(1, 0, blocks.rows("place"))
@@ -275,132 +316,3 @@ def virtual_head(
     built.moves(1, 0, carried[sources], to=out[targets])
     built.add_idle_heads(seed)
     return built.model("hand-built virtual head", vocabulary)
-
-
-# ---- parts: blocks of the residual stream, tensors to fill in, vocabulary
-
-
-class Blocks:
-    """The residual stream divided into named blocks.
-
-    >>> blocks = Blocks(token=3, out=3)
-    >>> blocks.width, blocks.rows("out")
-    (6, tensor([3, 4, 5]))
-    """
-
-    def __init__(self, **sizes: int) -> None:
-        for name, size in sizes.items():
-            if not size >= 1:
-                raise ConfigError(f"{name} has size {size}; sizes are at least 1")
-        self.width = sum(sizes.values())
-        blocks = torch.arange(self.width).split(list(sizes.values()))
-        self._rows = dict(zip(sizes, blocks, strict=True))
-
-    def rows(self, name: str) -> Tensor:
-        """The dimensions of a block."""
-        return self._rows[name]
-
-
-class HandBuilt:
-    """Stacked tensors of zeros to be filled in, and the model they make."""
-
-    def __init__(self, config: Config, dtype: torch.dtype) -> None:
-        layers, heads, d, k = config.n_layers, config.n_heads, config.d_model, config.d_head
-        self.config = config
-        self.tensors = {
-            "W_E": torch.zeros(config.d_vocab, d, dtype=dtype),
-            "W_Q": torch.zeros(layers, heads, d, k, dtype=dtype),
-            "W_K": torch.zeros(layers, heads, d, k, dtype=dtype),
-            "W_V": torch.zeros(layers, heads, d, k, dtype=dtype),
-            "W_O": torch.zeros(layers, heads, k, d, dtype=dtype),
-            "W_U": torch.zeros(d, config.d_vocab, dtype=dtype),
-        }
-        if config.positions in ("qk", "residual"):
-            self.tensors["W_pos"] = torch.zeros(config.n_ctx, d, dtype=dtype)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.tensors[name]
-
-    def query(self, layer: int, head: int, rows: Tensor, columns: Tensor, score: float) -> None:
-        """Queries: stream dimensions `rows` in `columns`; a matching key scores `score`."""
-        self["W_Q"][layer, head, rows, columns] = score / self.config.score_scale
-
-    def key(self, layer: int, head: int, rows: Tensor, columns: Tensor) -> None:
-        """Keys: stream dimensions `rows` in `columns`."""
-        self["W_K"][layer, head, rows, columns] = 1.0
-
-    def moves(self, layer: int, head: int, rows: Tensor, to: Tensor) -> None:
-        """Values: dimensions `rows` at the source are written to `to`, one to one."""
-        columns = torch.arange(len(rows))
-        self["W_V"][layer, head, rows, columns] = 1.0
-        self["W_O"][layer, head, columns, to] = 1.0
-
-    def rests_on(self, layer: int, head: int, token: Tensor) -> None:
-        """Where nothing matches, attend to the start token (0), through the head's last column."""
-        last = torch.tensor([self.config.d_head - 1])
-        self.query(layer, head, token, last.expand(len(token)), SURE / 2)
-        self.key(layer, head, token[:1], last)
-
-    def attends_one_back(self, layer: int, head: int, place: Tensor) -> None:
-        """Attend to the position before; `place` are the one-hot dimensions of positions."""
-        every = torch.arange(len(place))
-        self.query(layer, head, place[1:], every[:-1], SURE)
-        self.key(layer, head, place, every)
-
-    def add_idle_heads(self, seed: int) -> None:
-        """Give every head but the first of each layer small random weights.
-
-        They do nothing, and compose with others by chance: composition scores ignore a head's size.
-        """
-        for layer in range(self.config.n_layers):
-            for head in range(1, self.config.n_heads):
-                generator = seeded(seed * 10_007 + layer * 101 + head)
-                for name, std in (("W_Q", 0.02), ("W_K", 0.02), ("W_V", 0.02), ("W_O", 1e-4)):
-                    tensor = self[name][layer, head]
-                    noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-                    tensor.copy_(noise.to(tensor.dtype) * std)
-
-    def model(self, name: str, words: Sequence[str]) -> Model:
-        """The finished model, with a tokenizer of its words."""
-        return from_tensors(
-            self.config, self.tensors, name=name, tokenizer=Tokenizer.of_words(words)
-        )
-
-
-def _two_layers(
-    blocks: Blocks,
-    n_heads: int,
-    d_head: int,
-    positions: Positions,
-    logit: float,
-    dtype: torch.dtype,
-) -> HandBuilt:
-    """Two layers whose embeddings fill the blocks `token` and `place`; logits read `out`."""
-    token, out, place = blocks.rows("token"), blocks.rows("out"), blocks.rows("place")
-    vocab, n_ctx = len(token), len(place)
-    config = Config(
-        n_layers=2,
-        n_heads=n_heads,
-        d_model=blocks.width,
-        d_head=d_head,
-        d_vocab=vocab,
-        n_ctx=n_ctx,
-        positions=positions,
-        start_token=0,
-    )
-    if not abs(logit) <= torch.finfo(dtype).max:
-        raise ConfigError(f"logit={logit} is out of range: it does not fit {dtype}")
-    built = HandBuilt(config, dtype)
-    built["W_E"][torch.arange(vocab), token] = 1.0
-    built["W_pos"][torch.arange(n_ctx), place] = 1.0
-    built["W_U"][out, torch.arange(vocab)] = float(logit)
-    return built
-
-
-def _with_start(words: Sequence[str]) -> tuple[str, ...]:
-    """The vocabulary: the start token, then the words."""
-    if START in words:
-        raise InputError(f"{START!r} is the start token's own text; choose other words")
-    if not words:
-        raise InputError("a model needs at least one word besides the start token")
-    return (START, *words)

@@ -73,6 +73,18 @@ class Writes:
             mlp_outputs=tuple(map(torch.zeros_like, self.mlp_outputs)),
         )
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The outputs of all writers: the embedding, heads by layer, MLPs."""
+        return [self.embed, *self.z, *self.mlp_outputs]
+
+    def expand_as(self, other: "Writes") -> "Writes":
+        """The same outputs in every sequence and at every position of other writes."""
+        embed, *rest = (
+            mine.expand_as(its) for mine, its in zip(self.tensors, other.tensors, strict=True)
+        )
+        return Writes(embed, tuple(rest[: len(self.z)]), tuple(rest[len(self.z) :]))
+
     def source(self, source: Source) -> Stream:
         """The output of the embedding or of an MLP."""
         return self.embed if source.kind == "embed" else self.mlp_outputs[source.layer]

@@ -4,7 +4,7 @@ An edited **node** is edited in the weights, so everything that reads weights se
 head moves to each destination, before W_O,
 
     zero      z = 0:  W_O of the head is 0, and with it its OV
-    mean      z = m, its mean over a reference text:  W_O = 0, and b_O of its layer grows by m W_O
+    mean      z = m, its mean over a text:  W_O = 0, and b_O of its layer grows by m W_O
     a tensor  z = that vector, [d_head], in the same way
 
 and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]. The head still
@@ -19,35 +19,29 @@ every text carries no information about it, so in analyses of weights a path alo
 zero.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import HeadId, Source, find_head, parse_choice
 from pathsum.base.errors import InputError
 from pathsum.base.site import Site
 from pathsum.model.edit import Edit
-from pathsum.model.losses import split_by_memory
-from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
-from pathsum.model.sites import check_other, check_pattern, check_vector, find_site, site_value
+from pathsum.model.reference import mean_values, reference_text
+from pathsum.model.sequences import TextOrTokens
+from pathsum.model.sites import check_other, check_pattern, check_vector, find_site
 from pathsum.model.store import OverlayStore
 from pathsum.model.weights import Weights
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
-    from pathsum.model.trace import Trace
-
-Key = TypeVar("Key")
-SEQUENCES, LENGTH = 64, 128
-"""Text that means are taken over if no reference is given."""
 
 
 def edit_model(
-    model: "Model", edits: Mapping[Any, Any], reference: TextOrTokens | None = None
+    model: "Model", edits: Mapping[Any, Any], text: TextOrTokens | None = None
 ) -> "Model":
     """A model with nodes, edges or patterns exchanged; see `Model.edited`."""
     if not edits:
@@ -57,7 +51,7 @@ def edit_model(
     _check_writers(parsed)
     weights, changed = model.weights, dict[str, Tensor]()
     made: list[Edit] = []
-    for one in _with_means(model, parsed, reference):
+    for one in _with_means(model, parsed, text):
         in_weights = _is_node(one) and _into_weights(weights, one, changed)
         made.append(replace(one, value=None) if in_weights else one)
     # Editing the embedding does not change a tied unembedding.
@@ -184,57 +178,18 @@ def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> b
 # ---- means over text
 
 
-def _with_means(model: "Model", parsed: list[Edit], reference: TextOrTokens | None) -> list[Edit]:
+def _with_means(model: "Model", parsed: list[Edit], text: TextOrTokens | None) -> list[Edit]:
     """The edits, with the means that some of them take."""
     asked = {number: one.site for number, one in enumerate(parsed) if one.value is None}
     if not asked:
-        if reference is not None:
+        if text is not None:
             raise InputError(
-                "reference is given, but no edit takes a mean over it; leave it out, or use 'mean'"
+                "text is given, but no edit takes a mean over it; leave it out, or use 'mean'"
             )
         return parsed
-    batches, drawn = _default_reference(model)
-    if reference is not None:
-        batches, drawn = token_batches(model, reference), ""
-    words = f"mean over {sum(batch.numel() for batch in batches):,} tokens{drawn}"
-    means = mean_values(model, batches, asked)
+    over = reference_text(model, text)
+    means = mean_values(model, over.batches, asked)
     return [
-        replace(one, value=means[number], label=words) if number in means else one
+        replace(one, value=means[number], label=str(over)) if number in means else one
         for number, one in enumerate(parsed)
     ]
-
-
-def mean_values(
-    model: "Model", batches: TokenBatches, sites: Mapping[Key, Site]
-) -> dict[Key, Float[Tensor, " n"]]:
-    """The mean over sequences and positions of what runs have at each site (`site_value`)."""
-    pieces = (tokens for batch in batches for tokens in split_by_memory(model, batch))
-    means = mean_of_runs(map(model.trace, pieces), sites)
-    return {key: mean.to(model.weights.W_E) for key, mean in means.items()}
-
-
-def mean_of_runs(
-    traces: "Iterable[Trace]", sites: Mapping[Key, Site]
-) -> dict[Key, Float[Tensor, " n"]]:
-    """`mean_values` of runs that exist already, in float64."""
-    sums: dict[Key, Tensor] = {}
-    count = 0
-    for trace in traces:
-        count += trace.tokens.numel()
-        for key, site in sites.items():
-            total = site_value(trace, site).double().sum((0, 1)).cpu()
-            sums[key] = sums[key] + total if key in sums else total
-    return {key: total / count for key, total in sums.items()}
-
-
-def _default_reference(model: "Model") -> tuple[TokenBatches, str]:
-    """The model's held-out text if it has any, else random tokens; and a description of it."""
-    length = min(LENGTH, model.config.n_ctx)
-    if model.held_out is not None:
-        held_out = model.held_out[:SEQUENCES, :length].to(model.weights.device)
-        return [held_out], " of held-out text"
-    start = model.config.start_token
-    drawn = model.token_pool().draw(SEQUENCES, length, torch.Generator().manual_seed(0))
-    if start is not None:
-        drawn[:, 0] = start
-    return [drawn.to(model.weights.device)], " drawn at random"

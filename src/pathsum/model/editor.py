@@ -27,6 +27,7 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import transformer
 from pathsum.model.edit import Edit, Function, Writes
 from pathsum.model.node_edges import NodeEdges
+from pathsum.model.recording import KeyValues
 from pathsum.model.weights import LayerWeights, Weights, kv_head, layer_of_one_head
 
 # A stream whose batch may have been repeated, one copy per run.
@@ -38,9 +39,15 @@ class Editor:
     """The edits of a run in progress."""
 
     def __init__(
-        self, weights: Weights, tokens: Tokens, edits: Sequence[Edit], copies: int = 1
+        self,
+        weights: Weights,
+        tokens: Tokens,
+        edits: Sequence[Edit],
+        copies: int = 1,
+        past: KeyValues | None = None,
     ) -> None:
         self.weights, self.config, self.tokens = weights, weights.config, tokens
+        self.past = past
         self.batch = _batch_size(tokens, edits, copies)
         # Edits of components, named values and reads; of edges, by the read they enter.
         self.values: dict[Site, list[Edit]] = {}
@@ -54,7 +61,7 @@ class Editor:
                 at_nodes.append(edit)
             else:
                 self.edges.setdefault(site.read, []).append(edit)
-        self.nodes = NodeEdges(weights, at_nodes, self.batch)
+        self.nodes = NodeEdges(weights, at_nodes, self.batch, tokens.shape[1])
         self.writers = {edit.site.writer for edit in edits if edit.site.is_edge}
         self.lenders = {edit.value.writer for edit in edits if isinstance(edit.value, Site)}
         self.used: set[Edit] = set()
@@ -135,7 +142,8 @@ class Editor:
         assert isinstance(value, Tensor)
         value = value.to(tensor)
         if site.value == "pattern":
-            value = value[..., : tensor.shape[-2], : tensor.shape[-1]]
+            last, length = tensor.shape[-2:]
+            value = value[..., length - last : length, :length]
         return value if value.ndim == tensor.ndim else value[(None,) * (tensor.ndim - value.ndim)]
 
     def _call(self, edit: Edit, function: Function, tensor: Tensor) -> Tensor:
@@ -316,11 +324,13 @@ class Editor:
         value: AtSources,
     ) -> tuple[Tensor, Tensor]:
         """Pattern and z of one head whose reads or pattern are edited."""
-        number = head.head
+        number, past = head.head, self.past
+        places = None if past is None else past.length + torch.arange(stream.shape[1])
 
         def read(side: Side) -> Float[Tensor, "batch pos k"]:
             seen = streams.get((number, side), stream)
-            return transformer.head_read(self.config, layer, number, side, seen)
+            own = transformer.head_read(self.config, layer, number, side, seen, places)
+            return own if past is None or side is Side.Q else past.extended((head, side), own)
 
         pattern = patterns[:, number]
         if (number, Side.Q) in streams or (number, Side.K) in streams:

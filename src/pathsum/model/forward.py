@@ -14,11 +14,11 @@ from torch import Tensor
 from pathsum.base import Progress, Source, silent
 from pathsum.base.options import parse_option
 from pathsum.base.shapes import Stream, Tokens
-from pathsum.base.site import LOGITS, Site
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.editor import Editor
-from pathsum.model.recording import Kept, Recorder, Recording, Run
+from pathsum.model.recording import Kept, KeyValues, Recorder, Recording, Run
 from pathsum.model.weights import LayerWeights, Weights
 
 LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice
@@ -33,6 +33,7 @@ def run(
     requires_grad: bool = False,
     copies: int = 1,
     kept: Kept | None = None,
+    past: KeyValues | None = None,
     progress: Progress = silent,
 ) -> Run:
     """Run a model on token ids with `edits`, applied after the model's own edits.
@@ -44,14 +45,16 @@ def run(
 
     `positions` computes the logits at one position per sequence only, [batch, 1, vocab], or at a
     slice of all positions. With `requires_grad` the run can be differentiated. With `kept`, only
-    what it lists is recorded. `progress` is called before each layer.
+    what it lists is recorded. With `past`, the tokens continue those that were run with it before:
+    they attend to its keys and values, and theirs are added; functions and edits at positions see
+    the last tokens only. `progress` is called before each layer.
     """
     record = parse_option(Recording, record, "record")
     every = (*(edit for edit in weights.edits if edit.value is not None), *edits)
     with torch.set_grad_enabled(requires_grad):
-        editor = Editor(weights, tokens, every, copies) if every or copies > 1 else None
+        editor = Editor(weights, tokens, every, copies, past) if every or copies > 1 else None
         recorder = Recorder(record, kept)
-        last = _residual_stream(weights, tokens, editor, recorder, progress)
+        last = _residual_stream(weights, tokens, editor, recorder, past, progress)
         read = last if editor is None else editor.as_read(Site(None, LOGITS), last)
         logits, final = _logits(weights, read, editor, recorder, positions)
         transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else last)
@@ -79,9 +82,11 @@ def run_logits(
     edits: Sequence[Edit] = (),
     positions: LogitPositions | None = None,
     copies: int = 1,
+    past: KeyValues | None = None,
 ) -> Float[Tensor, "sequence out vocab"]:
     """The logits of a run; nothing else is kept."""
-    logits = run(weights, tokens, edits, Recording.LOGITS, positions, copies=copies).logits
+    ran = run(weights, tokens, edits, Recording.LOGITS, positions, copies=copies, past=past)
+    logits = ran.logits
     assert logits is not None
     return logits
 
@@ -91,11 +96,12 @@ def _residual_stream(
     tokens: Tokens,
     editor: Editor | None,
     recorder: Recorder,
+    past: KeyValues | None,
     progress: Progress,
 ) -> Float[Tensor, "copies pos d"]:
     """Everything but the unembedding: the stream after the last layer."""
     config = weights.config
-    stream = transformer.embed(weights, tokens)
+    stream = transformer.embed(weights, tokens, 0 if past is None else past.length)
     if torch.is_grad_enabled():
         # The leaf of the graph: weights have no gradient.
         stream = stream.detach().requires_grad_()
@@ -107,7 +113,7 @@ def _residual_stream(
         if editor is not None:
             stream = editor.enter(index, stream)
         recorder.stream(index, stream)
-        z = _attend(weights, layer, stream, editor, recorder)
+        z = _attend(weights, layer, stream, editor, recorder, past)
         added, scale = transformer.write(config, layer, z)
         recorder.scale(write=scale)
         if editor is None:
@@ -129,6 +135,8 @@ def _residual_stream(
     if editor is not None:
         stream = editor.enter(config.n_layers, stream)
     recorder.stream(config.n_layers, stream)
+    if past is not None:
+        past.length += tokens.shape[1]
     return stream
 
 
@@ -138,12 +146,16 @@ def _attend(
     stream: Stream,
     editor: Editor | None,
     recorder: Recorder,
+    past: KeyValues | None,
 ) -> Float[Tensor, "copies head pos k"]:
     """z of a layer's heads."""
     config, index = weights.config, layer.index
     read, scale = transformer.attention_read(config, layer, stream)
-    query, key, query_scale, key_scale = transformer.queries_and_keys(config, layer, read)
+    places = None if past is None else torch.arange(past.length, past.length + read.shape[1])
+    query, key, query_scale, key_scale = transformer.queries_and_keys(config, layer, read, places)
     value = transformer.values(layer, read)
+    if past is not None:
+        key, value = past.extended((index, Side.K), key), past.extended((index, Side.V), value)
     recorder.scale(attention=scale, query=query_scale, key=key_scale)
     whole = recorder.wants_layer(index)
     if whole or (editor is not None and editor.needs_patterns(index)):
@@ -197,7 +209,7 @@ def _logits(
     logits = transformer.soft_cap(logits, weights.config.logit_cap)
     if editor is not None:
         logits = editor.widen(editor.replaced(Site(LOGITS), logits))
-    if kept is not None or edited:
+    if kept is not None or edited or positions is not None:
         # The scale is kept at every position.
         scale = transformer.normalize(weights.config, read, None, None)[1]
     return at(logits) if edited else logits, scale

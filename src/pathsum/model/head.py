@@ -18,6 +18,7 @@ from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import NotExactError, PathError
 from pathsum.base.shapes import HeadPattern
 from pathsum.base.site import LOGITS, Side, Site
+from pathsum.model.config import Config
 from pathsum.model.folding import (
     centered_unembedding,
     embed_through,
@@ -158,12 +159,15 @@ def check_path(model: "Model | Weights", path: Path) -> None:
     config, source = model.config, path.source
     for head in path.heads:
         find_head(head, config.n_layers, config.n_heads)
+    for lower, step in pairwise((source, *path.steps)):
+        if isinstance(step, Source):
+            _check_mlp_step(config, lower, step)
     if source.kind == "pos" and config.positions != "residual":
         raise PathError(
             f"no path of this model begins at positions: positions={config.positions!r}, so "
             "they are never in the residual stream"
         )
-    if source.kind == "mlp" and config.mlp == "none":
+    if source.kind in ("mlp", "mlp_bias") and config.mlp == "none":
         raise PathError(f"no path begins at {source}: this model has no MLPs")
     if source.layer >= config.n_layers:
         raise PathError(
@@ -171,9 +175,32 @@ def check_path(model: "Model | Weights", path: Path) -> None:
         )
 
 
+def _check_mlp_step(config: Config, lower: HeadId | Source, step: Source) -> None:
+    if config.mlp == "none":
+        raise PathError(f"no path goes through {step}: this model has no MLPs")
+    if step.layer >= config.n_layers:
+        raise PathError(
+            f"no path goes through {step}: the model has {config.n_layers} layers, counted from 0"
+        )
+    if config.block == "parallel" and lower.layer == step.layer:
+        raise PathError(
+            f"{step} does not read {lower}: in a parallel block the MLP reads the stream before "
+            "its layer's heads"
+        )
+
+
+def _check_only_heads(model: "Model", path: Path) -> None:
+    check_path(model, path)
+    if len(path.heads) < path.order:
+        raise PathError(
+            f"{path} goes through an MLP, which is linear only on a run, with gates held; use "
+            "trace.paths(mlps='linear')"
+        )
+
+
 def path_ov(model: "Model", path: Path) -> Factored:
     """The product of a path's OVs in the residual basis (normalization scales omitted)."""
-    check_path(model, path)
+    _check_only_heads(model, path)
     if not path.heads:
         raise PathError(f"{path} goes through no head, so it has no OV; its full_ov is W_E W_U")
     product = model.head(path.heads[0]).ov
@@ -204,7 +231,7 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
     W_U is centered over the vocabulary, so entries are logits relative to the mean logit. Adding a
     constant to all logits does not change the prediction.
     """
-    check_path(model, path)
+    _check_only_heads(model, path)
     if path.source.kind not in ("embed", "pos"):
         raise PathError(
             f"{path.source} is computed on a run, so it has no fixed rows to tabulate; use a path "
@@ -229,7 +256,7 @@ def path_pattern(trace: "Trace", path: Path) -> HeadPattern:
     On a model without normalization the rows sum to 1. `pattern @ rows of the source @ ov @ W_U`
     is the path's contribution to the logits.
     """
-    check_path(trace.model, path)
+    _check_only_heads(trace.model, path)
     if path.source.kind == "unembed_bias":
         raise PathError("bias_U is added to the logits themselves, so it has no pattern")
     scales, product = trace.scales, None

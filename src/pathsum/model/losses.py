@@ -22,6 +22,7 @@ from pathsum.model.sequences import (
     TextOrTokens,
     TokenBatches,
     check_tokens,
+    require_causal,
     require_tokens_out,
     require_values,
     token_batches,
@@ -116,6 +117,7 @@ def sequence_losses(
 def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
     """The loss of every token after the first, in a run of the model, in bounded memory."""
     require_tokens_out(model, "the loss of the next token")
+    require_causal(model, "the loss of the next token")
     tokens = tokens.to(model.weights.device)
     parts = split_by_memory(model, tokens, at_a_time=_LOGITS_OF_A_PIECE)
     return torch.cat([_piece_losses(model, part) for part in parts]).cpu()

@@ -24,6 +24,7 @@ from pathsum.model.config import Config
 from pathsum.model.edit import Edit, Function
 from pathsum.model.edited import edit_model
 from pathsum.model.forward import run_logits
+from pathsum.model.generation import generate
 from pathsum.model.head import Head
 from pathsum.model.recording import Keep
 from pathsum.model.sequences import (
@@ -31,7 +32,6 @@ from pathsum.model.sequences import (
     TextOrTokens,
     check_tokens,
     padded,
-    require_tokens_out,
 )
 from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
@@ -59,6 +59,9 @@ class Model:
     held_out: Int[Tensor, "sequence pos"] | None = None
 
     def __post_init__(self) -> None:
+        # Names of files may hold bytes that are not UTF-8, which cannot be written into a page.
+        name = self.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        object.__setattr__(self, "name", name)
         vocab = self.config.d_vocab
         if self.tokenizer is not None and self.tokenizer.size > vocab:
             raise TokenError(
@@ -90,42 +93,31 @@ class Model:
         logits = run_logits(self.weights, ids.to(self.weights.device))
         return logits[0] if _is_one_sequence(text) else logits
 
-    @torch.no_grad()
     def generate(
-        self, text: OneSequence, n: int = 20, *, temperature: float = 0.0, seed: int = 0
+        self,
+        text: OneSequence,
+        n: int = 20,
+        *,
+        edits: Mapping[Any, Any] | None = None,
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> str:
         """Continue a text by `n` tokens: greedily or, given a temperature, by sampling.
 
-        If text and new tokens exceed the context, the model reads the start token and the last
-        tokens that fit.
+        `edits` maps sites to their values in every step: those of `edited` (`"zero"`, `"mean"`, a
+        vector, another head's pattern) or functions, as `hooks` of `trace`. Each step runs the last
+        token and reuses the keys and values of the others, except with functions, which may depend
+        on all positions. If text and new tokens exceed the context, the model reads the start token
+        and the last tokens that fit.
 
         >>> from pathsum.model import construct
-        >>> construct.induction().generate("a b c a", 2)
+        >>> model = construct.induction()
+        >>> model.generate("a b c a", 2)
         'a b c a b c'
+        >>> model.generate("a b c a", 2, edits={"L1H0.pattern": "L0H0"})
+        'a b c a c a'
         """
-        require_tokens_out(self, "generating text")
-        if n < 0:
-            raise InputError(f"n={n} tokens cannot be generated; use 0 or more")
-        if temperature < 0:
-            raise InputError(f"temperature={temperature} is negative; use 0 for the most likely")
-        draws = torch.Generator().manual_seed(seed)
-        ids, *others = self.tokens(text).tolist()
-        if others:
-            raise InputError(f"{1 + len(others)} sequences were given; generate continues one")
-        start = [] if self.config.start_token is None else [self.config.start_token]
-        kept = self.config.n_ctx - len(start)
-        for _ in range(n):
-            read = ids if len(ids) <= self.config.n_ctx else start + ids[-kept:]
-            tokens = torch.tensor([read], device=self.weights.device)
-            logits = run_logits(self.weights, tokens)[0, -1].double().cpu()
-            if temperature > 0:
-                chances = (logits / temperature).softmax(-1)
-                ids.append(int(torch.multinomial(chances, 1, generator=draws)))
-            else:
-                ids.append(int(logits.argmax()))
-        if self.tokenizer is None:
-            return " ".join(map(self.token_text, ids))
-        return self.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
+        return generate(self, text, n, edits, temperature, seed)
 
     def _stacked(self, name: str) -> Float[Tensor, "layer head _ _"]:
         config, layers = self.config, self.weights.attention
@@ -286,17 +278,18 @@ class Model:
         """The edits that `edited` made, in order."""
         return self.weights.edits
 
-    def edited(self, edits: Mapping[Any, Any], reference: TextOrTokens | None = None) -> "Model":
+    def edited(self, edits: Mapping[Any, Any], text: TextOrTokens | None = None) -> "Model":
         """Return a model in which heads, MLPs, edges or patterns are permanently replaced.
 
             model.edited({"L1H0": "zero", ("L0H3", "L1H0", "k"): "mean"})
             model.edited({"L1H0.pattern": "L1H3"})
 
         A node (`"L1H0"`, `"mlp0"`, `"embed"`) or an edge (`("L0H3", "L1H0", "k")`, or
-        `"L0H3→L1H0.k"`) is replaced by `"zero"`, by its `"mean"` over a reference text, or by a
-        vector: z [d_head] for a head, the output [d_model] otherwise. A pattern is replaced by the
-        pattern of another head, or by a matrix [n_ctx, n_ctx]. Without `reference`, means are taken
-        over the model's held-out text if available, and over random tokens otherwise.
+        `"L0H3→L1H0.k"`) is replaced by `"zero"`, by its `"mean"` over positions ≥ 1 of a text, or
+        by a vector: z [d_head] for a head, the output [d_model] otherwise. A pattern is replaced by
+        the pattern of another head, or by a matrix [n_ctx, n_ctx]. Without `text`, means are taken
+        over the model's held-out text; for a model without one, over a short neutral text, or over
+        random tokens if its tokenizer does not read English.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction().edited({"L1H0": "zero"})
@@ -306,16 +299,18 @@ class Model:
         Nodes are edited in the weights. Edges and patterns are edited in every run; weight-based
         analyses treat a path along an edited edge as zero, or raise NotExactError.
         """
-        return edit_model(self, edits, reference)
+        return edit_model(self, edits, text)
 
     def to(
         self,
         dtype: torch.dtype | torch.device | str | None = None,
         device: torch.device | str | None = None,
     ) -> "Model":
-        """The same model computed in another dtype or on another device.
+        """The same model in another dtype or on another device.
 
-        As in torch, the first argument may be either: `model.to("cuda")`.
+        As in torch, the first argument may be either: `model.to("cuda")`. In half precision
+        (`torch.float16`, `torch.bfloat16`) the weights are rounded, and everything is computed from
+        them in float32, as from a half-precision checkpoint.
         """
         if isinstance(dtype, str | torch.device):
             dtype, device = None, dtype
@@ -354,6 +349,8 @@ def _available(device: torch.device | str) -> torch.device:
     """Parse a device; raises an error immediately if this machine does not have it."""
     try:
         place = torch.device(device)
+        if place.type == "meta":
+            raise RuntimeError  # it has shapes and no numbers
     except RuntimeError as error:
         raise InputError(
             f"{device!r} is not a device; use 'cpu', 'cuda', 'cuda:1' or 'mps'"

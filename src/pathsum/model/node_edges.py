@@ -18,6 +18,7 @@ from pathsum.base import HeadId, Source
 from pathsum.base.shapes import AtSources, PerHead, Stream
 from pathsum.base.site import Side, Site
 from pathsum.model import transformer
+from pathsum.model.config import Config
 from pathsum.model.edit import COMPUTED, Edit, EditValue, Writes
 from pathsum.model.weights import LayerWeights, Weights, kv_head
 
@@ -78,7 +79,7 @@ class NodeEdges:
     filled as the run computes their writers.
     """
 
-    def __init__(self, weights: Weights, edits: Sequence[Edit], batch: int) -> None:
+    def __init__(self, weights: Weights, edits: Sequence[Edit], batch: int, length: int) -> None:
         self.weights, self.config = weights, weights.config
         slots: dict[tuple[int, Any, int, int], int] = {}
         values: dict[int, EditValue] = {}
@@ -89,7 +90,7 @@ class NodeEdges:
             assert value is not None
             values[id(value)] = value
             for row in range(batch) if edit.sequence is None else (edit.sequence,):
-                for place in _places(site):
+                for place in _places(self.config, site, length):
                     slot = slots.setdefault((row, site.writer, place, id(value)), len(slots))
                     if isinstance(site.reader, HeadId):
                         assert site.to is not None
@@ -309,13 +310,14 @@ class NodeEdges:
         return found.z * scale[which][:, None]
 
 
-def _places(site: Site) -> Sequence[int]:
-    """The positions at which the reader of an edge sees the writer."""
+def _places(config: Config, site: Site, length: int) -> Sequence[int]:
+    """The positions at which the reader of an edge sees the writer, in a text of this length."""
     if site.at is not None:
         return (site.at,)
     assert site.to is not None
-    looks_back = site.side in (Side.K, Side.V)
-    return range(site.to + 1) if looks_back else (site.to,)
+    if site.side not in (Side.K, Side.V):
+        return (site.to,)
+    return range(config.visible_length(site.to, length))
 
 
 def _rows(tensor: Float[Tensor, "part pos n"], change: _Changes) -> Float[Tensor, "write n"]:

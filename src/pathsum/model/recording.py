@@ -1,13 +1,15 @@
 """The record of a run: patterns, streams, normalization scales, MLP outputs and logits.
 
-All of them, or for runs too long to keep everything the parts that a `Keep` lists.
+All of them, or for runs too long to keep everything the parts that a `Keep` lists. `KeyValues` are
+the keys and values that the next tokens attend to.
 """
 
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias, overload
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,6 +24,23 @@ from pathsum.model.weights import Weights
 
 All: TypeAlias = Literal["all"]
 LayerField: TypeAlias = Literal["patterns", "streams", "mlp_outputs"]
+
+
+class KeyValues:
+    """Keys and values of the tokens that were run so far, for runs that continue them.
+
+    `length` is their number. Heads that see an edited stream have keys and values of their own.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._known: dict[Hashable, Tensor] = {}
+
+    def extended(self, name: Hashable, last: Tensor) -> Tensor:
+        """What is known under a name, [..., pos, k], followed by that of the last tokens."""
+        known = self._known.get(name)
+        self._known[name] = last if known is None else torch.cat((known, last), -2)
+        return self._known[name]
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ def check_offset(config: Config, offset: int | None) -> None:
             f"offset={offset} was given, but with positions={config.positions!r} QK is the same at "
             "every offset; leave it out, or use a rotary model"
         )
-    if not 0 <= offset < config.n_ctx:
+    if offset not in config.offsets:
         raise InputError(
-            f"offset={offset} is out of range: destination − source goes from 0 to "
-            f"{config.n_ctx - 1} in a context of {config.n_ctx}"
+            f"offset={offset} is out of range: destination − source goes from "
+            f"{config.offsets[0]} to {config.offsets[-1]} in a context of {config.n_ctx}"
         )
 
 

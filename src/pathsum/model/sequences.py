@@ -5,8 +5,8 @@
     token_batches   any of the above as checked batches: what losses are measured on
     split_corpus    the part of a corpus that is counted, and the part that is held out
 
-Sequences of different length are padded on the right. Attention is causal, so padding changes
-nothing before it; means leave it out (`lengths`).
+Sequences of different length are padded on the right. If attention is causal, padding changes
+nothing before it, and means leave it out (`lengths`); other models need sequences of one length.
 """
 
 from collections.abc import Iterable, Sequence
@@ -96,6 +96,11 @@ def padded(
     if not rows:
         raise TokenError("there are no sequences; give at least one text or list of token ids")
     lengths = torch.tensor([len(row) for row in rows], device=model.weights.device)
+    if not model.config.causal and len(lengths.unique()) > 1:
+        raise TokenError(
+            f"the sequences have {int(lengths.min())} to {int(lengths.max())} tokens, but a model "
+            "with causal=False attends to padding; run sequences of one length at a time"
+        )
     # The id used for padding does not matter.
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     return tokens.to(model.weights.device), lengths
@@ -112,6 +117,16 @@ def require_tokens_out(model: "Model", what: str) -> None:
         )
 
 
+def require_causal(model: "Model", what: str) -> None:
+    """Raise NotExactError if a model attends to later positions."""
+    if not model.config.causal:
+        raise NotExactError(
+            f"{what} assumes causal attention, but the model {model.name!r} attends to later "
+            "tokens too (causal=False); traces, path sums, scores, patches and circuits do not "
+            "assume it"
+        )
+
+
 def token_batches(
     model: "Model", given: Any, first: int = 0, *, targets_given: bool = False
 ) -> TokenBatches:
@@ -124,6 +139,7 @@ def token_batches(
     """
     if not targets_given:
         require_tokens_out(model, "predicting the next token")
+        require_causal(model, "predicting the next token")
     if first < 0:
         raise InputError(f"from_position={first} is negative; use 0 or more")
     groups: dict[int, TokenBatches] = {}
@@ -162,6 +178,8 @@ def _parts(
     if isinstance(given, Corpus):
         return [(_windows(model, given, given.held_out, HELD_OUT_TOKENS), True)]
     one = isinstance(given, str | Tensor)
+    if isinstance(given, bytes | bytearray):
+        raise InputError(f"{bytes(given[:20])!r} is bytes; decode it to text, or give token ids")
     if not one and (not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0):
         raise _not_tokens(given)
     items = [given] if one else list(given)

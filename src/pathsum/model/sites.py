@@ -85,18 +85,22 @@ def check_site(config: Config, site: Site) -> None:
         elif site.reader.kind == "mlp":
             _check_mlp(config, site.reader.layer)
         _check_order(config, site)
-        _check_positions(site)
+        _check_positions(config, site)
 
 
-def _check_positions(site: Site) -> None:
+def _check_positions(config: Config, site: Site) -> None:
     # Whether 4 comes before -1 depends on the text.
     if site.at is None or site.to is None or (site.at < 0) != (site.to < 0):
         return
-    looks_back = site.side in (Side.K, Side.V)
-    if site.at > site.to or (site.at != site.to and not looks_back):
+    if site.side not in (Side.K, Side.V):
+        exists = site.at == site.to
+    else:
+        exists = site.at <= site.to or not config.causal
+    if not exists:
+        where = "the reader's position and before it" if config.causal else "every position"
         raise PathError(
-            f"{str(site)!r} does not exist: keys and values are read at the reader's position and "
-            "before it, everything else at the reader's position only"
+            f"{str(site)!r} does not exist: keys and values are read at {where}, everything else "
+            "at the reader's position only"
         )
 
 
@@ -182,19 +186,22 @@ def check_other(config: Config, head: HeadId, other: HeadId) -> None:
 
 
 def check_pattern(config: Config, head: HeadId, given: Tensor) -> None:
-    """Raise if a tensor is not a causal pattern for the whole context."""
+    """Raise if a tensor is not a pattern for the whole context."""
     n = config.n_ctx
     if not given.is_floating_point() or given.shape != (n, n):
         raise InputError(
             f"the pattern of {head} has shape {list(given.shape)}; give a floating-point matrix "
             f"[{n}, {n}], destination × source for the whole context, or another head's name"
         )
-    ok = torch.isfinite(given).all() & (given >= 0).all() & (given.triu(1) == 0).all()
+    ok = torch.isfinite(given).all() & (given >= 0).all()
+    if config.causal:
+        ok &= (given.triu(1) == 0).all()
     rounding = max(1e-4, torch.finfo(given.dtype).eps)
     if not bool(ok) or bool((given.double().sum(-1) > 1 + rounding).any()):
         raise InputError(
-            f"what is given for {head} is not a pattern: rows must be causal (0 after the "
-            "diagonal), not negative, and sum to at most 1"
+            f"what is given for {head} is not a pattern: rows must be "
+            f"{'causal (0 after the diagonal), ' if config.causal else ''}not negative, and sum "
+            "to at most 1"
         )
 
 

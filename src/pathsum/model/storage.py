@@ -7,6 +7,7 @@ Folders without ids, written by older versions, open too.
 """
 
 import json
+import math
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +30,8 @@ from pathsum.base.files import (
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit
 from pathsum.model.sites import check_edit
-from pathsum.model.store import FileStore
-from pathsum.model.weights import Weights
+from pathsum.model.store import CHECKSUMS, FileStore, checksum
+from pathsum.model.weights import HALF, Weights
 from pathsum.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 FORMAT = "pathsum-model"
 VERSION = 1
 CONFIG, TENSORS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+# Held-out text is read whole; the bundled models have 16,384 tokens of it.
+MOST_HELD_OUT = 1 << 24
 HELD_OUT, HELD_OUT_FORMAT, HELD_OUT_VERSION = "held_out.safetensors", "pathsum-held-out", 1
 
 
@@ -120,7 +123,8 @@ def write_model(folder: Path, model: "Model") -> None:
     }
     if text is not None:
         head["tokenizer"] = digest(text)
-    tensors = {key: tensor.contiguous().cpu() for key, tensor in weights.items()}
+    tensors = {key: _as_stored(weights, key, tensor) for key, tensor in weights.items()}
+    _separate(tensors)
     if weights.edits:
         head["edits"] = [
             _write_edit(f"edits.{number}", edit, tensors)
@@ -130,6 +134,7 @@ def write_model(folder: Path, model: "Model") -> None:
         tensors["token_counts"] = token_counts.to(torch.int64).contiguous().cpu()
     metadata = {"format": FORMAT, "version": str(VERSION), "save": save}
     metadata["config"] = json.dumps(config)
+    metadata[CHECKSUMS] = json.dumps({key: checksum(tensor) for key, tensor in tensors.items()})
     writers: dict[str, Callable[[Path], object]] = {
         TENSORS: lambda file: save_file(tensors, str(file), metadata),
         CONFIG: lambda file: file.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8"),
@@ -139,6 +144,24 @@ def write_model(folder: Path, model: "Model") -> None:
     if held_out is not None:
         writers[HELD_OUT] = lambda file: _write_held_out(file, held_out, save)
     write_together(folder, writers, remove={TOKENIZER, HELD_OUT} - writers.keys())
+
+
+def _as_stored(weights: Weights, name: str, tensor: Tensor) -> Tensor:
+    """A tensor to be saved: what is computed in float32 from half precision is saved so."""
+    stored = weights.store.dtypes[name]
+    if stored in HALF and weights.dtype == torch.float32:
+        tensor = tensor.to(stored)
+    return tensor.contiguous().cpu()
+
+
+def _separate(tensors: dict[str, Tensor]) -> None:
+    """Copy tensors that share memory with others, which safetensors cannot store."""
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        if memory in seen and tensor.numel():
+            tensors[name] = tensor.clone()
+        seen.add(memory)
 
 
 def read_held_out(folder: Path, save: str | None = None) -> Tensor | None:
@@ -158,10 +181,15 @@ def read_held_out(folder: Path, save: str | None = None) -> Tensor | None:
             f"{file} and {folder / CONFIG} come from different saves (their save ids differ); "
             "save the model again, or remove the held-out text"
         )
-    tokens = store.get("tokens") if "tokens" in store.shapes else None
-    if tokens is None or tokens.ndim != 2 or tokens.is_floating_point():
+    shape = store.shapes.get("tokens", ())
+    if len(shape) != 2 or store.dtypes["tokens"].is_floating_point:
         raise FileError(f"{file} holds no table of token ids; train or save the model again")
-    return tokens.long()
+    if math.prod(shape) > MOST_HELD_OUT:
+        raise FileError(
+            f"{file} holds {math.prod(shape):,} tokens, and at most {MOST_HELD_OUT:,} are read; "
+            "keep fewer sequences"
+        )
+    return store.get("tokens").long()
 
 
 def save_held_out(folder: Path, tokens: Tensor) -> None:

@@ -1,5 +1,6 @@
 """Tensor stores: tensors by name, in memory or in a memory-mapped safetensors file."""
 
+import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pathsum.base.errors import FileError, LayerError, WeightsError
-from pathsum.base.files import first_bytes
+from pathsum.base.errors import FileError, LayerError
+from pathsum.base.files import first_bytes, parse_object
 
 if TYPE_CHECKING:
     from pathsum.model.weights import LayerWeights, Weights
@@ -75,6 +76,41 @@ class OverlayStore(Store):
         return (self._above if name in self._above.shapes else self._below).device(name)
 
 
+class RoundedStore(Store):
+    """Another store with its floating-point tensors rounded to a dtype of fewer digits."""
+
+    def __init__(self, below: Store, dtype: torch.dtype) -> None:
+        self._below = below
+        self.shapes = below.shapes
+        self.dtypes = {
+            name: dtype if stored.is_floating_point else stored
+            for name, stored in below.dtypes.items()
+        }
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, rounded."""
+        return self._below.get(name).to(self.dtypes[name])
+
+    def copies(self, name: str) -> bool:
+        """Whether rounding, or the store below, makes a copy."""
+        return self.dtypes[name] != self._below.dtypes[name] or self._below.copies(name)
+
+    def device(self, name: str) -> torch.device:
+        """The device of a tensor in the store below."""
+        return self._below.device(name)
+
+
+CHECKSUMS = "crc32"
+"""Where the metadata of a file of ours lists the checksum of each tensor."""
+
+
+def checksum(tensor: Tensor) -> int:
+    """The CRC-32 of a tensor's bytes."""
+    if tensor.numel() == 0:
+        return 0
+    return zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
 # The dtypes of safetensors; those from F8_E4M3 on occur only in files of other programs.
 DTYPES = {
     "F64": torch.float64,
@@ -114,12 +150,27 @@ class FileStore(Store):
         names: list[str] = list(self._open.keys())
         slices = {name: self._open.get_slice(name) for name in names}
         self.metadata: Mapping[str, str] = dict(self._open.metadata() or {})
+        listed = self.metadata.get(CHECKSUMS, "{}")
+        # Of tensors that have not been read yet.
+        self._checksums = parse_object(listed, f"the metadata of {file}", "save it again")
         self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
         self.dtypes = {name: self._known(name, part.get_dtype()) for name, part in slices.items()}
 
     def get(self, name: str) -> Tensor:
-        """One tensor, mapped from the file."""
-        return self._open.get_tensor(name)
+        """One tensor, mapped from the file; compared with its checksum, if the file has one."""
+        tensor = self._open.get_tensor(name)
+        expected = self._checksums.pop(name, None)
+        if expected is not None and checksum(tensor) != expected:
+            self._checksums[name] = expected
+            raise FileError(
+                f"{name} in {self.file} does not match its checksum, so the file is damaged; copy "
+                "it again"
+            )
+        return tensor
+
+    def __reduce__(self) -> tuple[type["MemoryStore"], tuple[dict[str, Tensor]]]:
+        """Pickled and copied with its tensors: the file may be gone, or another one, by then."""
+        return MemoryStore, ({name: self.get(name).clone() for name in self.shapes},)
 
     def _known(self, name: str, dtype: str) -> torch.dtype:
         if dtype not in self.readable:
@@ -176,6 +227,13 @@ class Layers(Sequence["LayerWeights"]):
     def __len__(self) -> int:
         return self._weights.config.n_layers
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the lock, of which a copy makes its own."""
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, lock=RLock())
+
     def number(self, index: int) -> int:
         """A layer counted from 0; negative numbers count from the end."""
         layer = index + len(self) if index < 0 else index
@@ -217,7 +275,7 @@ class Layers(Sequence["LayerWeights"]):
         if weights.config.positions == "qk" and read.get("W_pos") is None:
             read["W_pos"] = weights.W_pos
         if self._heads is None and whole is None:
-            _fold_post_gain(read, layer)
+            _fold_post_gain(read)
         self._kept[layer] = LayerWeights(**read, index=layer)
         self._kept_bytes[layer] = sum(
             tensor.nbytes
@@ -230,25 +288,27 @@ class Layers(Sequence["LayerWeights"]):
             del self._kept_bytes[dropped]
 
     def _is_copy(self, layer: int, name: str) -> bool:
-        flat, weights = f"layers.{layer}.{name}", self._weights
+        flat, weights = f"layers.{layer}.{name.removeprefix('raw_')}", self._weights
         folded = weights.config.norm_place != "before" and name in ("W_O", "b_O")
         return folded or (flat in weights.store.shapes and weights.converts(flat))
 
 
 def _named(layer: "LayerWeights", names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in names}
+    return {name: getattr(layer, name) for name in (*names, *_BEFORE_GAIN.values())}
 
 
-def _fold_post_gain(read: dict[str, Any], layer: int) -> None:
-    """Multiply the gain of the norm after the heads into what they write, if there is one."""
+_BEFORE_GAIN = {"W_O": "raw_W_O", "b_O": "raw_b_O"}
+
+
+def _fold_post_gain(read: dict[str, Any]) -> None:
+    """Multiply the gain of the norm after the heads into their output weights, if there is one.
+
+    The weights before the gain are kept for the norm's scale: a gain may be 0 in some dimensions.
+    """
     gain = read.get("post1_w")
     if gain is None:
         return
-    if bool((gain == 0).any()):
-        raise WeightsError(
-            f"layers.{layer}.post1_w is exactly 0 in some dimension, so what the heads write there "
-            "cannot be distinguished from what the norm removes; use a tiny number instead of 0"
-        )
-    for name in ("W_O", "b_O"):
+    for name, raw in _BEFORE_GAIN.items():
         if name in read:
+            read[raw] = read[name]
             read[name] = read[name] * gain

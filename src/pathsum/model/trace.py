@@ -18,16 +18,21 @@ from pathsum.base.terminal import shorten
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
+from pathsum.model.gating import mlp_stream
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.paths import PathSum, ScoreSum
     from pathsum.paths.graph import Graph
+    from pathsum.paths.lens import Lens
+    from pathsum.paths.path_sum import Mlps
     from pathsum.paths.target import PositionName, TokenName, Versus
 
 # Chunk size for logits computed a few positions at a time: 16 MB in float32.
 LOGITS_AT_ONCE = 4_000_000
+# A notebook shows the patterns of models with at most this many heads.
+MOST_DRAWN = 64
 
 
 @checked_methods
@@ -87,12 +92,13 @@ class Trace(Run):
     def prefix(self, sequence: int, length: int) -> "Trace":
         """The unedited run of one sequence's first tokens.
 
-        Attention is causal, so the run is sliced from this one. The model runs again only if edits
-        or `keep` make that impossible.
+        If attention is causal, the run is sliced from this one. The model runs again if it attends
+        to later tokens, or if edits or `keep` make slicing impossible.
         """
         rows = slice(sequence, sequence + 1)
         tokens = self.tokens[rows, :length]
-        if self.every_edit or self.kept is not None:
+        cuts_sources = not self.weights.config.causal and length < self.tokens.shape[1]
+        if self.every_edit or self.kept is not None or cuts_sources:
             return self.model.trace(tokens)
 
         def part(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -189,6 +195,15 @@ class Trace(Run):
             f"Trace({self.model.name!r}, {batch} × {length} tokens{edits}: {shorten(shown, 60)!r})"
         )
 
+    def _repr_html_(self) -> str:
+        """The text and, in a small model, the attention patterns of all heads, for a notebook."""
+        from pathsum.base.record import as_html
+        from pathsum.heads.attention import attention
+
+        heads = self.model.config.n_layers * self.model.config.n_heads
+        drawn = len(self.tokens) == 1 and self.kept is None and 0 < heads <= MOST_DRAWN
+        return as_html(repr(self)) + (attention(self).figure().to_svg() if drawn else "")
+
     def pattern(self, head: HeadName | int, number: int | None = None) -> HeadPattern:
         """One head's attention, [batch, dest, src]: `pattern("L1H4")` or `pattern(1, 4)`."""
         found = self.model.head(head, number).id
@@ -244,12 +259,23 @@ class Trace(Run):
         query, key, _, _ = transformer.queries_and_keys(config, raw, self.read(layer))
         return transformer.attention_scores(config, query, key)
 
-    def paths(self) -> "PathSum":
-        """The logits as an exact sum over paths."""
+    def paths(self, mlps: "Mlps | str" = "held") -> "PathSum":
+        """The logits as an exact sum over paths.
+
+        With `mlps="held"` MLP outputs are sources of paths; with `mlps="linear"` the gates of MLPs
+        are held instead, and paths go through MLPs down to tokens, positions and biases.
+        """
         from pathsum.paths import expand_logits
 
         self._check_linear()
-        return expand_logits(self)
+        return expand_logits(self, mlps)
+
+    def lens(self, position: int = -1, sequence: int = 0) -> "Lens":
+        """The stream of every layer and position read as logits: directly, and with all above."""
+        from pathsum.paths.lens import lens
+
+        self._check_linear()
+        return lens(self, position, sequence)
 
     def scores(self, head: HeadName) -> "ScoreSum":
         """A head's attention scores as an exact sum over (query part, key part)."""
@@ -357,10 +383,7 @@ def _stream_read(trace: Trace, site: Site) -> Stream:
     assert site.reader is not None
     if site.reader.kind != "mlp":
         return trace.unembedding_input
-    layer = trace.weights.layers.number(site.reader.layer)
-    if trace.weights.config.block == "parallel":
-        return trace.streams[layer]
-    return trace.streams[layer + 1] - trace.mlp_outputs[layer]
+    return mlp_stream(trace, trace.weights.layers.number(site.reader.layer))
 
 
 def trace_run(

@@ -54,12 +54,12 @@ ONE_HEAD_AT_A_TIME = 1 << 20
 CLAMP, SIGMOID_GAIN = 7.0, 1.702
 
 
-def embed(weights: Weights, tokens: Tokens) -> Stream:
-    """The stream before the first layer."""
+def embed(weights: Weights, tokens: Tokens, past: int = 0) -> Stream:
+    """The stream before the first layer, of tokens that follow `past` others."""
     stream = weights.W_E[tokens]
     if weights.config.positions == "residual":
         assert weights.W_pos is not None
-        stream = stream + weights.W_pos[: tokens.shape[1]]
+        stream = stream + weights.W_pos[past : past + tokens.shape[1]]
     return stream
 
 
@@ -87,6 +87,11 @@ def normalize(
 def attention_read(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
     """The input of a layer's heads, and its scale."""
     return _block_read(config, stream, layer.ln1_w, layer.ln1_b)
+
+
+def mlp_read(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
+    """The input of a layer's MLP, and its scale."""
+    return _block_read(config, stream, layer.ln2_w, layer.ln2_b)
 
 
 def _block_read(
@@ -173,12 +178,15 @@ def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> P
 
 
 def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> Pattern:
-    """The causal softmax of scores: rows are destinations and sum to 1, or less with sinks.
+    """The softmax of scores: rows are destinations and sum to 1, or less with sinks.
 
-    Scores are capped first. A layer with a window of w masks sources w or more positions back.
+    Scores are capped first. A causal model masks later sources, and a layer with a window of w
+    masks sources w or more positions back.
     """
     scores = soft_cap(scores, config.score_cap)
-    return _softmax(scores + _masked(scores, config.window(layer.index)), layer.sinks)
+    if config.causal:
+        scores = scores + _masked(scores, config.window(layer.index))
+    return _softmax(scores, layer.sinks)
 
 
 def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPattern:
@@ -200,8 +208,10 @@ def attend(
     """
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
     sinks = layer.sinks if layer.sinks is None or heads is None else layer.sinks[list(heads)]
-    # The scores are not needed again, and are overwritten.
-    return _softmax(scores.add_(_masked(scores, config.window(layer.index))), sinks)
+    if config.causal:
+        # The scores are not needed again, and are overwritten.
+        scores.add_(_masked(scores, config.window(layer.index)))
+    return _softmax(scores, sinks)
 
 
 def attend_heads(
@@ -226,7 +236,7 @@ def attend_at(
 ) -> Float[Tensor, "node src"]:
     """The patterns of single destinations: the head and position of each, its query and its keys.
 
-    Keys after its own position, or outside its window, are masked.
+    In a causal model, keys after its own position, or outside its window, are masked.
     """
     scores = torch.einsum("nk,nsk->ns", query * config.score_scale, key)
     offset = place[:, None] - torch.arange(key.shape[1], device=key.device)
@@ -241,9 +251,10 @@ def pattern_at(
     scores: Float[Tensor, "node src"],
 ) -> Float[Tensor, "node src"]:
     """The patterns of single destinations from their scores; `offset` is destination − source."""
-    window = config.window(layer.index)
-    hidden = offset < 0 if window is None else (offset < 0) | (offset >= window)
-    scores = soft_cap(scores, config.score_cap).masked_fill(hidden, -torch.inf)
+    scores, window = soft_cap(scores, config.score_cap), config.window(layer.index)
+    if config.causal:
+        hidden = offset < 0 if window is None else (offset < 0) | (offset >= window)
+        scores = scores.masked_fill(hidden, -torch.inf)
     return _softmax(scores[:, None], None if layer.sinks is None else layer.sinks[head])[:, 0]
 
 
@@ -289,14 +300,14 @@ def fused_attention(
         parts = [attend_heads(config, layer, query, key, [h]) @ own[:, [h]] for h in each]
         return torch.cat(parts, 1)
     window, last, length = config.window(layer.index), query.shape[2], key.shape[2]
-    limited = (window is not None and window < length) or last < length
+    limited = config.causal and ((window is not None and window < length) or last < length)
     mask = _masked(query.new_empty(()).expand(last, length), window) if limited else None
     return F.scaled_dot_product_attention(
         query,
         key,
         value,
         attn_mask=mask,
-        is_causal=mask is None,
+        is_causal=config.causal and mask is None,
         scale=config.score_scale,
         enable_gqa=True,
     )
@@ -304,21 +315,23 @@ def fused_attention(
 
 def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scale]:
     """The output of a layer's heads, and the scale of the norm after them."""
-    written = torch.einsum("bhpk,hkd->bpd", z, layer.W_O)
-    if layer.b_O is not None:
-        written = written + layer.b_O
+    if layer.post1_w is None:
+        W_O, b_O = layer.W_O, layer.b_O
+    else:
+        assert layer.raw_W_O is not None
+        W_O, b_O = layer.raw_W_O, layer.raw_b_O
+    written = torch.einsum("bhpk,hkd->bpd", z, W_O)
+    if b_O is not None:
+        written = written + b_O
     if config.norm_place == "before":
         return written, written.new_ones(()).expand(written.shape[:-1])
-    # W_O holds the gain, and the norm measures what is written without it.
-    plain = written if layer.post1_w is None else written / layer.post1_w
-    scale = torch.rsqrt(plain.square().mean(-1) + config.norm_eps)
-    return written * scale[..., None], scale
+    return normalize(config, written, layer.post1_w, None)
 
 
 def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
     """The output of a layer's MLP, and the scale of its read."""
     assert layer.W_out is not None
-    read, scale = _block_read(config, stream, layer.ln2_w, layer.ln2_b)
+    read, scale = mlp_read(config, layer, stream)
     if config.n_experts:
         written = _mixed_experts(config, layer, read)
     else:
@@ -362,19 +375,26 @@ def _neurons(
     config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"], block: slice
 ) -> Float[Tensor, "*pos m"]:
     """The activations of a block of an MLP's neurons."""
+    before, gate = preactivations(layer, read, block)
+    if gate is None:
+        return activation(config, before)
+    if config.mlp == "clamped_gated":
+        gate, before = gate.clamp(max=CLAMP), before.clamp(-CLAMP, CLAMP) + 1
+    return activation(config, gate) * before
+
+
+def preactivations(
+    layer: LayerWeights, read: Float[Tensor, "*pos d"], block: slice
+) -> tuple[Float[Tensor, "*pos m"], Float[Tensor, "*pos m"] | None]:
+    """r W_in + b_in of a block of neurons and, if they have gates, r W_gate + b_gate."""
     assert layer.W_in is not None
     before = read @ layer.W_in[:, block]
     if layer.b_in is not None:
         before = before + layer.b_in[block]
-    if not config.gated:
-        return activation(config, before)
-    assert layer.W_gate is not None
+    if layer.W_gate is None:
+        return before, None
     gate = read @ layer.W_gate[:, block]
-    if layer.b_gate is not None:
-        gate = gate + layer.b_gate[block]
-    if config.mlp == "clamped_gated":
-        gate, before = gate.clamp(max=CLAMP), before.clamp(-CLAMP, CLAMP) + 1
-    return activation(config, gate) * before
+    return before, gate if layer.b_gate is None else gate + layer.b_gate[block]
 
 
 def activation(config: Config, x: Tensor) -> Tensor:
@@ -384,6 +404,8 @@ def activation(config: Config, x: Tensor) -> Tensor:
         return F.relu(x)
     if kind == "silu":
         return F.silu(x)
+    if kind == "bilinear":
+        return x
     if kind == "clamped":
         return x * torch.sigmoid(SIGMOID_GAIN * x)
     return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")

@@ -17,7 +17,7 @@ from pathsum.base import HeadId
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import WeightsError, near_misses
 from pathsum.model.config import Config
-from pathsum.model.store import Layers, Store
+from pathsum.model.store import Layers, RoundedStore, Store
 
 if TYPE_CHECKING:
     from pathsum.base.site import Site
@@ -43,7 +43,8 @@ class LayerWeights:
     """One layer's tensors, by the names of the paper, rows first (see `pathsum.base.shapes`).
 
     `W_pos` is added to the inputs of W_Q and W_K in this layer (positions="qk" only). If a norm
-    follows the heads (`Config.norm_place`), its gain `post1_w` is multiplied into `W_O` and `b_O`.
+    follows the heads (`Config.norm_place`), its gain `post1_w` is multiplied into `W_O` and `b_O`;
+    `raw_W_O` and `raw_b_O` are without it, and give the norm's scale.
     With experts, `b_experts` is the output bias of each expert, and all share `b_out`. `index` is
     the layer's number.
     """
@@ -75,15 +76,19 @@ class LayerWeights:
     ln2_b: Float[Tensor, " d"] | None = None
     post1_w: Float[Tensor, " d"] | None = None
     post2_w: Float[Tensor, " d"] | None = None
+    raw_W_O: Float[Tensor, "head k d"] | None = None
+    raw_b_O: Float[Tensor, " d"] | None = None
     index: int = 0
 
 
-LAYER_NAMES = tuple(field.name for field in fields(LayerWeights) if field.name != "index")
+_NOT_STORED = ("raw_W_O", "raw_b_O", "index")
+LAYER_NAMES = tuple(field.name for field in fields(LayerWeights) if field.name not in _NOT_STORED)
 MLP_NAMES = (
     *("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out", "ln2_w", "ln2_b", "post2_w"),
     *("W_router", "b_router", "b_experts"),
 )
 ATTENTION_NAMES = tuple(name for name in LAYER_NAMES if name not in MLP_NAMES)
+HALF = (torch.float16, torch.bfloat16)
 MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
 
@@ -155,8 +160,9 @@ class Weights:
     """A model's tensors, read and checked layer by layer on first use.
 
     Names and shapes are known without reading the tensors and are checked immediately. A tensor is
-    checked for non-finite values when it is first read. Half-precision files are computed in
-    float32.
+    checked for non-finite values when it is first read. Half precision is a way to store weights:
+    they are rounded to it, and everything is computed from the rounded weights in float32, because
+    products and eigenvalues in half precision are too coarse for any analysis.
 
     `layers[l]` has all tensors of a layer, `attention[l]` only the tensors of its heads, which
     suffice for weight-based analyses and read much less data. `edits` lists the edits made by
@@ -171,6 +177,8 @@ class Weights:
         device: torch.device | None = None,
         edits: "tuple[Edit, ...]" = (),
     ) -> None:
+        if dtype in HALF:
+            store, dtype = RoundedStore(store, dtype), torch.float32
         self.config = config
         self.store = store
         self.edits = edits
@@ -252,7 +260,7 @@ class Weights:
         return self.read(name) if name in self.store.shapes else None
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> "Weights":
-        """The same weights computed in another dtype or on another device."""
+        """The same weights in another dtype or on another device; see `Model.to`."""
         return Weights(
             self.config, self.store, dtype or self.dtype, device or self.device, self.edits
         )
@@ -293,6 +301,7 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
         W_K=layer.W_K[kv : kv + 1],
         W_V=layer.W_V[kv : kv + 1],
         W_O=layer.W_O[head : head + 1],
+        raw_W_O=pick(layer.raw_W_O, head),
         b_Q=pick(layer.b_Q, head),
         b_K=pick(layer.b_K, kv),
         b_V=pick(layer.b_V, kv),
@@ -307,7 +316,7 @@ def _is_extra(name: str) -> bool:
 
 def _computing_dtype(store: Store) -> torch.dtype:
     dtype = store.dtypes["W_E"]
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return torch.float32 if dtype in HALF else dtype
 
 
 def _expected(config: Config) -> dict[str, tuple[int, ...]]:

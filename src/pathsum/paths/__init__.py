@@ -2,7 +2,8 @@
 
 In reading order:
 
-    frozen         a run with patterns and scales held fixed is a linear model; its sweeps
+    frozen         a run with patterns and scales (and gates) held fixed is a linear model
+    order_sweep    its sweeps: streams carried up and gradients down, by order
     path_sum       PathSum: the logits as a sum over paths (`trace.paths()`)
     score_sum      ScoreSum: a head's scores as a sum over pairs of parts (`trace.scores(head)`)
     score_cells    the strongest terms of a head's attention scores
@@ -12,16 +13,23 @@ In reading order:
     attribution    LogitAttribution: totals by order, head, edge, source (`paths.toward(...)`)
     search         the strongest single paths, with a proof or a bound
     explanation    PathExplanation: one prediction as a sum over paths, and where paths came from
+    lens           Lens: the stream of each layer and position read as logits (`trace.lens()`)
     logit_effects  direct attribution and logit effects of the next token at every position
     graph          Graph: nodes and edges with their scores, of one prompt or of many
+    reasons        why a head attends where it does: parts of its key and query, tested by cutting
     graph_views    a graph as a sentence, a tree, circuit-tracer's JSON, and the difference of two
+    comparison     several models on one text
     edges          names and orders of edges; runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)
     attention      why a head attended where it did: scores, their contributions and writers
     growth         growing a circuit from the prediction down
     score          `score`: the one attribution, by share, gradient, ig, cut or keep
     prompts        Prompt: a text, the prediction to explain, and names of positions
+    membership     the probability that an edge belongs to the circuit of many prompts
     circuit        `trace.circuit(...)`, and `mean_circuit` over prompts
+    component_edges  edges between whole components: runs with some of them, EAP and EAP-IG
+    edge_curve     the share that n% of these edges keep (MIB), and files of other tools
+    rule_agreement  shares of edges into MLPs under five rules, against effects of cutting
     faithfulness   the share of a prediction that a circuit keeps on its own
     truncation     streams truncated by order, all in one pass
     terms          term importance: the loss saved by paths of each order
@@ -36,7 +44,8 @@ In reading order:
 
 from pathsum.base import Part, Side
 from pathsum.base.estimate import Estimate
-from pathsum.paths.ablation import Ablation, After, Knockout, ablate
+from pathsum.model.reference import Reference
+from pathsum.paths.ablation import Ablation, After, ablate
 from pathsum.paths.attribution import LogitAttribution
 from pathsum.paths.breakdown import Breakdown, Grid
 from pathsum.paths.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
@@ -44,6 +53,7 @@ from pathsum.paths.circuit import find_circuit, mean_circuit
 from pathsum.paths.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
 from pathsum.paths.explanation import explain_prediction, routes
 from pathsum.paths.graph import Graph
+from pathsum.paths.lens import Lens, LensParts
 from pathsum.paths.logit_effects import (
     DirectAttribution,
     LogitEffects,
@@ -53,7 +63,7 @@ from pathsum.paths.logit_effects import (
     moved_by_layer,
 )
 from pathsum.paths.patching import patch, without
-from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.paths.path_sum import Mlps, PathSum, expand_logits
 from pathsum.paths.prompts import Prompt
 from pathsum.paths.replacement import Replacement, replace
 from pathsum.paths.score import score
@@ -67,6 +77,7 @@ from pathsum.paths.terms import (
     TermSet,
     by_head,
     by_layer,
+    by_mlp,
     by_virtual_head,
     head_set,
     term_importance,
@@ -85,15 +96,18 @@ __all__ = [
     "Graph",
     "Grid",
     "IdealPattern",
-    "Knockout",
+    "Lens",
+    "LensParts",
     "LogitAttribution",
     "LogitEffects",
     "MlpOutputs",
+    "Mlps",
     "Part",
     "PatchEffect",
     "PatchSweep",
     "PathSum",
     "Prompt",
+    "Reference",
     "Replacement",
     "Scales",
     "ScoreCell",
@@ -110,6 +124,7 @@ __all__ = [
     "ablate",
     "by_head",
     "by_layer",
+    "by_mlp",
     "by_virtual_head",
     "causal_effects",
     "direct_attribution",

@@ -1,4 +1,4 @@
-"""Ablation: the loss without some heads, and the choice of replacement (`Knockout`)."""
+"""Ablation: the loss without some heads, whose outputs are replaced by a `Reference`."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -27,7 +27,6 @@ from pathsum.base.path import is_pair
 from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edit import Edit
-from pathsum.model.edited import mean_values
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
     NATS,
@@ -38,23 +37,15 @@ from pathsum.model.losses import (
     predicted_batches,
     split_by_memory,
 )
-from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.reference import (
+    AblationReference,
+    Reference,
+    mean_values,
+    parse_ablation,
+    reference_text,
+)
+from pathsum.model.sequences import TextOrTokens, TokenBatches
 from pathsum.paths.descriptions import IdealPattern
-
-
-class Knockout(enum.StrEnum):
-    """The replacement for the output of an ablated head.
-
-    `ZERO`      zero
-    `MEAN`      its mean output over reference sequences and their positions: one vector
-    `RESAMPLE`  its output on another sequence of the batch, position by position
-    `FIRST`     its output when it attends only to the first token, a common resting position
-    """
-
-    ZERO = "zero"
-    MEAN = "mean"
-    RESAMPLE = "resample"
-    FIRST = "first_token"
 
 
 class After(enum.StrEnum):
@@ -85,7 +76,7 @@ class Ablation(Record, kind="ablation"):
 
     model: str
     heads: tuple[HeadId, ...]
-    knockout: Knockout
+    knockout: AblationReference
     after: After
     loss: Estimate
     loss_without: Estimate
@@ -117,13 +108,14 @@ def ablate(
     heads: HeadName | Sequence[HeadName],
     batches: TextOrTokens,
     *,
-    knockout: Knockout | str = Knockout.ZERO,
+    reference: AblationReference | str = Reference.ZERO,
+    text: TextOrTokens | None = None,
     after: After | str = After.RECOMPUTED,
     from_position: int = 0,
     targets: Int[Tensor, "n pos"] | None = None,
     metric: MetricName = "loss",
-    reference: TextOrTokens | None = None,
     seed: int = 0,
+    knockout: AblationReference | str | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """The loss with and without some heads (one, or several together).
@@ -132,8 +124,10 @@ def ablate(
     predictions from `from_position` on. A position predicts the next token, or its entry of
     `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of wrong
     predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
-    `knockout="mean"` averages over `reference`, by default the batches themselves; `seed` selects
-    the random partners for `knockout="resample"`.
+    `reference` replaces the heads' outputs: "zero", "mean" (over positions ≥ 1 of `text`, by
+    default the model's held-out text; see `reference_text`), "resample" (another sequence of the
+    batch, selected by `seed`) or "first_token" (attention to the first token only). `knockout` is
+    another name of `reference`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -143,16 +137,16 @@ def ablate(
     Zero is not a neutral replacement for a head whose output is nearly constant; use "mean" or
     "resample" for such heads.
     """
-    knockout = parse_option(Knockout, knockout, "knockout")
+    reference = parse_ablation(reference if knockout is None else knockout)
     after = parse_option(After, after, "after")
     found = find_heads(model, heads)
     on = LossRuns.on(model, batches, targets, metric, from_position)
-    replaced = KnockoutValue(model, found, knockout, on.batches, reference, seed)
+    replaced = AblatedOutputs(model, found, reference, on.batches, text, seed)
     loss, lost = on.losses(replaced, (replaced.edits,), after, progress, "ablating")
     return Ablation(
         model=model.name,
         heads=found,
-        knockout=knockout,
+        knockout=reference,
         after=after,
         loss=loss.mean(),
         loss_without=lost.mean(),
@@ -164,7 +158,7 @@ def ablate(
 
 
 Variant: TypeAlias = Callable[[Trace, Tokens], Sequence[Edit]]
-"""The edits of a run, given its trace and the partners that `Knockout.RESAMPLE` draws."""
+"""The edits of a run, given its trace and the partners that `Reference.RESAMPLE` draws."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +186,7 @@ class LossRuns:
 
     def losses(
         self,
-        replaced: "KnockoutValue",
+        replaced: "AblatedOutputs",
         variants: Sequence[Variant],
         after: After,
         progress: Progress,
@@ -235,42 +229,38 @@ def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
     return tuple(Edit(Site(head, value="pattern"), trace.pattern(head)) for head in heads)
 
 
-class KnockoutValue:
+class AblatedOutputs:
     """The replacement for the outputs of ablated heads, batch by batch."""
 
     def __init__(
         self,
         model: Model,
         heads: tuple[HeadId, ...],
-        knockout: Knockout,
+        reference: AblationReference,
         batches: TokenBatches,
-        reference: TextOrTokens | None = None,
+        text: TextOrTokens | None = None,
         seed: int = 0,
     ) -> None:
-        self.model, self.heads, self.knockout = model, heads, knockout
+        self.model, self.heads, self.reference = model, heads, reference
         self._generator = seeded(seed)
-        if reference is not None and knockout is not Knockout.MEAN:
+        if text is not None and reference is not Reference.MEAN:
             raise InputError(
-                f"reference is given, but a {knockout.value} ablation does not average; "
-                "leave it out, or use knockout='mean'"
+                f"text is given, but a {reference.value} ablation does not average; "
+                "leave it out, or use reference='mean'"
             )
-        if knockout is Knockout.RESAMPLE and any(len(tokens) < 2 for tokens in batches):
+        if reference is Reference.RESAMPLE and any(len(tokens) < 2 for tokens in batches):
             raise InputError(
                 "a resample ablation takes each head's output from another sequence of the same "
                 "length, but a batch has one sequence only; give at least two of each length"
             )
         self._means: dict[HeadId, Float[Tensor, " k"]] = {}
-        if knockout is Knockout.MEAN:
-            sites = {head: Site(head) for head in heads}
-            # Nothing is predicted on a reference.
-            over = batches
-            if reference is not None:
-                over = token_batches(model, reference, targets_given=True)
-            self._means = mean_values(model, over, sites)
+        if reference is Reference.MEAN:
+            over = reference_text(model, text, batches)
+            self._means = mean_values(model, over.batches, {head: Site(head) for head in heads})
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence another one of the batch, drawn at random."""
-        if self.knockout is not Knockout.RESAMPLE:
+        if self.reference is not Reference.RESAMPLE:
             return tokens
         order = torch.randperm(len(tokens), generator=self._generator)
         partner = torch.empty_like(order)
@@ -279,15 +269,15 @@ class KnockoutValue:
 
     def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:
         """The edits that ablate the heads in a run."""
-        if self.knockout is Knockout.FIRST:
+        if self.reference is Reference.FIRST:
             first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
             return tuple(Edit(Site(head, value="pattern"), first) for head in self.heads)
-        other = self.model.trace(partners) if self.knockout is Knockout.RESAMPLE else trace
+        other = self.model.trace(partners) if self.reference is Reference.RESAMPLE else trace
         edits: list[Edit] = []
         for head in self.heads:
-            if self.knockout is Knockout.ZERO:
+            if self.reference is Reference.ZERO:
                 z = trace.streams[head.layer].new_zeros(self.model.config.d_head)
-            elif self.knockout is Knockout.MEAN:
+            elif self.reference is Reference.MEAN:
                 z = self._means[head]
             else:
                 z = other.head_z(head)

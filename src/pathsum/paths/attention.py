@@ -8,10 +8,13 @@ uniform, at t = 1 it is the head's own. Then
 
 which splits the effect of attending over the scores, completely (integrated gradients), and so over
 whatever adds up to the scores. The weights sum to 0, so a constant added to all scores changes
-nothing.
+nothing. A part of the scores therefore counts by its difference from its mean over the sources in
+sight, (part_j − mean part) w_j: sums stay the same, and a part that is equal for all sources (b_K
+without rotary positions) gets exactly 0. A soft cap or a sink's logit makes the constant matter;
+then parts count as they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -42,7 +45,8 @@ class Inputs:
 
     `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
     position has one column, and `places` has that position for each node. `gradient` gives the
-    gradients of shares at the written vectors, for some nodes and columns.
+    gradients of shares at the written vectors, for some nodes and columns. Where shares are
+    compared with a mean, `common` is what that takes off written · gradient.
     """
 
     side: Side
@@ -51,6 +55,7 @@ class Inputs:
     exact: Float[Tensor, "node writer src"]
     gradient: Callable[[Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]]
     places: tuple[int, ...] | None = None
+    common: Float[Tensor, "node writer src"] | None = None
 
 
 class NodeAttention:
@@ -76,9 +81,14 @@ class NodeAttention:
             for side in (Side.Q, Side.K)
         )
         self.config, length = run.trace.model.config, values.shape[1]
-        window, sinks = self.config.window(head.layer), run.trace.weights.layers[head.layer].sinks
-        behind = places[:, None] - torch.arange(length, device=places.device)
-        self.seen = (behind >= 0) & (behind < (length if window is None else window))
+        sinks = run.trace.weights.layers[head.layer].sinks
+        seen = [self.config.sources(head.layer, place, length) for place in places.tolist()]
+        first, stop = (
+            torch.tensor(ends, device=places.device)[:, None]
+            for ends in zip(*((one.start, one.stop) for one in seen), strict=True)
+        )
+        sources = torch.arange(length, device=places.device)
+        self.seen = (sources >= first) & (sources < stop)
         self.sink = None if sinks is None else float(sinks[head.head])
         self.queries = self._vectors(self.query)[places] * self.config.score_scale
         self.keys = self._vectors(self.key)[:length]
@@ -156,13 +166,19 @@ class NodeAttention:
         enough = self.score_weights.effect.abs() >= floor
         return (enough & ~self.is_alone & ~self.is_uniform).nonzero()[:, 0].tolist()
 
-    def described(self, floor: float) -> Iterator[tuple[Attended | None, str]]:
-        """Where each node attends, and why its scores are not decomposed, if they are not."""
+    def described(
+        self, floor: float, common: Sequence[float]
+    ) -> Iterator[tuple[Attended | None, str]]:
+        """Where each node attends, and why its scores are not decomposed, if they are not.
+
+        `common` is taken off what uniform attention contributes, as off the node's value.
+        """
         nodes = torch.arange(len(self.sources), device=self.sources.device)
         columns = (
             *(self.sources, self.pattern[nodes, self.sources], self.scores[nodes, self.sources]),
             (self.contrast * self.scores.where(self.seen, 0.0)).sum(-1),
-            *(self.score_weights.uniform, self.score_weights.effect, self.score_weights.error),
+            self.score_weights.uniform - self.score_weights.uniform.new_tensor(common),
+            *(self.score_weights.effect, self.score_weights.error),
             *(self.rivals, self.is_alone, self.is_uniform, self.seen.sum(-1)),
         )
         for row in zip(*(column.tolist() for column in columns), strict=True):
@@ -186,7 +202,7 @@ class NodeAttention:
             weights, contrast = (
                 each[nodes].to(self.queries) for each in (self.score_weights.weights, self.contrast)
             )
-            yield self._key_inputs(self.queries[nodes], weights, contrast)
+            yield self._key_inputs(self.queries[nodes], weights, contrast, self.seen[nodes])
             yield self._query_inputs(self.places[nodes], weights, contrast)
 
     def _key_inputs(
@@ -194,6 +210,7 @@ class NodeAttention:
         queries: Float[Tensor, "node k"],
         weights: Float[Tensor, "node src"],
         contrast: Float[Tensor, "node src"],
+        seen: Bool[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the keys of some nodes."""
         run, layer, length = self.run, self.head.layer, weights.shape[1]
@@ -203,8 +220,8 @@ class NodeAttention:
             return read.adjoint(queries[nodes], places)
 
         if self.config.positions == "rotary":
-            # Each node and position has its own direction; only those with any weight count.
-            nodes, places = (weights != 0).logical_or(contrast != 0).nonzero().T
+            # Each node and position has its own direction.
+            nodes, places = seen.nonzero().T
             found = weights.new_zeros(len(queries), length, len(writers))
             found[nodes, places] = run.writes_at(layer, along(nodes, places), places)
             parts = [found.mT]
@@ -214,13 +231,25 @@ class NodeAttention:
         extra = list(self._extra(read))
         parts += [(queries @ vectors[:length].T)[:, None] for _, vectors in extra]
         scores = torch.cat(parts, 1)
+        mean = torch.zeros_like(scores[..., :1])
+        if self.is_gauge_free:
+            in_sight = seen[:, None]
+            mean = scores.where(in_sight, 0.0).sum(-1, keepdim=True) / in_sight.sum(
+                -1, keepdim=True
+            )
         return Inputs(
             Side.K,
             (*writers, *(part for part, _ in extra)),
-            shares=scores * weights[:, None],
-            exact=scores * contrast[:, None],
+            shares=(scores - mean) * weights[:, None],
+            exact=(scores - mean) * contrast[:, None],
             gradient=lambda nodes, places: along(nodes, places) * weights[nodes, places][:, None],
+            common=mean * weights[:, None],
         )
+
+    @property
+    def is_gauge_free(self) -> bool:
+        """Whether a constant added to all scores changes nothing."""
+        return self.sink is None and self.config.score_cap is None
 
     def _query_inputs(
         self,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -32,7 +31,7 @@ from pathsum.base.table import Cell
 from pathsum.model import Trace
 from pathsum.paths.breakdown import Breakdown, Grid, Name
 from pathsum.paths.causal import CausalEffects, causal_effects
-from pathsum.paths.flows import Flows, edge_flows, flows
+from pathsum.paths.flows import Flows, edge_flows, flows, order_flows
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.search import TopPaths, strongest_paths
@@ -47,17 +46,20 @@ class LogitAttribution(Record, kind="toward"):
     """A logit (or a difference of logits) as a sum over all paths, totaled in five ways.
 
     `by_order`, `by_last` and `by_source` add up to `total`:
-      `by_order[n]`           all paths through n heads
-      `by_last["L1H4"]`       all paths whose last head it is, or that come straight from a source:
+      `by_order[n]`           all paths through n heads (and MLPs, with mlps="linear")
+      `by_last["L1H4"]`       all paths whose last step it is, or that come straight from a source:
                               direct logit attribution
       `by_source["embed", 3]` all paths that begin at that source, at that position
-    `by_head` and `by_edge` do not add up, because a path passes several of them:
+    `by_head`, `by_mlp` and `by_edge` do not add up, because a path passes several of them:
       `by_head["L1H4"]`       all paths through it
+      `by_mlp["mlp3"]`        all paths through it; empty unless paths go through MLPs
       `by_edge["L0H7", "L1H4"]` all paths that go directly from one to the other. What enters a
                               head leaves it: its column and its row in this grid have the same sum,
                               which is its entry in `by_head`. The last column, `"logits"`, is
-                              `by_last`. Computed when it is first read, since that costs as much
-                              as all the rest; the run has to be kept for it, and is.
+                              `by_last`.
+
+    `by_order` and `by_edge` are computed when they are first read, since each costs more than all
+    the rest; the run has to be kept for them, and is.
 
     Over several sequences every number is a mean, with its standard error (None for one sequence).
     `remainder` compares `total` with the model's own logits. Patterns are held fixed: what a head
@@ -73,20 +75,26 @@ class LogitAttribution(Record, kind="toward"):
     total: float
     stderr: float | None
     remainder: float
-    by_order: Breakdown
     by_last: Breakdown
     by_source: Grid
     by_head: Breakdown
+    by_mlp: Breakdown
     _paths: PathSum
     _target: Target
-    _edges: Callable[[], Float[Tensor, "batch writer reader"]]
+
+    @computed_field
+    def by_order(self) -> Breakdown:
+        """All paths through each number of steps."""
+        found = _over_groups(order_flows, self._paths, self._target)
+        return _breakdown("order", tuple(range(found.shape[1])), found)
 
     @computed_field
     def by_edge(self) -> Grid:
         """All paths that go directly from one component to another."""
-        heads: tuple[Name, ...] = tuple(head.id for head in self.trace.model.heads)
-        writers = (*self._paths.sources, *heads)
-        return _grid("from × to", writers, (*heads, "logits"), self._edges())
+        steps = _steps(self._paths)
+        writers = (*self._paths.sources, *steps)
+        found = _over_groups(edge_flows, self._paths, self._target)
+        return _grid("from × to", writers, (*steps, "logits"), found)
 
     @property
     def estimate(self) -> Estimate:
@@ -141,9 +149,12 @@ class LogitAttribution(Record, kind="toward"):
     def _frozen_share(self, edge: Site) -> float | None:
         assert isinstance(edge.writer, HeadId | Source)
         assert edge.reader is not None
-        if edge.reader == LOGITS or edge.side is Side.V:
-            return self.by_edge[edge.writer, str(edge.reader)]
-        return None  # no path enters a query, a key or an MLP
+        if edge.side in (Side.Q, Side.K) or (edge.side is None and not self._enters(edge)):
+            return None  # no path enters a query, a key or an MLP whose output is a source
+        return self.by_edge[edge.writer, str(edge.reader)]
+
+    def _enters(self, edge: Site) -> bool:
+        return edge.reader == LOGITS or self._paths.linear
 
     @property
     def question(self) -> str:
@@ -173,8 +184,9 @@ class LogitAttribution(Record, kind="toward"):
             *self._columns("through", "through "),
         )
         note = (
-            "direct: written straight into the logit; through: all paths through it; patterns are "
-            "held fixed, so moving another head's attention is not credited"
+            "direct: written straight into the logit; through: all paths through it; patterns "
+            f"{'and gates ' if self._paths.linear else ''}are held fixed, so moving another head's "
+            f"attention{' or opening a gate' if self._paths.linear else ''} is not credited"
         )
         return Table(columns, rows, title="by component", note=note)
 
@@ -196,9 +208,11 @@ class LogitAttribution(Record, kind="toward"):
         return stacked(self.to_table(), self.head_table(), self.source_table())
 
     def _through(self, name: Name) -> tuple[Cell, ...]:
-        """The total through a head; empty cells for a source."""
+        """The total through a head or an MLP; empty cells for a source."""
         if isinstance(name, HeadId):
             return self._shown(self.by_head.estimate(name))
+        if name in self.by_mlp.names:
+            return self._shown(self.by_mlp.estimate(name))
         return (None,) * len(self._columns("through"))
 
     def _columns(self, name: str, of: str = "") -> tuple[Column, ...]:
@@ -216,9 +230,8 @@ def explain(paths: PathSum, target: Target) -> LogitAttribution:
     trace, config = paths.trace, paths.trace.model.config
     parts = [flows(*part) for part in _groups(paths, target)]
     found = _joined(parts)
-    heads: tuple[Name, ...] = tuple(head.id for head in trace.model.heads)
-    orders: tuple[Name, ...] = tuple(range(config.n_layers + 1))
-    writers: tuple[Name, ...] = (*paths.sources, *heads)
+    steps = _steps(paths)
+    heads = config.n_layers * config.n_heads
     length = found.source.shape[-1]
     each = found.source.sum((1, 2))
     total, stderr = _mean(each)
@@ -232,14 +245,20 @@ def explain(paths: PathSum, target: Target) -> LogitAttribution:
         total=float(total),
         stderr=None if stderr is None else float(stderr),
         remainder=_remainder(each, target, paths),
-        by_order=_breakdown("order", orders, found.order),
-        by_last=_breakdown("last component", writers, found.last),
+        by_last=_breakdown("last component", (*paths.sources, *steps), found.last),
         by_source=_grid("source × position", paths.sources, tuple(range(length)), found.source),
-        by_head=_breakdown("head", heads, found.head),
+        by_head=_breakdown("head", steps[:heads], found.head),
+        by_mlp=_breakdown("mlp", steps[heads:], found.mlp),
         _paths=paths,
         _target=target,
-        _edges=partial(_all_edges, paths, target),
     )
+
+
+def _steps(paths: PathSum) -> tuple[Name, ...]:
+    """All heads, followed by all MLPs if paths go through them."""
+    model = paths.trace.model
+    mlps = range(model.config.n_layers if paths.linear else 0)
+    return (*(head.id for head in model.heads), *(Source("mlp", layer) for layer in mlps))
 
 
 def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) -> float:
@@ -256,16 +275,18 @@ def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) ->
 def _groups(paths: PathSum, target: Target) -> Iterator[tuple[Frozen, Target]]:
     """Sequences in groups whose streams fit into memory."""
     config, stream = paths.trace.model.config, paths.trace.streams[0]
-    length = int(target.positions.max()) + 1
-    numbers = length * config.d_model * (2 * config.n_layers + config.n_layers // 2 + 1)
+    length = target.visible_length(paths.trace)
+    numbers = length * config.d_model * (2 * config.n_layers + len(paths.levels) // 2 + 1)
     for part in batched(range(len(target.tokens)), numbers * stream.element_size()):
         rows = slice(part[0], part[-1] + 1)
-        yield Frozen(paths.trace, rows, length), target.rows(rows)
+        yield Frozen(paths.trace, rows, length, paths.gates), target.rows(rows)
 
 
 @torch.no_grad()
-def _all_edges(paths: PathSum, target: Target) -> Float[Tensor, "batch writer reader"]:
-    return torch.cat([edge_flows(*part) for part in _groups(paths, target)])
+def _over_groups(
+    measure: Callable[[Frozen, Target], Tensor], paths: PathSum, target: Target
+) -> Float[Tensor, "batch *rest"]:
+    return torch.cat([measure(*part) for part in _groups(paths, target)])
 
 
 def _joined(parts: Sequence[Flows]) -> Flows:

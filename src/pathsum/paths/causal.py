@@ -192,10 +192,11 @@ def patched_values(
 
 
 def truncate_runs(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, Trace]:
-    """Both runs truncated after the last measured position; edited runs are not truncated."""
+    """Both runs up to the positions that the measure depends on; edited runs stay whole."""
     if measure.positions is None or trace.edits or other.edits:
         return trace, other
-    length = int(measure.positions.max()) + 1
+    config = trace.model.config
+    length = config.visible_length(int(measure.positions.max()), trace.tokens.shape[1])
     if length == trace.tokens.shape[1]:
         return trace, other
     lengths = trace.lengths.clamp(max=length)

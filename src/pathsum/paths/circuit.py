@@ -9,8 +9,9 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, PathsumError
 from pathsum.base.site import Side, Site
 from pathsum.model import Model, Trace
+from pathsum.model.reference import Reference
 from pathsum.model.sequences import OneSequence
-from pathsum.paths.edges import Reference, node_position, side_of
+from pathsum.paths.edges import node_position, side_of
 from pathsum.paths.graph import (
     Graph,
     GraphEdge,
@@ -22,6 +23,7 @@ from pathsum.paths.graph import (
     mean_of,
     per_prompt,
 )
+from pathsum.paths.membership import membership
 from pathsum.paths.patching import check_runs
 from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.score import cut_effects, score
@@ -107,8 +109,10 @@ def mean_circuit(
     >>> found["L1H0@last→logits@last"].prompts
     2
 
-    If the model solves the prompts in different ways, the mean may not be the circuit of any
-    prompt; check `prompts` of each edge.
+    `probability` of an edge is how often it belongs to the circuit, over bootstrap samples of the
+    prompts: its mean share in the sample is above the mean floor. If prompts have templates, these
+    are resampled too. If the model solves the prompts in different ways, the mean may not be the
+    circuit of any prompt; check `prompts` of each edge.
     """
     given = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()
@@ -134,7 +138,8 @@ def mean_circuit(
     progress(len(given), len(given), "prompts")
     lengths = [len(one.prediction.trace.tokens[0]) for one in circuits]
     places = place_names(spans, lengths, [one.position for one in circuits])
-    return average_graphs(circuits, places, effects, progress)
+    templates = [prompt.template for prompt in given]
+    return average_graphs(circuits, places, effects, progress, templates)
 
 
 def average_graphs(
@@ -142,6 +147,7 @@ def average_graphs(
     places: Sequence[Sequence[str]],
     effects: bool,
     progress: Progress = silent,
+    templates: Sequence[str] = (),
 ) -> Graph:
     """The mean of several graphs; `places` has the name of every position of every prompt.
 
@@ -172,7 +178,10 @@ def average_graphs(
     cuts = list[dict[str, float]]()
     if effects:
         cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, members, strict=True)]
-    edges = [_mean_edge(edge, members, cuts) for edge in renamed.values()]
+    shares = {name: per_prompt(members, name, "share") for name in renamed}
+    floors = [one.floor for one in circuits]
+    probabilities = membership(shares, floors, templates)
+    edges = [_mean_edge(edge, members, cuts, probabilities[name]) for name, edge in renamed.items()]
     first, layers = circuits[0], circuits[0].n_layers
     nodes = [GraphNode(node, "", value) for node, value in values.items()]
     nodes.sort(
@@ -202,7 +211,7 @@ def _order_of_places(circuits: Sequence[Graph], places: Sequence[Sequence[str]])
     """The names, ordered by their mean position, as a part of the text's length."""
     found: dict[str, list[float]] = {}
     for circuit, names in zip(circuits, places, strict=True):
-        length = circuit.position + 1
+        length = len(circuit.tokens)
         for at, name in enumerate(names[:length]):
             found.setdefault(name, []).append(at / length)
     return sorted(found, key=lambda name: sum(found[name]) / len(found[name]))
@@ -220,12 +229,16 @@ def _cut_groups(circuit: Graph, members: Members, progress: Progress) -> dict[st
 
 
 def _mean_edge(
-    edge: NamedSite, members: Sequence[Members], cuts: Sequence[dict[str, float]]
+    edge: NamedSite,
+    members: Sequence[Members],
+    cuts: Sequence[dict[str, float]],
+    probability: float,
 ) -> GraphEdge:
     name = str(edge)
     estimates: dict[str, Estimate] = {
         "exact": mean_of(per_prompt(members, name, "exact")),
         "share": mean_of(per_prompt(members, name, "share")),
+        "probability": Estimate(probability),
     }
     if any(name in one for one in cuts):
         estimates["effect"] = mean_of([one.get(name, 0.0) for one in cuts])

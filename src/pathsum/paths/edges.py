@@ -15,7 +15,6 @@ reference.
     values_with_only   the prediction with all others cut
 """
 
-import enum
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -31,7 +30,8 @@ from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import split_by_memory
-from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.reference import Reference, reference_text
+from pathsum.model.sequences import TextOrTokens, TokenBatches
 from pathsum.model.sites import writers_below
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, Target, one_sequence
@@ -81,7 +81,7 @@ def best_first(
 
 
 def random_order(
-    config: Config, position: int, count: int, generator: torch.Generator
+    config: Config, position: int, length: int, count: int, generator: torch.Generator
 ) -> list[Site]:
     """Edges of random walks from the logits down to a token (or an MLP), one walk after another.
 
@@ -93,7 +93,7 @@ def random_order(
     while len(found) < count and idle < _IDLE_WALKS:
         before, node = len(found), top
         while True:
-            edge = _random_edge(config, node, generator)
+            edge = _random_edge(config, node, length, generator)
             found[edge] = None
             if edge.start.head is None:
                 break
@@ -101,35 +101,34 @@ def random_order(
         idle = idle + 1 if len(found) == before else 0
     while len(found) < count:
         inside = dict.fromkeys([top, *(edge.start for edge in found if edge.start.head)])
-        rest = [e for node in inside for e in edges_into(config, node) if e not in found]
+        rest = [e for node in inside for e in edges_into(config, node, length) if e not in found]
         if not rest:
             break
         found[rest[_draw(len(rest), generator)]] = None
     return list(found)[:count]
 
 
-def edges_into(config: Config, node: Site) -> Iterator[Site]:
-    """Every edge into a node."""
+def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
+    """Every edge into a node of a text of this length."""
     layer = config.n_layers if node.head is None else node.head.layer
     for side in (Side.V,) if node.head is None else Side:
-        for place in read_positions(config, node, side):
+        for place in read_positions(config, node, side, length):
             for writer in writers_below(config, layer):
                 yield edge_between(writer, place, node, side)
 
 
-def read_positions(config: Config, node: Site, side: Side) -> range:
-    """The positions that a node's read sees."""
+def read_positions(config: Config, node: Site, side: Side, length: int) -> range:
+    """The positions that a node's read sees, in a text of this length."""
     last = node_position(node)
     if node.head is None or side is Side.Q:
         return range(last, last + 1)
-    window = config.window(node.head.layer)
-    return range(0 if window is None else max(0, last + 1 - window), last + 1)
+    return config.sources(node.head.layer, last, length)
 
 
-def _random_edge(config: Config, node: Site, generator: torch.Generator) -> Site:
+def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
     sides = (Side.V,) if node.head is None else tuple(Side)
     side = sides[_draw(len(sides), generator)]
-    places = read_positions(config, node, side)
+    places = read_positions(config, node, side, length)
     layer = config.n_layers if node.head is None else node.head.layer
     writers = list(writers_below(config, layer))
     writer = writers[_draw(len(writers), generator)]
@@ -140,23 +139,10 @@ def _draw(below: int, generator: torch.Generator) -> int:
     return int(torch.randint(below, (), generator=generator))
 
 
-class Reference(enum.StrEnum):
-    """The content of edges that are cut; another run is given as its trace.
-
-    `ZERO`   zero
-    `MEAN`   the mean output of its writer, over a text and its positions
-    `OTHER`  its value in the run to which the circuit's edges were cut (`other`, `corrupted`)
-    """
-
-    ZERO = "zero"
-    MEAN = "mean"
-    OTHER = "other"
-
-
 def values_without(
     of: PredictionRun,
     rows: Sequence[Edges],
-    reference: Reference | Trace = Reference.ZERO,
+    reference: Reference | Trace | Writes = Reference.ZERO,
     text: TextOrTokens | None = None,
     progress: Progress = silent,
 ) -> Float[Tensor, " row"]:
@@ -182,7 +168,7 @@ def values_without(
 def values_with_only(
     of: PredictionRun,
     rows: Sequence[Edges],
-    reference: Reference | Trace = Reference.ZERO,
+    reference: Reference | Trace | Writes = Reference.ZERO,
     text: TextOrTokens | None = None,
     progress: Progress = silent,
 ) -> Float[Tensor, " row"]:
@@ -225,9 +211,11 @@ def is_written(node: Site) -> bool:
 
 
 def reference_writes(
-    of: PredictionRun, reference: Reference | Trace, text: TextOrTokens | None = None
+    of: PredictionRun, reference: Reference | Trace | Writes, text: TextOrTokens | None = None
 ) -> Writes:
     """The reference's replacement for each write of a run."""
+    if isinstance(reference, Writes):
+        return reference
     start, other = of.alone()[0], reference
     if other is Reference.OTHER:
         if of.other is None:
@@ -248,25 +236,21 @@ def reference_writes(
         return Writes.of(there)
     if reference is Reference.ZERO:
         return Writes.zero(start)
-    batches = [start.tokens] if text is None else token_batches(start.model, text)
-    return mean_writes(start.model, batches, Writes.of(start))
+    over = reference_text(start.model, text, [start.tokens])
+    return mean_writes(start.model, over.batches).expand_as(Writes.of(start))
 
 
-def mean_writes(model: Model, batches: TokenBatches, like: Writes) -> Writes:
-    """The mean output of each writer over sequences and positions, at every position."""
+def mean_writes(model: Model, batches: TokenBatches) -> Writes:
+    """The mean output of each writer over positions ≥ 1, as of one sequence of one position."""
     sums: list[Tensor] = []
     count = 0
     for batch in batches:
         for tokens in split_by_memory(model, batch):
             here = Writes.of(model.trace(tokens))
             # The batch is the first axis, positions the last but one.
-            added = [one.double().sum((0, -2)) for one in _tensors(here)]
+            added = [one[..., 1:, :].double().sum((0, -2)) for one in here.tensors]
             sums = [old + one for old, one in zip(sums, added, strict=True)] if sums else added
-            count += tokens.numel()
-    means = zip((total / count for total in sums), _tensors(like), strict=True)
-    embed, *rest = (mean.to(one.dtype)[..., None, :].expand_as(one) for mean, one in means)
-    return Writes(embed, tuple(rest[: len(like.z)]), tuple(rest[len(like.z) :]))
-
-
-def _tensors(writes: Writes) -> list[Tensor]:
-    return [writes.embed, *writes.z, *writes.mlp_outputs]
+            count += tokens[:, 1:].numel()
+    embed, *rest = ((total / count).to(model.weights.W_E)[None, ..., None, :] for total in sums)
+    layers = model.config.n_layers
+    return Writes(embed, tuple(rest[:layers]), tuple(rest[layers:]))

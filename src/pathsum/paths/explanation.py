@@ -2,9 +2,10 @@
 
 Routes are the positions that a single path's value came from and traveled through. A path names its
 heads, not its positions: its value is a sum over the position of its source and over every position
-in between. With g the target's gradient at the stream below the path's first head, the share of
+in between. With g the target's gradient at the stream below the path's first step, the share of
 source position j is x[j] · g[j]. All factors of the pattern product are positive, so the strongest
 route from j to the target's position is the one with the largest product, found from the bottom up.
+An MLP stays at its position.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,12 @@ from torch import Tensor
 
 from pathsum.base import Progress, Record, Table, silent, stacked
 from pathsum.base.errors import InputError
+from pathsum.base.path import Step
 from pathsum.model import HeadId, Path, Trace
 from pathsum.paths.attribution import SHOWN, LogitAttribution
 from pathsum.paths.flows import gradient_at_top
 from pathsum.paths.frozen import Frozen
-from pathsum.paths.path_sum import PathSum, expand_logits
+from pathsum.paths.path_sum import Mlps, PathSum, expand_logits
 from pathsum.paths.search import TopPaths
 from pathsum.paths.target import PositionName, Target, TokenName, Versus
 
@@ -35,7 +37,7 @@ class Routes:
 
     The `values` of all positions add up to the path's value; the largest magnitudes are listed.
     `ways[i]` is the route from `positions[i]` to the target, one more position than the path has
-    heads.
+    steps.
     """
 
     positions: tuple[int, ...]
@@ -54,20 +56,23 @@ def routes(
     placed = [path for path in listed if path.source.kind != "unembed_bias"]
     if not placed:
         return (Routes((), (), ()),) * len(listed)
-    frozen = Frozen(paths.trace, rows=slice(1), length=int(target.positions[0]) + 1)
+    length = int(target.positions[0]) + 1
+    frozen = Frozen(paths.trace, slice(1), length, paths.gates)
     values = source_values(frozen, target, placed)
     best = values.abs().topk(min(k, values.shape[1]))
     found: dict[Path, Routes] = {}
-    steps: dict[HeadId, Float[Tensor, "dest src"]] = {}
+    steps: dict[Step, Float[Tensor, "dest src"]] = {}
     for path, own, order, sizes in zip(
         placed, values.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
     ):
-        for head in path.heads:
-            if head not in steps:
-                layer = frozen.head(head)
-                steps[head] = layer.pattern[0, 0] * layer.scale[0]  # A[h] diag(s)
+        for step in path.steps:
+            if step not in steps and isinstance(step, HeadId):
+                layer = frozen.head(step)
+                steps[step] = layer.pattern[0, 0] * layer.scale[0]  # A[h] diag(s)
+            elif step not in steps:
+                steps[step] = torch.eye(length).to(values)
         kept = [j for j, size in zip(order, sizes, strict=True) if size > LEAST_SHARE * sizes[0]]
-        through = [steps[head] for head in path.heads]
+        through = [steps[step] for step in path.steps]
         found[path] = Routes(
             positions=tuple(kept),
             values=tuple(own[j] for j in kept),
@@ -81,14 +86,14 @@ def source_values(
 ) -> Float[Tensor, "path pos"]:
     """The contribution of each source position along each path; they sum to the path's value."""
     top = gradient_at_top(frozen, target.rows(slice(1)))
-    below: dict[tuple[HeadId, ...], Float[Tensor, "1 pos d"]] = {(): top}
+    below: dict[tuple[Step, ...], Float[Tensor, "1 pos d"]] = {(): top}
     found: list[Tensor] = []
     for path in listed:
-        for number in reversed(range(len(path.heads))):
-            upper = path.heads[number:]
+        for number in reversed(range(path.order)):
+            upper = path.steps[number:]
             if upper not in below:
                 below[upper] = frozen.through_adjoint(upper[:1], below[upper[1:]])
-        found.append((frozen.source(path.source) * below[path.heads])[0].sum(-1))
+        found.append((frozen.source(path.source) * below[path.steps])[0].sum(-1))
     return torch.stack(found)
 
 
@@ -152,19 +157,20 @@ def explain_prediction(
     budget: int = 50_000,
     progress: Progress = silent,
     *,
+    mlps: Mlps | str = Mlps.HELD,
     n_routes: int = 0,
 ) -> PathExplanation:
     """Explain one prediction of a run of one sequence.
 
     Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
-    `n_routes` of them.
+    `n_routes` of them. `mlps` is as in `trace.paths`.
     """
     if len(trace.tokens) > 1:
         raise InputError(
             f"the trace has {len(trace.tokens)} sequences, and one prediction is explained; trace "
             "one sequence, or average over all of them with trace.paths().toward(...)"
         )
-    paths = expand_logits(trace)
+    paths = expand_logits(trace, mlps)
     toward = paths.toward(position, token, versus)
     top = toward.top(k, budget, progress)
     logits = trace.logits_at(int(toward.target_positions[0]))[0]

@@ -10,7 +10,9 @@ The other way round, take these edges from the reference and recompute the rest:
     damage = (full − value without these edges) / (full − empty)
 
 Both are measured along a curve, edges joining from the logits down by |share|, and compared with
-random circuits and circuits found by gradients, of the same sizes.
+random circuits and circuits found by gradients, of the same sizes. If |full − empty| is less than
+`LEAST_RANGE` of the larger of the two, the reference predicts about as much as the model, and there
+is no share to measure.
 """
 
 import enum
@@ -29,12 +31,14 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.base.site import Site
 from pathsum.base.table import Cell
-from pathsum.model import Trace
+from pathsum.model import Model, Trace
+from pathsum.model.edit import Writes
+from pathsum.model.reference import Reference, parse_circuit_reference, reference_text
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
 from pathsum.paths.edges import (
-    Reference,
     is_written,
+    mean_writes,
     random_order,
     reference_writes,
     values_with_only,
@@ -46,6 +50,9 @@ from pathsum.paths.target import PredictionRun
 
 # Sizes that a curve has by default.
 _POINTS = 8
+# Below this share of the prediction, full − empty is no denominator: noise of a few percent of a
+# logit would be most of every share.
+LEAST_RANGE = 0.2
 # Far more than any estimate needs.
 MOST_DRAWS = 100_000
 
@@ -152,7 +159,7 @@ class Options:
     ) -> "Options":
         """The options as given by a user."""
         if not isinstance(reference, Trace):
-            reference = parse_option(Reference, reference, "reference")
+            reference = parse_circuit_reference(reference)
         if text is not None and reference is not Reference.MEAN:
             raise InputError("text applies to reference='mean' only; leave it out")
         chosen = frozenset(parse_option(Baseline, one, "baselines") for one in baselines)
@@ -166,13 +173,30 @@ class Options:
         ordered = None if sizes is None else tuple(sorted(set(sizes)))
         return cls(reference, ordered, draws, seed, steps, chosen, text)
 
-    def describe_reference(self) -> str:
-        """The reference in words."""
-        if self.reference is Reference.ZERO:
-            return "zero"
-        if self.reference is Reference.MEAN:
-            return f"the mean over {'the prompt' if self.text is None else 'a text'}"
-        return "another prompt"
+
+class ReferenceRuns:
+    """The reference's outputs, for one prediction after another.
+
+    A mean over a text is the same for all of them and computed once.
+    """
+
+    def __init__(self, model: Model, options: Options, prompts: Sequence[Trace]) -> None:
+        self._given, self._means = options.reference, None
+        self.description = "zero" if options.reference is Reference.ZERO else "another prompt"
+        if options.reference is Reference.MEAN:
+            own = [
+                trace.tokens[[row], :length]
+                for trace in prompts
+                for row, length in enumerate(trace.lengths.tolist())
+            ]
+            over = reference_text(model, options.text, own)
+            self._means, self.description = mean_writes(model, over.batches), f"the {over}"
+
+    def writes(self, of: PredictionRun) -> Writes:
+        """The outputs that replace those of a prediction's run."""
+        if self._means is not None:
+            return self._means.expand_as(Writes.of(of.alone()[0]))
+        return reference_writes(of, self._given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,25 +223,29 @@ def measure_faithfulness(
     """The curve of a graph: for each prediction, groups of edges that join its circuit together."""
     if graph.is_mean and not groups[0]:
         raise InputError(
-            "no edge is in the circuit of every prompt, so they share no circuit to measure; "
-            "use a smaller threshold, or name the positions that correspond"
+            "no edge belongs to the circuit of most samples of the prompts, so there is no circuit "
+            "to measure; use a smaller threshold, or name the positions that correspond"
         )
+    model = predictions[0].trace.model
+    references = ReferenceRuns(model, options, [of.alone()[0] for of in predictions])
     if not graph.is_mean:
-        curves = [measure_curve(predictions[0], groups[0], options, progress)]
-        described = predictions[0].alone()[1].describe(predictions[0].trace.model)
-        return summarize_curves(curves, graph.model, described, options)
+        curves = [measure_curve(predictions[0], groups[0], options, references, progress)]
+        described = predictions[0].alone()[1].describe(model)
+        return summarize_curves(curves, graph.model, described, options, references.description)
     curves = list[FaithfulnessCurve]()
     for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
         progress(number, len(predictions), "prompts")
         with name_prompt(number):
-            curves.append(measure_curve(of, own, options))
-    return summarize_curves(curves, graph.model, "the predictions of all prompts", options)
+            curves.append(measure_curve(of, own, options, references))
+    described = "the predictions of all prompts"
+    return summarize_curves(curves, graph.model, described, options, references.description)
 
 
 def measure_curve(
     of: PredictionRun,
     groups: Sequence[Sequence[Site]],
     options: Options,
+    references: ReferenceRuns,
     progress: Progress = silent,
 ) -> FaithfulnessCurve:
     """One prompt's curve; `groups` are edges that join its circuit together, the strongest first.
@@ -225,11 +253,13 @@ def measure_curve(
     A size is a number of groups. The circuits that it is compared with have as many edges.
     """
     start, target = of.alone()
-    position, config = int(target.positions[0]), start.model.config
-    writes = reference_writes(of, options.reference, options.text)
+    position, length = int(target.positions[0]), start.tokens.shape[1]
+    config = start.model.config
+    writes = references.writes(of)
     written = [[edge for edge in group if is_written(edge.start)] for group in groups]
-    written = [group for group in written if group]
-    if not written:
+    # Of many prompts, some do not have the edges of a group.
+    written = [own for group, own in zip(groups, written, strict=True) if own or not group]
+    if not any(written):
         raise InputError(
             "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
             "nothing to keep; use a smaller threshold"
@@ -245,34 +275,35 @@ def measure_curve(
     draws = options.draws if Baseline.RANDOM in options.baselines else 0
     generator = seeded(options.seed)
     for draw in range(draws):
-        orders[f"random {draw}"] = random_order(config, position, counts[-1], generator)
+        orders[f"random {draw}"] = random_order(config, position, length, counts[-1], generator)
     rows = [order[:count] for order in orders.values() for count in counts]
-    given = options.reference, options.text, progress
-    empty, kept, others = values_with_only(of, [[], *own, *rows], *given).split(
-        [1, len(own), len(rows)]
-    )
+    values = values_with_only(of, [[], *own, *rows], writes, progress=progress)
+    empty, kept, others = values.split([1, len(own), len(rows)])
     by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
-    curve = FaithfulnessCurve(
+    return FaithfulnessCurve(
         full=float(target.of_rows(start.logits_at(position))[0]),
         empty=float(empty),
         sizes=tuple(sizes),
         kept=kept,
-        without=values_without(of, own, *given),
+        without=values_without(of, own, writes, progress=progress),
         random=torch.stack(random) if random else None,
         eap=by_order.get("eap"),
         eap_ig=by_order.get("eap_ig"),
     )
-    _check_range(curve, start, position)
-    return curve
 
 
 def summarize_curves(
-    curves: Sequence[FaithfulnessCurve], model: str, target: str, options: Options
+    curves: Sequence[FaithfulnessCurve],
+    model: str,
+    target: str,
+    options: Options,
+    reference: str,
 ) -> Faithfulness:
     """The record of one prompt's curve, or of several with intervals."""
     full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
     empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
+    _check_range(float(full.mean()), float(empty.mean()), reference)
 
     def column(values: list[Tensor]) -> Float[Tensor, " prompt"]:
         return torch.stack(values).double().cpu()
@@ -316,7 +347,7 @@ def summarize_curves(
     return Faithfulness(
         model=model,
         target=target,
-        reference=options.describe_reference(),
+        reference=reference,
         prompts=len(curves),
         full=mean_estimate(full),
         empty=mean_estimate(empty),
@@ -338,14 +369,13 @@ def default_sizes(count: int) -> tuple[int, ...]:
     return tuple(sorted({round(step) for step in steps}))
 
 
-def _check_range(curve: FaithfulnessCurve, start: Trace, position: int) -> None:
-    """Raises InputError if the reference predicts as much as the model."""
-    logits = start.logits_at(position)[0]
-    size = float(logits.abs().max())
-    rounding = 1e3 * torch.finfo(logits.dtype).eps * max(size, abs(curve.empty))
-    if abs(curve.full - curve.empty) <= rounding:
+def _check_range(full: float, empty: float, reference: str) -> None:
+    """Raises InputError if the reference predicts about as much as the model."""
+    least = LEAST_RANGE * max(abs(full), abs(empty))
+    if not abs(full - empty) > least:
         raise InputError(
-            f"the reference predicts {curve.empty:+.4g} and the model {curve.full:+.4g}, so there "
-            "is nothing for a circuit to keep; choose another reference, such as 'zero' or a "
-            "prompt with another answer"
+            f"the model predicts {full:+.4g} and the reference ({reference}) {empty:+.4g}: a "
+            f"difference below {LEAST_RANGE:.0%} of the prediction, of which no share can be "
+            "measured; choose another reference ('zero', or a prompt with another answer), or "
+            "versus= a token that the reference does not predict"
         )

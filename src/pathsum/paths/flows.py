@@ -1,11 +1,11 @@
 """Projections of a frozen run: all totals toward a target, and every writer's direct contribution.
 
 Where streams and gradients of the target meet, their inner product is the sum over all paths that
-pass there. Orders are kept apart as the coefficients of a polynomial (see `frozen`). Carrying
+pass there. Orders are kept apart as the coefficients of a polynomial (see `order_sweep`). Carrying
 L coefficients through L layers would cost L/2 sweeps, so the sweep up carries them through the
 lower half only, the sweep down through the upper half, and the two polynomials are multiplied where
-they meet. Edges need no orders, and have their own sweeps (`edge_flows`), because the product of
-all writers with all reads costs as much as a trace and is often not needed.
+they meet. Orders and edges have their own sweeps (`order_flows`, `edge_flows`), because they cost
+more than everything else and are often not needed.
 
 `direct_shares` is the one direct attribution: a writer (a source or a head) at a position, along a
 gradient there. `FrozenRow` has the writes of one sequence, which circuits are grown from.
@@ -19,18 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base.options import batched
+from pathsum.base.path import level_of
 from pathsum.base.shapes import PerHead, Stream
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
-from pathsum.paths.frozen import (
-    AdjointStep,
-    DownSweep,
-    Frozen,
-    FrozenLayer,
-    Streams,
-    UpSweep,
-    all_sources,
-)
+from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, all_sources, stream_sources
+from pathsum.paths.order_sweep import AdjointStep, DownSweep, MlpAdjointStep, Step, UpSweep
 from pathsum.paths.target import Target
 
 
@@ -38,54 +32,81 @@ from pathsum.paths.target import Target
 class Flows:
     """The totals toward the target in each sequence, before averaging.
 
-    Writers of `last` are sources, then heads: their direct contributions to the target.
+    Writers of `last` are sources, then heads, then MLPs whose gates are held: their direct
+    contributions to the target.
     """
 
-    order: Float[Tensor, "batch order"]
     source: Float[Tensor, "batch source pos"]
     head: Float[Tensor, "batch heads"]
+    mlp: Float[Tensor, "batch mlps"]
     last: Float[Tensor, "batch writer"]
 
 
 def flows(frozen: Frozen, target: Target) -> Flows:
-    """Totals without edges. Positions after the last target must be cut off already."""
+    """Totals without orders and edges. Positions after the last target must be cut off already."""
     top = gradient_at_top(frozen, target)
     up = _sweep_up(frozen)
-    order, source, head = _sweep_down(frozen, top, up)
+    source, head, mlp = _sweep_down(frozen, top, up)
     bias = _logit_bias(frozen, target)
-    last = _last(frozen, top, target.positions, up.z, bias)
+    last = _last(frozen, top, target.positions, up, bias)
     if bias is not None:
-        # One more source: order 0, where the prediction is made.
-        order[:, 0] += bias
+        # One more source, where the prediction is made.
         here = torch.zeros_like(source[:, :1])
         here[torch.arange(len(bias), device=bias.device), 0, target.positions] = bias
         source = torch.cat([source, here], 1)
-    return Flows(order, source, head, last)
+    return Flows(source, head, mlp, last)
+
+
+def order_flows(frozen: Frozen, target: Target) -> Float[Tensor, "batch order"]:
+    """The total of every order toward the target, in each sequence."""
+    layers, half = frozen.n_layers, frozen.n_layers // 2
+    top = gradient_at_top(frozen, target)
+    up = UpSweep(frozen, orders=frozen.orders(half))
+    for _ in up.to(half):
+        pass
+    order = top.new_zeros(len(top), frozen.orders(layers))
+    down = DownSweep(frozen, top, orders=frozen.orders(layers - half))
+    for step in down.steps_to(half):
+        added = frozen.added_at(*_levels_met(frozen, step))
+        if added is not None:
+            found = torch.einsum("bpd,nbpd->bn", added, down.gradients)
+            order[:, : found.shape[1]] += found
+    found = _product(up.streams, down.gradients)
+    order[:, : found.shape[1]] += found
+    bias = _logit_bias(frozen, target)
+    if bias is not None:
+        order[:, 0] += bias
+    return order
 
 
 def edge_flows(frozen: Frozen, target: Target) -> Float[Tensor, "batch writer reader"]:
     """The total of every edge toward the target, in each sequence.
 
-    Rows write (sources, then heads), columns read (heads, then the logits). An entry is the sum
-    over all paths that use this edge, so everything that enters a head leaves it again.
+    Rows write (sources, heads, MLPs), columns read (heads, MLPs, the logits); MLPs are there if
+    their gates are held. An entry is the sum over all paths that use this edge, so everything that
+    enters a head or an MLP leaves it again.
     """
     top = gradient_at_top(frozen, target)
-    z = tuple(step.z[0] for step in UpSweep(frozen))
-    at_values = tuple(step.at_values[0] for step in DownSweep(frozen, top).to(0))[::-1]
+    up, at_values, at_mlps = _sweep_up(frozen), list[Tensor](), list[Tensor]()
+    for step in DownSweep(frozen, top).steps_to(0):
+        if isinstance(step, AdjointStep):
+            at_values.append(step.at_values[0])
+        else:
+            at_mlps.append(step.at_read[0])
     bias = _logit_bias(frozen, target)
-    to_logits = _last(frozen, top, target.positions, z, bias)
-    to_heads = _edges(frozen, top, z, at_values)
+    to_logits = _last(frozen, top, target.positions, up, bias)
+    to_steps = _edges(frozen, top, up, at_values[::-1], at_mlps[::-1])
     if bias is not None:
         n_sources = len(frozen.sources)
-        none = torch.zeros_like(to_heads[:, :1])
-        to_heads = torch.cat([to_heads[:, :n_sources], none, to_heads[:, n_sources:]], 1)
-    return torch.cat([to_heads, to_logits[..., None]], 2)
+        none = torch.zeros_like(to_steps[:, :1])
+        to_steps = torch.cat([to_steps[:, :n_sources], none, to_steps[:, n_sources:]], 1)
+    return torch.cat([to_steps, to_logits[..., None]], 2)
 
 
 def _logit_bias(frozen: Frozen, target: Target) -> Float[Tensor, " batch"] | None:
     """What the logits' own bias gives, if they have one."""
     weights = frozen.run.weights
-    has_one = len(all_sources(weights)) > len(frozen.sources)
+    has_one = len(all_sources(weights)) > len(stream_sources(weights))
     return target.direction(weights)[1] if has_one else None
 
 
@@ -101,48 +122,44 @@ def gradient_at_top(frozen: Frozen, target: Target) -> Stream:
 
 @dataclass(frozen=True, eq=False)
 class _Up:
-    """`middle[n]`: what n heads made of the sources, halfway up. `z[l]`: that of layer l."""
+    """What the heads (before W_O) and the MLPs of each layer write."""
 
-    middle: Streams
     z: tuple[PerHead, ...]
+    mlps: tuple[Stream, ...]
 
 
 def _sweep_up(frozen: Frozen) -> _Up:
-    half = frozen.n_layers // 2
-    sweep = UpSweep(frozen, orders=half + 1)
-    z = [step.z.sum(0) for step in sweep.to(half)]
-    middle = sweep.streams
-    sweep.merge()
-    z += [step.z[0] for step in sweep]
-    return _Up(middle, tuple(z))
+    z, mlps = list[Tensor](), list[Tensor]()
+    for step in UpSweep(frozen).steps_to(frozen.n_layers):
+        if isinstance(step, Step):
+            z.append(step.z[0])
+        else:
+            mlps.append(step.written[0])
+    return _Up(tuple(z), tuple(mlps))
+
+
+def _levels_met(frozen: Frozen, step: AdjointStep | MlpAdjointStep) -> tuple[int, ...]:
+    """The levels whose writers meet the gradients that a sweep down has at a step."""
+    if isinstance(step, MlpAdjointStep):
+        return (2 * step.index + 1,)
+    return (2 * step.index,) if frozen.gates is not None else (2 * step.index, 2 * step.index + 1)
 
 
 def _sweep_down(frozen: Frozen, top: Stream, up: _Up) -> tuple[Tensor, Tensor, Tensor]:
-    """`order`, `source` and `head` of `Flows`."""
-    layers, half = frozen.n_layers, frozen.n_layers // 2
+    """`source`, `head` and `mlp` of `Flows`."""
     batch, length, _ = top.shape
-    order = top.new_zeros(batch, layers + 1)
     source = top.new_zeros(batch, len(frozen.sources), length)
-    head: list[Tensor] = []
-    sweep = DownSweep(frozen, top, orders=layers - half + 1)
-
-    def meet(step: AdjointStep) -> None:
-        _meet_sources(frozen, step.index, sweep.gradients, source)
-        head.append((step.at_z.sum(0) * up.z[step.index]).sum((-2, -1)))
-
-    for step in sweep.to(half):
-        added = frozen.added_after(step.index)
-        if added is not None:
-            found = torch.einsum("bpd,nbpd->bn", added, sweep.gradients)
-            order[:, : found.shape[1]] += found
-        meet(step)
-    order += _product(up.middle, sweep.gradients)
-    sweep.merge()
-    for step in sweep.to(0):
-        meet(step)
-    _meet_sources(frozen, -1, sweep.gradients, source)
-    heads = torch.cat(head[::-1], 1) if head else top.new_zeros(batch, 0)
-    return order, source, heads
+    heads, mlps = list[Tensor](), list[Tensor]()
+    sweep = DownSweep(frozen, top)
+    for step in sweep.steps_to(0):
+        _meet_sources(frozen, _levels_met(frozen, step), sweep.gradients, source)
+        if isinstance(step, AdjointStep):
+            heads.append((step.at_z[0] * up.z[step.index]).sum((-2, -1)))
+        else:
+            mlps.append((sweep.gradients[0] * up.mlps[step.index]).sum((-2, -1))[:, None])
+    _meet_sources(frozen, (-1,), sweep.gradients, source)
+    none = top.new_zeros(batch, 0)
+    return source, torch.cat([none, *heads[::-1]], 1), torch.cat([none, *mlps[::-1]], 1)
 
 
 def _product(
@@ -156,56 +173,64 @@ def _product(
     return order
 
 
-def _meet_sources(frozen: Frozen, layer: int, gradients: Streams, source: Tensor) -> None:
-    """Fill in the contributions of a layer's sources, position by position."""
+def _meet_sources(
+    frozen: Frozen, levels: Sequence[int], gradients: Streams, source: Tensor
+) -> None:
+    """Fill in the contributions of the sources of some levels, position by position."""
     together = gradients.sum(0)
     for place, found in enumerate(frozen.sources):
-        if found.layer == layer:
+        if level_of(found) in levels:
             source[:, place] = (frozen.source(found) * together).sum(-1)
 
 
 def _edges(
     frozen: Frozen,
     top: Stream,
-    z: tuple[PerHead, ...],
-    at_values: tuple[PerHead, ...],
-) -> Float[Tensor, "batch writer heads"]:
-    """Inner products of every writer's output with every head's gradient, over positions.
+    up: _Up,
+    at_values: Sequence[PerHead],
+    at_mlps: Sequence[Stream],
+) -> Float[Tensor, "batch writer reader"]:
+    """Inner products of every writer's output with every reader's gradient, over positions.
 
     Some positions at a time, so that memory does not grow with the length of the text.
     """
     layers = [frozen.layer(index) for index in range(frozen.n_layers)]
-    n_heads = frozen.run.weights.config.n_heads
-    written_in = [source.layer for source in frozen.sources]
-    written_in += [index for index in range(len(layers)) for _ in range(n_heads)]
-    edge = top.new_zeros(len(top), len(written_in), n_heads * len(layers))
+    n_heads, mlps = frozen.run.weights.config.n_heads, len(up.mlps)
+    heads = [2 * index for index in range(len(layers)) for _ in range(n_heads)]
+    written_at = [*map(level_of, frozen.sources), *heads, *(2 * at + 1 for at in range(mlps))]
+    read_below = heads + [2 * at + (not frozen.parallel) for at in range(mlps)]
+    edge = top.new_zeros(len(top), len(written_at), len(read_below))
     bytes_each = 2 * edge.shape[1] * top[:, 0].nbytes
     for part in batched(range(top.shape[1]), bytes_each):
         here = slice(part[0], part[-1] + 1)
         writers = [frozen.source(source)[:, None, here] for source in frozen.sources]
-        writers += [each[:, :, here] @ layer.W_O for each, layer in zip(z, layers, strict=True)]
+        writers += [each[:, :, here] @ layer.W_O for each, layer in zip(up.z, layers, strict=True)]
+        writers += [each[:, None, here] for each in up.mlps]
         written = torch.cat(writers, 1).flatten(2)
         for index, (layer, each) in enumerate(zip(layers, at_values, strict=True)):
             scaled = each[:, :, here] * layer.scale[:, None, here, None]
             read = (scaled @ layer.per_head(layer.W_V).mT).flatten(2)
             edge[:, :, index * n_heads : (index + 1) * n_heads] += written @ read.mT
-    layer_of_writer = torch.tensor(written_in, device=top.device)
-    layer_of_reader = torch.arange(len(layers), device=top.device).repeat_interleave(n_heads)
-    return edge * (layer_of_writer[:, None] < layer_of_reader)
+        for index, each in enumerate(at_mlps, start=len(heads)):
+            edge[:, :, index] += (written @ each[:, here].flatten(1)[..., None])[..., 0]
+    writes, reads = (torch.tensor(one, device=top.device) for one in (written_at, read_below))
+    return edge * (writes[:, None] < reads)
 
 
 def _last(
     frozen: Frozen,
     top: Stream,
     positions: Int[Tensor, " batch"],
-    z: tuple[PerHead, ...],
+    up: _Up,
     bias: Float[Tensor, " batch"] | None,
 ) -> Float[Tensor, "batch writer"]:
-    """The direct contribution of each source and each head to the target, at its position."""
+    """The direct contribution of each source, head and MLP to the target, at its position."""
     rows = torch.arange(len(top), device=top.device)
-    gradient = top[rows, positions][:, None]
+    gradient = top[rows, positions]
     of_logits = None if bias is None else bias[:, None]
-    return direct_shares(frozen, gradient, of_logits, positions[:, None], z)[..., 0]
+    found = direct_shares(frozen, gradient[:, None], of_logits, positions[:, None], up.z)[..., 0]
+    mlps = [(each[rows, positions] * gradient).sum(-1)[:, None] for each in up.mlps]
+    return torch.cat([found, *mlps], 1)
 
 
 def direct_shares(

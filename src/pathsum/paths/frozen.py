@@ -1,4 +1,4 @@
-"""A run with patterns and normalization scales held fixed: a linear model, and its sweep.
+"""A run with patterns and normalization scales held fixed: a linear model.
 
 Head h of a layer then maps the residual stream x to `A^h diag(s) x W_V^h W_O^h`, and nothing else
 in the model depends on x: normalization gains and centering are folded into W_V, biases and MLP
@@ -12,25 +12,18 @@ The sources, which make up the stream before any head has moved anything:
     mlp3      the output of layer 3's MLP, as recorded
     bias_U    the logits' own bias
 
+With the gates of MLPs held as well (`Gates`), an MLP maps the stream at each position linearly,
+`x ↦ ((s·x W_in) ⊙ gate) W_out`. Then `mlp3` is no source but a step of paths like a head, and only
+the constant that its biases write, `mlp_bias3`, is a source.
+
 b_V enters after the pattern and the scale, and the rows of a pattern sum to 1. So it writes the
 same at every position, wherever the heads attend: it is a source *written by* its layer and
 readable from the next one on. A normalization bias folded into the value read is part of it.
 
-The sweep carries streams up from the sources and gradients down, kept apart by order: the number of
-heads that they came through. With M the heads of a layer, the layer is `1 + z M`, and the
-coefficient of z^n in the product of all layers is the sum over paths through n heads. A sweep
-keeps as many coefficients as its caller wants; the last one also collects all higher orders:
-
-    orders = 1             the whole stream
-    orders = 2             sources alone, and everything that came through heads
-    orders = n_layers + 1  every order separately
-
-Everything is computed from sources, weights, patterns and scales, never from recorded streams.
-What each head wrote (`Step.z`), what each reads (`Step.values`) and the gradients there
-(`AdjointStep`) are available layer by layer, so that nothing is kept that a caller does not need.
+The sweeps that carry streams up and gradients down are in `order_sweep`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,14 +31,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.base.path import Step as PathStep
+from pathsum.base.path import level_of
 from pathsum.base.shapes import Pattern, Scale, Stream
 from pathsum.model import HeadId, Path, Run, Source, Weights
-from pathsum.model.folding import attention_bias, fold_read, value_bias
-from pathsum.model.weights import for_query_heads, kv_head
+from pathsum.model.folding import attention_bias, fold_bias, fold_read, value_bias
+from pathsum.model.gating import Neurons, neurons_of
+from pathsum.model.weights import LayerWeights, for_query_heads, kv_head
 
 Streams = Float[Tensor, "many batch pos d"]
 Values = Float[Tensor, "many batch kv pos k"]
 PerHeads = Float[Tensor, "many batch head pos k"]
+# The biases that make an MLP with held gates write where the stream is 0. The gate's and the
+# router's are part of what is held.
+MLP_BIASES = ("b_in", "b_out", "b_experts", "ln2_b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +113,97 @@ class FrozenLayer:
 
 
 @dataclass(frozen=True, eq=False)
+class FrozenMlp:
+    """The MLP of a layer as a linear map at each position: x ↦ ((x W_in) ⊙ gate) W_out.
+
+    `gate` holds everything that is held at a position: the neurons' gates, the router's weights,
+    and the scales of the norms before and after the MLP. Methods take stacked streams.
+    """
+
+    gate: Float[Tensor, "batch pos m"]
+    W_in: Float[Tensor, "d m"]
+    W_out: Float[Tensor, "m d"]
+
+    def apply(self, streams: Streams) -> Streams:
+        """The MLP's output for each stream."""
+        return ((streams @ self.W_in) * self.gate) @ self.W_out
+
+    def adjoint(self, gradients: Streams) -> Streams:
+        """Gradients at the stream that the MLP reads, given those at the stream above."""
+        return ((gradients @ self.W_out.T) * self.gate) @ self.W_in.T
+
+
+class Gates:
+    """The gates of a run's MLPs, held: computed when a layer is first asked for, and kept.
+
+    One number per neuron and position, which is what all sweeps of a run share.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._gates: dict[int, Float[Tensor, "batch pos m"]] = {}
+        self._biases: dict[int, Stream] = {}
+
+    def gate(self, layer: int) -> Float[Tensor, "batch pos m"]:
+        """`FrozenMlp.gate` of a layer."""
+        if layer not in self._gates:
+            self._hold(layer)
+        return self._gates[layer]
+
+    def bias(self, layer: int) -> Stream:
+        """The part of an MLP's output that does not depend on the stream: `mlp_bias3`."""
+        if layer not in self._biases:
+            self._hold(layer)
+        return self._biases[layer]
+
+    def _hold(self, layer: int) -> None:
+        config, raw = self.run.weights.config, self.run.weights.layers[layer]
+        found = neurons_of(self.run, layer)
+        gate, constant = found.gate, _constant_output(raw, found)
+        if found.value_slope is not None:
+            gate = gate * found.value_slope
+        gate = gate * self.run.scales.mlp[layer][..., None]
+        if config.norm_place != "before":
+            assert raw.W_out is not None
+            written = found.activation @ raw.W_out + _added_to_output(raw, found)
+            after = torch.rsqrt(written.square().mean(-1, keepdim=True) + config.norm_eps)
+            gate, constant = gate * after, constant * after
+            constant = constant if raw.post2_w is None else constant * raw.post2_w
+        self._gates[layer], self._biases[layer] = gate, constant.expand(*gate.shape[:2], -1)
+
+
+def _added_to_output(raw: LayerWeights, found: Neurons) -> Tensor:
+    """b_out and the biases of experts, [batch, pos, d] or what broadcasts to it."""
+    assert raw.W_out is not None
+    added = raw.W_out.new_zeros(raw.W_out.shape[1]) if raw.b_out is None else raw.b_out
+    if raw.b_experts is None:
+        return added
+    assert found.experts is not None
+    return added + found.experts @ raw.b_experts
+
+
+def _constant_output(raw: LayerWeights, found: Neurons) -> Tensor:
+    """What an MLP writes through its held gates where the stream is 0, before a norm after it."""
+    assert raw.W_in is not None
+    assert raw.W_out is not None
+    value = fold_bias(raw.W_in, raw.ln2_b, raw.b_in)
+    if found.value_slope is not None:
+        # Clamped values have 1 added to them.
+        value = value * found.value_slope + 1
+    return (value * found.gate) @ raw.W_out + _added_to_output(raw, found)
+
+
+@dataclass(frozen=True, eq=False)
 class Frozen:
-    """A run as a linear model; `rows` and `length` select sequences and first positions."""
+    """A run as a linear model; `rows` and `length` select sequences and first positions.
+
+    With `gates` its MLPs are linear maps; without, their outputs are sources.
+    """
 
     run: Run
     rows: slice = field(default_factory=lambda: slice(None))
     length: int | None = None
+    gates: Gates | None = None
 
     @property
     def n_layers(self) -> int:
@@ -129,7 +213,20 @@ class Frozen:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """The sources of the stream, from the bottom up."""
-        return stream_sources(self.run.weights)
+        return stream_sources(self.run.weights, linear=self.gates is not None)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether MLPs read the same stream as the heads of their layer."""
+        return self.run.weights.config.block == "parallel"
+
+    def reads_below(self, step: PathStep) -> int:
+        """The level below which a step reads (`level_of`)."""
+        return 2 * step.layer if isinstance(step, HeadId) or self.parallel else 2 * step.layer + 1
+
+    def orders(self, layers: int) -> int:
+        """The number of orders that paths through this many layers have."""
+        return layers * (1 if self.gates is None or self.parallel else 2) + 1
 
     def source(self, source: Source) -> Stream:
         """The stream of one source."""
@@ -141,19 +238,26 @@ class Frozen:
             stream = weights.W_pos[: run.tokens.shape[1]].expand(*run.tokens.shape, -1)
         elif source.kind == "mlp":
             stream = run.mlp_outputs[source.layer]
+        elif source.kind == "mlp_bias":
+            assert self.gates is not None
+            stream = self.gates.bias(source.layer)
         else:
             stream = bias_stream(run, source.layer)
         return stream[self.rows, : self.length]
 
     def added_after(self, layer: int) -> Stream | None:
-        """The sum of a layer's sources (−1: before the first layer), if it has any."""
-        streams = [self.source(source) for source in self.sources if source.layer == layer]
+        """The sum of a layer's sources, if it has any."""
+        return self.added_at(2 * layer, 2 * layer + 1)
+
+    def added_at(self, *levels: int) -> Stream | None:
+        """The sum of the sources that are written at some levels (`level_of`), if there are any."""
+        streams = [self.source(source) for source in self.sources if level_of(source) in levels]
         return sum(streams[1:], start=streams[0]) if streams else None
 
     @property
     def start(self) -> Stream:
         """The stream before the first layer, from the embeddings."""
-        added = self.added_after(-1)
+        added = self.added_at(-1)
         assert added is not None
         return added
 
@@ -183,23 +287,44 @@ class Frozen:
         """One head as a layer of its own."""
         return self.layer(head.layer, head.head)
 
-    def through(self, heads: Sequence[HeadId], stream: Stream) -> Stream:
-        """A stream carried through a chain of heads, bottom to top."""
+    def mlp(self, layer: int) -> FrozenMlp | None:
+        """The MLP of a layer as a linear map, or None if MLP outputs are sources."""
+        if self.gates is None:
+            return None
+        config, raw = self.run.weights.config, self.run.weights.layers[layer]
+        assert raw.W_in is not None
+        assert raw.W_out is not None
+        return FrozenMlp(
+            gate=self.gates.gate(layer)[self.rows, : self.length],
+            W_in=fold_read(config.norm, raw.W_in, raw.ln2_w),
+            W_out=raw.W_out if raw.post2_w is None else raw.W_out * raw.post2_w,
+        )
+
+    def step(self, step: PathStep) -> FrozenLayer | FrozenMlp:
+        """A head, as a layer of its own, or an MLP."""
+        if isinstance(step, HeadId):
+            return self.head(step)
+        mlp = self.mlp(step.layer)
+        assert mlp is not None
+        return mlp
+
+    def through(self, steps: Sequence[PathStep], stream: Stream) -> Stream:
+        """A stream carried through a chain of steps, bottom to top."""
         streams = stream[None]
-        for head in heads:
-            streams = self.head(head).apply(streams)
+        for step in steps:
+            streams = self.step(step).apply(streams)
         return streams[0]
 
-    def through_adjoint(self, heads: Sequence[HeadId], gradient: Stream) -> Stream:
-        """The gradient below a chain of heads, bottom to top, given the one above it."""
+    def through_adjoint(self, steps: Sequence[PathStep], gradient: Stream) -> Stream:
+        """The gradient below a chain of steps, bottom to top, given the one above it."""
         gradients = gradient[None]
-        for head in reversed(heads):
-            gradients = self.head(head).adjoint(gradients)
+        for step in reversed(steps):
+            gradients = self.step(step).adjoint(gradients)
         return gradients[0]
 
     def along(self, path: Path) -> Stream:
-        """A path's source carried through its heads."""
-        return self.through(path.heads, self.source(path.source))
+        """A path's source carried through its steps."""
+        return self.through(path.steps, self.source(path.source))
 
     @property
     def final_scale(self) -> Scale:
@@ -207,8 +332,11 @@ class Frozen:
         return self.run.scales.final[self.rows, : self.length]
 
 
-def stream_sources(weights: Weights) -> tuple[Source, ...]:
-    """The sources that heads and logits read from the stream, from the bottom up."""
+def stream_sources(weights: Weights, linear: bool = False) -> tuple[Source, ...]:
+    """The sources that heads and logits read from the stream, from the bottom up.
+
+    With `linear` MLPs are no sources; those with biases have one.
+    """
     config = weights.config
     found = [Source("embed")]
     if config.positions == "residual":
@@ -216,14 +344,18 @@ def stream_sources(weights: Weights) -> tuple[Source, ...]:
     for layer in range(config.n_layers):
         if _has_any(weights, f"layers.{layer}.", ("b_V", "b_O", "ln1_b")):
             found.append(Source("bias", layer))
-        if config.mlp != "none":
+        if config.mlp == "none":
+            continue
+        if not linear:
             found.append(Source("mlp", layer))
+        elif config.mlp == "clamped_gated" or _has_any(weights, f"layers.{layer}.", MLP_BIASES):
+            found.append(Source("mlp_bias", layer))
     return tuple(found)
 
 
-def all_sources(weights: Weights) -> tuple[Source, ...]:
+def all_sources(weights: Weights, linear: bool = False) -> tuple[Source, ...]:
     """`stream_sources`, followed by `bias_U` where the logits have their own bias."""
-    found = stream_sources(weights)
+    found = stream_sources(weights, linear)
     if _has_any(weights, "", ("b_U", "ln_f_b")):
         found += (Source("unembed_bias"),)
     return found
@@ -255,136 +387,3 @@ def relative_error(found: Tensor, truth: Tensor) -> float:
 
 def _has_any(weights: Weights, prefix: str, names: tuple[str, ...]) -> bool:
     return any(f"{prefix}{name}" in weights.store.shapes for name in names)
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One layer of a sweep up: the values its heads read and z, what they mixed, by order.
-
-    Streams that end in the same order are added before they are read, so there may be one fewer
-    here than the sweep carries; their sum is that of the whole stream.
-    """
-
-    index: int
-    layer: FrozenLayer
-    values: Values
-    z: PerHeads
-
-
-@dataclass(frozen=True, eq=False)
-class AdjointStep:
-    """One layer of a sweep down: gradients at z and at the values of its heads, by order."""
-
-    index: int
-    layer: FrozenLayer
-    at_z: PerHeads
-    at_values: PerHeads
-
-
-class UpSweep:
-    """Streams on their way up, by order; iterating yields one `Step` per layer."""
-
-    def __init__(self, frozen: Frozen, orders: int = 1) -> None:
-        self.frozen = frozen
-        self.index = 0
-        self._carried = _Orders(frozen.start, orders)
-
-    @property
-    def streams(self) -> Streams:
-        """The streams before layer `index`, one per order reached; the next step changes them."""
-        return self._carried.reached
-
-    def merge(self) -> None:
-        """Continue with the whole stream, orders no longer kept apart."""
-        self._carried = _Orders(self.streams.sum(0), 1)
-
-    def to(self, layer: int) -> Iterator[Step]:
-        """Move up to a layer."""
-        while self.index < layer:
-            frozen_layer = self.frozen.layer(self.index)
-            values = frozen_layer.read(self._carried.sent())
-            z = frozen_layer.mix(values)
-            yield Step(self.index, frozen_layer, values, z)
-            self._carried.raise_order(frozen_layer.write(z))
-            added = self.frozen.added_after(self.index)
-            if added is not None:
-                self.streams[0] += added
-            self.index += 1
-
-    def __iter__(self) -> Iterator[Step]:
-        return self.to(self.frozen.n_layers)
-
-
-class DownSweep:
-    """Gradients on their way down from the final stream, by order; one `AdjointStep` per layer."""
-
-    def __init__(self, frozen: Frozen, top: Stream, orders: int = 1) -> None:
-        self.frozen = frozen
-        self.index = frozen.n_layers
-        self._carried = _Orders(top, orders)
-
-    @property
-    def gradients(self) -> Streams:
-        """Gradients at the stream before layer `index`; the next step changes them."""
-        return self._carried.reached
-
-    def merge(self) -> None:
-        """Continue with the gradient of the whole, orders no longer kept apart."""
-        self._carried = _Orders(self.gradients.sum(0), 1)
-
-    def to(self, layer: int) -> Iterator[AdjointStep]:
-        """Move down to the stream before a layer."""
-        while self.index > layer:
-            frozen_layer = self.frozen.layer(self.index - 1)
-            at_z = frozen_layer.write_adjoint(self._carried.sent())
-            at_values = frozen_layer.mix_adjoint(at_z)
-            yield AdjointStep(self.index - 1, frozen_layer, at_z, at_values)
-            self._carried.raise_order(frozen_layer.read_adjoint(at_values))
-            self.index -= 1
-
-
-class _Orders:
-    """Streams by order, in one tensor that is updated in place."""
-
-    def __init__(self, start: Stream, orders: int) -> None:
-        self._all = start.new_zeros(orders, *start.shape)
-        self._all[0] = start
-        self._count = 1
-
-    @property
-    def reached(self) -> Streams:
-        """The orders that anything has reached."""
-        return self._all[: self._count]
-
-    def sent(self) -> Streams:
-        """The streams that the next layer reads, one for each order that it raises them to."""
-        if self._count < len(self._all) or self._count == 1:
-            return self.reached
-        # The last two orders become the last one, so their sum goes through the heads once.
-        return torch.cat([self._all[:-2], self._all[-2:].sum(0, keepdim=True)])
-
-    def raise_order(self, through_heads: Streams) -> None:
-        """(1 + z M) applied: what went through a head of the layer has one order more."""
-        if len(self._all) == 1:
-            self._all += through_heads
-            return
-        count = len(through_heads)
-        self._all[1 : count + 1] += through_heads
-        self._count = count + 1
-
-
-def split_at(frozen: Frozen, layer: int) -> Streams:
-    """The stream before a layer as two: sources alone, and everything that came through heads."""
-    sweep = UpSweep(frozen, orders=2)
-    for _ in sweep.to(layer):
-        pass
-    streams = sweep.streams
-    return streams if len(streams) == 2 else torch.cat([streams, torch.zeros_like(streams)])
-
-
-def final_stream(frozen: Frozen) -> Stream:
-    """The stream that the unembedding reads, as the sum over all paths."""
-    sweep = UpSweep(frozen)
-    for _ in sweep:
-        pass
-    return sweep.streams[0]

@@ -140,7 +140,7 @@ class GradientScores:
             shares = [(step + 0.5) / steps for step in range(steps)]
             runs = [_between(start, own, reference, share) for share in shares]
         self.config, self.weights = start.model.config, start.weights
-        self.position = int(target.positions[0])
+        self.position, self.length = int(target.positions[0]), start.tokens.shape[1]
         self.gradients = [_Gradients(one, target, self.position) for one in runs]
         self.embed = (own.embed - reference.embed)[0]
         pairs = zip(own.z, reference.z, strict=True)
@@ -156,7 +156,7 @@ class GradientScores:
             edge_between(writer, place, node, side)
             for side in found
             for writer in self._writers(node)
-            for place in read_positions(self.config, node, side)
+            for place in read_positions(self.config, node, side, self.length)
         ]
         for number in flat.abs().topk(min(count, len(flat))).indices.tolist():
             yield names[number], float(flat[number])
@@ -168,7 +168,7 @@ class GradientScores:
         for edge in edges:
             if edge.end not in known:
                 known[edge.end] = self.scores_into(edge.end)
-            first = read_positions(self.config, edge.end, side_of(edge)).start
+            first = read_positions(self.config, edge.end, side_of(edge), self.length).start
             writer = [str(one) for one in self._writers(edge.end)].index(str(edge.writer))
             scores = known[edge.end][side_of(edge)]
             found.append(float(scores[writer, node_position(edge.start) - first]))
@@ -178,7 +178,7 @@ class GradientScores:
         """The scores of all edges into a node, by the side that reads them."""
         found: dict[Side, Tensor] = {}
         for side, along in self._directions(node).items():
-            places = read_positions(self.config, node, side)
+            places = read_positions(self.config, node, side, self.length)
             directions = along[places.start : places.stop]
             found[side] = self._along(self._layer(node), directions, places)
         return found

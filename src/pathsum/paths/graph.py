@@ -9,6 +9,7 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -36,17 +37,22 @@ from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
 from pathsum.base.sentence import Sentence, plain_text
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.paths.edges import best_first, side_of
+from pathsum.paths.edges import best_first, is_written, side_of
 from pathsum.paths.target import PredictionRun
 
 if TYPE_CHECKING:
     from pathsum.model import Trace
+    from pathsum.model.reference import CircuitReference
     from pathsum.model.sequences import TextOrTokens
-    from pathsum.paths.edges import Reference
     from pathsum.paths.faithfulness import Faithfulness
     from pathsum.paths.graph_views import GraphDiff
+    from pathsum.paths.reasons import Reason
 
 Unit: TypeAlias = Literal["logits", "score"]
+
+
+# Edges with this probability or more belong to the circuit of many prompts.
+LIKELY = 0.5
 
 
 class Method(enum.StrEnum):
@@ -137,7 +143,8 @@ class GraphEdge:
     prediction when the edge is cut and everything after it is recomputed, or None if not computed.
 
     Over several prompts, these are means. A prompt whose circuit omits the edge counts as 0, and
-    `prompts` is the number of prompts that keep it. `estimates` has the intervals.
+    `prompts` is the number of prompts that keep it. `estimates` has the intervals, and the
+    `probability` that the edge belongs to the circuit over bootstrap samples of the prompts.
     """
 
     edge: Site
@@ -157,6 +164,12 @@ class GraphEdge:
     def name(self) -> str:
         """The edge as text."""
         return str(self.edge)
+
+    @property
+    def probability(self) -> float | None:
+        """The probability that the edge belongs to the circuit; None for one prompt."""
+        known = None if self.estimates is None else self.estimates.get("probability")
+        return None if known is None else known.value
 
     def estimate(self, measure: str = "share") -> Estimate:
         """One of the numbers with its 95% interval over prompts."""
@@ -243,6 +256,15 @@ class Graph(Record, kind="circuit"):
 
         return write_sentence(self)
 
+    @cached_property
+    def reasons(self) -> "tuple[Reason, ...]":
+        """The parts of key and query that decide the attention of the head in `sentence`."""
+        from pathsum.paths.graph_views import strongest_head
+        from pathsum.paths.reasons import find_reasons
+
+        top = strongest_head(self)
+        return () if top is None else find_reasons(self, top.node)
+
     @property
     def sentence(self) -> str:
         """A sentence that describes the role of the strongest head."""
@@ -307,9 +329,9 @@ class Graph(Record, kind="circuit"):
 
     @property
     def shared(self) -> list[GraphEdge]:
-        """The edges that the circuit of every prompt keeps, in the order of `ranked`."""
-        every = [edge for edge in self.edges if edge.prompts == len(self.prompts)]
-        return rank_edges(self.top, every)
+        """The edges that belong to the circuit with probability 0.5 or more, as `ranked`."""
+        likely = [edge for edge in self.edges if (edge.probability or 0.0) >= LIKELY]
+        return rank_edges(self.top, likely)
 
     @property
     def shares(self) -> dict[str, list[float]]:
@@ -321,7 +343,7 @@ class Graph(Record, kind="circuit"):
     @checked
     def faithfulness(
         self,
-        reference: "Reference | Trace | str" = "mean",
+        reference: "CircuitReference | Trace | str" = "mean",
         *,
         text: "TextOrTokens | None" = None,
         sizes: Sequence[int] | None = None,
@@ -334,15 +356,16 @@ class Graph(Record, kind="circuit"):
         """The share of the prediction that the circuit keeps on its own, as a curve over its size.
 
         Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
-        (over `text`, by default over the prompt itself), "zero", "other" (the circuit's `other`
-        run, to which edges were cut; the corrupted prompt), or another run of the same length.
+        (over positions ≥ 1 of `text`, by default the model's held-out text or a neutral one),
+        "zero", "other" (the circuit's `other` run, to which edges were cut; the corrupted prompt),
+        or another run of the same length. If the reference predicts nearly as much as the model,
+        there is nothing to keep, and an error states both numbers.
         Positions and biases are the same in every run and stay; MLPs are leaves that write what
         they wrote. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
         EAP-IG with `steps` steps), of the same `sizes`.
 
-        Over several prompts, the edges are those that all circuits share, an edge between names
-        stands for all edges between the positions of those names, and shares are ratios of sums
-        over prompts.
+        Over several prompts, the edges are those of `shared`, an edge between names stands for all
+        edges between the positions of those names, and shares are ratios of sums over prompts.
 
         >>> from pathsum.model import construct
         >>> found = construct.induction().trace("a b c d a").circuit(token="b")
@@ -355,9 +378,10 @@ class Graph(Record, kind="circuit"):
         if not self.is_mean:
             groups = [[[edge.edge] for edge in self.ranked]]
         else:
-            names = [edge.name for edge in self.shared]
+            names = [edge.name for edge in self.shared if is_written(edge.edge.start)]
             groups = [
-                [[edge.edge for edge in each[name]] for name in names] for each in self._members
+                [[edge.edge for edge in each.get(name, ())] for name in names]
+                for each in self._members
             ]
         return measure_faithfulness(self, self._predictions, groups, options, progress)
 
@@ -394,14 +418,14 @@ class Graph(Record, kind="circuit"):
         columns = (
             *(text_column("edge"), text_column("kind"), Column("exact", "+.3f")),
             *(text_column("unit"), Column("share", "+.3f"), *interval, Column("cut", "+.3f")),
-            *((Column("prompts"),) if self.is_mean else ()),
+            *((Column("prompts"), Column("probability", ".2f")) if self.is_mean else ()),
         )
         found = sorted(self.edges, key=lambda edge: -abs(edge.share))
         cells = tuple(
             (
                 *(str(edge), edge.kind.value.upper(), edge.exact, edge.unit),
                 *(edge.estimate().with_interval if self.is_mean else (edge.share,)),
-                *(edge.effect, *((edge.prompts,) if self.is_mean else ())),
+                *(edge.effect, *((edge.prompts, edge.probability) if self.is_mean else ())),
             )
             for edge in found[:rows]
         )
@@ -421,7 +445,8 @@ class Graph(Record, kind="circuit"):
             return (
                 f"{shown} of {len(self.edges)} edges. Means over prompts with 95% intervals; an "
                 "edge below the threshold counts as 0, and 'prompts' is the number of prompts that "
-                "keep it. 'cut' is the drop of the prediction without it."
+                "keep it; 'probability' is how often it belongs to the circuit over bootstrap "
+                "samples of the prompts. 'cut' is the drop of the prediction without it."
             )
         raised = ""
         if self.raised_from is not None:

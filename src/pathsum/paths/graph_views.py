@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from rich.text import Text
@@ -13,23 +13,11 @@ from rich.tree import Tree
 from pathsum.base import Column, Estimate, HeadId, Part, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
-from pathsum.base.sentence import (
-    Sentence,
-    Span,
-    concat,
-    fill,
-    head_span,
-    join_spans,
-    percent,
-    signed,
-)
+from pathsum.base.sentence import Sentence, Span, concat, fill, head_span, percent, signed
 from pathsum.base.site import Side, Site
 from pathsum.paths.edges import node_position
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, layer_of
-
-if TYPE_CHECKING:
-    from pathsum.paths.graph import Graph, GraphEdge
-
+from pathsum.paths.reasons import attention_kind, write_reasons
 
 # Smaller sums of omitted edges are not printed.
 _SMALLEST_REST = 5e-4
@@ -310,77 +298,54 @@ def _independent(mine: Estimate | None, theirs: Estimate | None) -> Estimate:
 WORDS = {
     "no_head": "No head that is kept adds to this prediction.",
     "adds": "{head} adds {share} of {total} logits{attends}{because}.",
-    "attends": ", attending to {token} ({weight}, position {position})",
+    "attends": ", attending to {token} ({weight}, position {position}{kind})",
+    "induction": ", induction",
+    "sink": ", attention sink",
     "because": " because {reasons}",
-    "wrote": "{writer} wrote {token}{where} into its {read}{cut}",
-    "wrote_something": "{writer} wrote into its {read}{cut}",
-    "previous": ", just before it,",
-    "at_position": ", at position {position},",
-    "cut": " (cut: {effect})",
+    "no_reason": "; no single part of its key or query explains why",
 }
 """Templates by name; `{name}` is a slot."""
 
-# A reason whose cut changes less than this share of the prediction is no reason.
-NO_EFFECT = 1e-3
+
+def strongest_head(graph: Graph) -> GraphNode | None:
+    """The head at the prediction's position that adds most to it, over all its edges."""
+    into_logits = {str(edge.edge.start) for edge in graph.inputs(graph.top)}
+    heads = [one for one in graph.nodes if one.node.head and str(one.node) in into_logits]
+    top = max(heads, key=lambda one: one.value * graph.total, default=None)
+    return top if top is not None and top.value * graph.total > 0 else None
 
 
-def write_sentence(graph: "Graph") -> Sentence:
+def write_sentence(graph: Graph) -> Sentence:
     """The part of the strongest head in words: its share, its attention and the reasons for it."""
-    heads = [edge for edge in graph.inputs(graph.top) if edge.edge.start.head]
-    if not heads or heads[0].share * graph.total <= 0:
+    top = strongest_head(graph)
+    if top is None:
         return fill(WORDS["no_head"])
-    top = graph.node(heads[0].edge.start)
     attends = because = concat()
     if top.attended is not None and not top.note:
-        at, reader = top.attended.source, top.node
+        at, head = top.attended.source, top.node.head
+        assert head is not None
+        of, place = graph.prediction, node_position(top.node)
+        kind = attention_kind(of.trace, head, place, at, of.sequence)
         attends = fill(
             WORDS["attends"],
             token=_token(graph, at),
             weight=percent(top.attended.weight),
             position=str(at),
+            kind="" if kind is None else WORDS[kind],
         )
-        reasons = [*_reasons(graph, reader, Side.K, at), *_reasons(graph, reader, Side.Q, None)]
-        if reasons:
-            because = fill(WORDS["because"], reasons=join_spans(reasons, " and "))
+        because = fill(WORDS["no_reason"])
+        if graph.reasons:
+            reasons = write_reasons(graph.reasons, lambda position: _token(graph, position))
+            because = fill(WORDS["because"], reasons=reasons)
     return fill(
         WORDS["adds"],
         head=head_span(str(top.node.head)),
-        share=signed(heads[0].share),
+        share=signed(top.value),
         total=signed(graph.total),
         attends=attends,
         because=because,
     )
 
 
-def _reasons(graph: "Graph", reader: Site, side: Side, at: int | None) -> Iterator[Sentence]:
-    """The strongest lower head's write into the attended key, or into the query."""
-    for edge in graph.inputs(reader, side):
-        writer = edge.edge.start
-        if writer.head is None or at not in (None, writer.at) or not _counts(edge, graph):
-            continue
-        read, cut = "key" if side is Side.K else "query", concat()
-        if edge.effect is not None:
-            cut = fill(WORDS["cut"], effect=signed(edge.effect))
-        head = head_span(str(writer.head))
-        moved = [one for one in graph.inputs(writer, Side.V) if one.share * graph.total > 0]
-        if not moved:
-            yield fill(WORDS["wrote_something"], writer=head, read=read, cut=cut)
-            return
-        source = node_position(moved[0].edge.start)
-        where = fill(WORDS["at_position"], position=str(source))
-        if source == node_position(writer) - 1:
-            where = fill(WORDS["previous"])
-        token = _token(graph, source)
-        yield fill(WORDS["wrote"], writer=head, token=token, where=where, read=read, cut=cut)
-        return
-
-
-def _token(graph: "Graph", position: int) -> Span:
+def _token(graph: Graph, position: int) -> Span:
     return Span(repr(graph.tokens[position]), "token", position=position)
-
-
-def _counts(edge: "GraphEdge", graph: "Graph") -> bool:
-    """Whether an edge adds to the prediction, and cutting it changes the prediction."""
-    if edge.share * graph.total <= 0:
-        return False
-    return edge.effect is None or abs(edge.effect) >= NO_EFFECT * abs(graph.total)

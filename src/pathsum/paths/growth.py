@@ -58,10 +58,14 @@ def grow_circuit(
 
 @dataclass(eq=False)
 class _Opened:
-    """A head node that edges leave: its gradient, and the sum of their shares."""
+    """A head node that edges leave: its gradient, and the sum of their shares.
+
+    `common` is output · gradient minus that sum: what keys have in common with other sources.
+    """
 
     gradient: Float[Tensor, " d"]
     value: float
+    common: float
 
 
 class Growth:
@@ -77,7 +81,7 @@ class Growth:
         self.trace, self.row, self.rival = of.trace, of.sequence, rival
         self.target = of.target.rows(slice(self.row, self.row + 1))
         self.position = int(self.target.positions[0])
-        self.run = FrozenRow.of(self.trace, self.row, self.position + 1)
+        self.run = FrozenRow.of(self.trace, self.row, of.length)
         logits = self.trace.uncapped_logits_at(self.position)[self.row : self.row + 1]
         self.total = float(self.target.of_rows(logits)[0])
         self.only: dict[tuple[Site, Side], list[Site]] | None = None
@@ -138,7 +142,12 @@ class Growth:
         width = max(
             self.trace.model.config.d_model, len(self.run.writers(self.run.frozen.n_layers))
         )
-        return 4 * width * (node_position(last) + 1) * self.run.streams[0].element_size()
+        return 4 * width * self._visible(last) * self.run.streams[0].element_size()
+
+    def _visible(self, node: Site) -> int:
+        """The number of first positions that a head node can attend to."""
+        config = self.trace.model.config
+        return config.visible_length(node_position(node), self.run.length)
 
     def _direct(self) -> Inputs:
         """The direct contributions of all writers to the logits."""
@@ -169,7 +178,7 @@ class Growth:
 
     def _head(self, head: HeadId, nodes: Sequence[Site], reads: Reads) -> None:
         """Decompose some nodes of a head."""
-        layer, length = self.run.layers[head.layer], node_position(nodes[-1]) + 1
+        layer, length = self.run.layers[head.layer], self._visible(nodes[-1])
         places = torch.tensor([node_position(node) for node in nodes], device=layer.W_O.device)
         opened = [self.open[node] for node in nodes]
         gradients = torch.stack([one.gradient for one in opened])
@@ -185,11 +194,13 @@ class Growth:
             shares,
             gradient=lambda nodes, places: weight[nodes, places][:, None] * along[nodes],
         )
-        left_out = [[one] for one in self._keep(nodes, inputs)]
+        common = torch.tensor([one.common for one in opened], dtype=torch.float64)
+        left_out = [[one] for one in self._keep(nodes, inputs, -common.to(shares.device))]
         values = scale * (along @ self.run.streams[head.layer][:length].T)
         values = values * self.trace.scales.write[head.layer][self.row, places][:, None]
         attention = NodeAttention(self.run, head, reads, places, values, self.rival)
-        for number, (attended, note) in enumerate(attention.described(self.floor)):
+        described = attention.described(self.floor, common.tolist())
+        for number, (attended, note) in enumerate(described):
             text = self._text(nodes[number])
             value = opened[number].value
             self.nodes.append(GraphNode(nodes[number], text, value, attended, note))
@@ -210,9 +221,12 @@ class Growth:
         self,
         readers: Sequence[Site],
         inputs: Inputs,
-        sinks: Float[Tensor, " node"] | None = None,
+        no_edge: Float[Tensor, " node"] | None = None,
     ) -> list[LeftOut]:
-        """Keep edges that carry enough; the rest, a sink's share included, is left out together."""
+        """Keep edges that carry enough; the rest is left out together.
+
+        `no_edge` is part of the rest: a sink's share, or what keys have in common.
+        """
         shares, exact = inputs.shares.double(), inputs.exact.double()
         kept = self._mask(readers, inputs, shares)
         unit = "logits" if inputs.side is Side.V else "score"
@@ -230,9 +244,10 @@ class Growth:
             else:
                 to_heads.setdefault(node, []).append(number)
         if to_heads:
-            self._open(to_heads, inputs, into, columns, shares[kept])
+            common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
+            self._open(to_heads, inputs, into, columns, shares[kept], common[kept])
         rest, others = shares.masked_fill(kept, 0), exact.masked_fill(kept, 0)
-        left = rest.sum((1, 2)) if sinks is None else rest.sum((1, 2)) + sinks
+        left = rest.sum((1, 2)) if no_edge is None else rest.sum((1, 2)) + no_edge
         sums = (others.sum((1, 2)), left, rest.count_nonzero((1, 2)))
         rows = zip(readers, *(values.tolist() for values in sums), strict=True)
         return [LeftOut(reader, inputs.side, *numbers) for reader, *numbers in rows]
@@ -259,6 +274,7 @@ class Growth:
         into: Int[Tensor, " edge"],
         columns: Int[Tensor, " edge"],
         shares: Float[Tensor, " edge"],
+        common: Float[Tensor, " edge"],
     ) -> None:
         """Add the gradients of kept edges, by their numbers, to the head nodes that they leave."""
         numbers = [number for each in to_heads.values() for number in each]
@@ -267,6 +283,7 @@ class Growth:
         totals = gradients.new_zeros(len(to_heads), gradients.shape[1])
         totals.index_add_(0, torch.tensor(slots, device=gradients.device), gradients)
         for (node, each), gradient in zip(to_heads.items(), totals, strict=True):
-            opened = self.open.setdefault(node, _Opened(torch.zeros_like(gradient), 0.0))
+            opened = self.open.setdefault(node, _Opened(torch.zeros_like(gradient), 0.0, 0.0))
             opened.gradient = opened.gradient + gradient
             opened.value += float(shares[each].sum())
+            opened.common += float(common[each].sum())

@@ -26,7 +26,8 @@ from pathsum.model import HeadId, HeadName, Source, Trace, transformer
 from pathsum.model.weights import for_query_heads
 from pathsum.paths.breakdown import Name, find_name
 from pathsum.paths.flows import direct_shares
-from pathsum.paths.frozen import FrozenLayer, UpSweep, Values, split_at
+from pathsum.paths.frozen import FrozenLayer, Values
+from pathsum.paths.order_sweep import UpSweep, split_at
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.target import Target
 

@@ -26,6 +26,7 @@ from pathsum.base.options import parse_position
 from pathsum.base.shapes import HeadPattern
 from pathsum.model import Recording, Trace, trace_run, transformer
 from pathsum.model.edit import Edit
+from pathsum.model.reference import Reference, mean_values, reference_text
 from pathsum.model.sites import find_site, site_value
 from pathsum.model.weights import layer_of_one_head
 
@@ -40,14 +41,14 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
         trace.patch({"L0H7@4→L1H4@-1.k": "mean"})       what L1H4 reads of that, for the last row
 
     Writers are heads, `embed` and `mlp0`, `mlp1`, …; readers are the q, k and v of heads, `mlp0`,
-    `mlp1`, … and `logits`. What replaces them is another run, `"zero"`, `"mean"` (over all
-    positions and sequences of this run), or a tensor that broadcasts to [batch, pos, width], where
+    `mlp1`, … and `logits`. What replaces them is another run, `"zero"`, `"mean"` (over positions
+    ≥ 1 of a text; see `reference_text`), or a tensor that broadcasts to [batch, pos, width], where
     the width is d_head for a head's z and d_model for everything else. Both runs must be of one
     model and of one length; a batch of one sequence is repeated to fit the other. Several edits act
     together: each stands in for what its writer wrote in the patched run. The result is a trace
     that raises NotExactError for what the edits make untrue.
     """
-    parsed = [edit for name, value in edits.items() for edit in patch_edits(trace, name, value)]
+    parsed = patch_edits(trace, edits)
     record = Recording.RESIDUAL if trace.recorded_logits is None else Recording.ALL
     every = (*trace.edits, *parsed)
     return trace_run(trace.model, trace.tokens, every, trace.lengths, record=record)
@@ -77,9 +78,26 @@ def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:
     return transformer.attend(config, alone, query[:, None], key[:, None])[:, 0]
 
 
-def patch_edits(trace: Trace, name: Any, value: Any) -> Iterator[Edit]:
-    """The edits of a run that a name and what replaces it mean."""
-    site = find_site(trace.model, name)
+def patch_edits(trace: Trace, given: Mapping[Any, Any]) -> list[Edit]:
+    """The edits of a run that names and what replaces each mean."""
+    sites = [(find_site(trace.model, name), value) for name, value in given.items()]
+    asked = [site for site, value in sites if isinstance(value, str) and value == Reference.MEAN]
+    means = mean_outputs(trace, asked)
+    return [
+        edit for site, value in sites for edit in _site_edits(trace, site, means.get(site, value))
+    ]
+
+
+def mean_outputs(trace: Trace, sites: Sequence[Site]) -> dict[Site, Tensor]:
+    """The mean of each node or edge over the text of the model's means (`reference_text`)."""
+    if not sites:
+        return {}
+    own = [trace.tokens[[row], :length] for row, length in enumerate(trace.lengths.tolist())]
+    over = reference_text(trace.model, None, own)
+    return mean_values(trace.model, over.batches, {site: site for site in sites})
+
+
+def _site_edits(trace: Trace, site: Site, value: Any) -> Iterator[Edit]:
     written = find_replacement(trace, site, value)
     if site.head is not None:
         # A head is replaced before W_O.
@@ -125,9 +143,7 @@ def find_replacement(trace: Trace, site: Site, value: Any) -> Tensor:
         )
     if parse_choice(("zero", "mean"), value, f"what replaces {site}") == "zero":
         return torch.zeros_like(here)
-    places = torch.arange(here.shape[1], device=here.device)
-    real = (places < trace.lengths[:, None]).to(here)[..., None]
-    return ((here * real).sum((0, 1)) / real.sum()).expand_as(here)
+    return mean_outputs(trace, [site])[site].expand_as(here)
 
 
 def check_runs(trace: Trace, other: Trace) -> None:

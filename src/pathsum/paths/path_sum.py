@@ -1,41 +1,70 @@
 """PathSum: the logits of a run as an exact sum over paths; counting and listing paths."""
 
-from collections.abc import Iterator
+import enum
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base.arguments import checked_methods
-from pathsum.base.errors import InputError, PathError
+from pathsum.base.errors import InputError, NotExactError, PathError
+from pathsum.base.options import parse_option
+from pathsum.base.path import Step, level_of
 from pathsum.base.shapes import Logits, Stream
 from pathsum.model import HeadId, Path, Source, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.model.transformer import soft_cap
-from pathsum.paths.frozen import Frozen, all_sources, final_stream
+from pathsum.paths.frozen import Frozen, Gates, all_sources
+from pathsum.paths.order_sweep import final_stream
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 
 if TYPE_CHECKING:
     from pathsum.paths.attribution import LogitAttribution
 
 
-def expand_logits(trace: Trace) -> "PathSum":
-    """The logits of a run as a sum over paths; `trace.paths()` is the shorthand.
+class Mlps(enum.StrEnum):
+    """The place of MLPs in a sum over paths.
+
+    `HELD`    sources: their outputs are held fixed, and no path goes through them
+    `LINEAR`  steps like heads, with their gates held fixed: paths begin at tokens and biases
+    """
+
+    HELD = "held"
+    LINEAR = "linear"
+
+
+def expand_logits(trace: Trace, mlps: Mlps | str = Mlps.HELD) -> "PathSum":
+    """The logits of a run as a sum over paths; `trace.paths(mlps=…)` is the shorthand.
 
     If the model soft-caps its logits, the sum gives the logits before the cap. A cap on scores has
     no effect, because patterns are held fixed.
     """
-    return PathSum(trace)
+    mlps = parse_option(Mlps, mlps, "mlps")
+    if mlps is Mlps.LINEAR:
+        _check_gates_follow(trace)
+    return PathSum(trace, mlps)
+
+
+def _check_gates_follow(trace: Trace) -> None:
+    for edit in trace.every_edit:
+        components = (edit.site.writer, edit.site.reader)
+        if any(isinstance(one, Source) and one.kind == "mlp" for one in components):
+            raise NotExactError(
+                f"{edit.site} was edited in this run, so what its MLP writes is not linear in what "
+                "it reads; use the unedited run, or mlps='held'"
+            )
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class PathSum:
     """All paths from a source through heads to the logits, with patterns and scales held fixed.
+
+    With `mlps="linear"` paths go through MLPs too, whose gates are held fixed.
 
     With the run's patterns and normalization scales frozen, the model is linear, and
 
@@ -55,16 +84,35 @@ class PathSum:
     """
 
     trace: Trace
+    mlps: Mlps = Mlps.HELD
+
+    @property
+    def linear(self) -> bool:
+        """Whether paths go through MLPs; a model without MLPs has none to go through."""
+        return self.mlps is Mlps.LINEAR and self.trace.model.config.mlp != "none"
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """The sources of paths, from the bottom up."""
-        return all_sources(self.trace.model.weights)
+        return all_sources(self.trace.model.weights, self.linear)
+
+    @cached_property
+    def gates(self) -> Gates | None:
+        """The held gates of MLPs, or None where their outputs are sources."""
+        return Gates(self.trace) if self.linear else None
 
     @cached_property
     def frozen(self) -> Frozen:
         """The run as a linear model."""
-        return Frozen(self.trace)
+        return Frozen(self.trace, gates=self.gates)
+
+    @cached_property
+    def levels(self) -> "tuple[Level, ...]":
+        """The steps of paths, from the bottom up."""
+        config = self.trace.model.config
+        if not self.linear:
+            return head_levels(config.n_layers, config.n_heads)
+        return mlp_levels(config.n_layers, config.n_heads, config.block == "parallel")
 
     @property
     def count(self) -> int:
@@ -76,25 +124,25 @@ class PathSum:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of paths of each order, 0 to n_layers."""
-        layers, heads = self._size
-        return tuple(
-            count_of_order(self.sources, layers, heads, order) for order in range(layers + 1)
-        )
+        """The number of paths of each order, from 0 on."""
+        orders = range(len(self.levels) + 1)
+        return tuple(count_of_order(self.sources, self.levels, order) for order in orders)
 
     def __iter__(self) -> Iterator[Path]:
-        for order in range(self.trace.model.config.n_layers + 1):
+        for order in range(len(self.levels) + 1):
             yield from self.order(order)
 
     def order(self, order: int) -> Iterator[Path]:
-        """The paths through `order` heads, by source and then by heads, generated lazily."""
-        layers, heads = self._size
-        if order not in range(layers + 1):
+        """The paths through `order` steps, by source and then by steps, generated lazily."""
+        if order not in range(len(self.levels) + 1):
+            layers, steps = self.trace.model.config.n_layers, "heads"
+            if self.linear:
+                steps = "heads and MLPs"
             raise InputError(
                 f"there are no paths of order {order}: the model has {layers} layers, so a path "
-                f"goes through 0 to {layers} heads"
+                f"goes through 0 to {len(self.levels)} {steps}"
             )
-        return paths_of_order(self.sources, layers, heads, order)
+        return paths_of_order(self.sources, self.levels, order)
 
     def contribution(self, path: Path) -> Logits:
         """The contribution of one path to the logits, [batch, pos, vocab]."""
@@ -147,10 +195,16 @@ class PathSum:
     def check(self, path: Path) -> Path:
         """The path, or PathError if this run does not have it."""
         path.check_in(self.trace.model)
+        if not self.linear and len(path.heads) < path.order:
+            raise PathError(
+                f"{path} goes through an MLP, and in this sum MLP outputs are sources; use "
+                "trace.paths(mlps='linear')"
+            )
         if path.source not in self.sources:
             raise PathError(
-                f"no path of this model begins at {path.source}: there is no such bias; the "
-                f"model's sources are {', '.join(map(str, self.sources))}"
+                f"no path of this model begins at {path.source}: "
+                f"{self._why_no_source(path.source)}; the model's sources are "
+                f"{', '.join(map(str, self.sources))}"
             )
         return path
 
@@ -161,9 +215,12 @@ class PathSum:
             f"{batch} × {length} tokens)"
         )
 
-    @property
-    def _size(self) -> tuple[int, int]:
-        return self.trace.model.config.n_layers, self.trace.model.config.n_heads
+    def _why_no_source(self, source: Source) -> str:
+        if source.kind == "mlp":
+            return "with mlps='linear' paths go through MLPs"
+        if source.kind == "mlp_bias" and not self.linear:
+            return "MLP outputs are sources unless mlps='linear'"
+        return "there is no such bias"
 
 
 class PartialRemainder:
@@ -190,49 +247,71 @@ class PartialRemainder:
         return error / size if size else error
 
 
-def chains(first_layer: int, end: int, n_heads: int, order: int) -> Iterator[tuple[HeadId, ...]]:
-    """All chains of `order` heads in layers first_layer … end − 1, in order of heads.
+Level: TypeAlias = tuple[int, tuple[Step, ...]]
+"""Steps that do not read each other, and the level (`level_of`) below which they read."""
 
-    >>> [" ".join(map(str, chain)) for chain in chains(0, 2, 2, 1)]
-    ['L0H0', 'L0H1', 'L1H0', 'L1H1']
+
+def head_levels(layers: int, n_heads: int) -> tuple[Level, ...]:
+    """The heads of each layer."""
+    return tuple(
+        (2 * layer, tuple(HeadId(layer, head) for head in range(n_heads)))
+        for layer in range(layers)
+    )
+
+
+def mlp_levels(layers: int, n_heads: int, parallel: bool) -> tuple[Level, ...]:
+    """The heads and the MLP of each layer, which reads the heads unless the block is parallel."""
+    found: list[Level] = []
+    for below, heads in head_levels(layers, n_heads):
+        mlp = (Source("mlp", below // 2),)
+        found += [(below, heads + mlp)] if parallel else [(below, heads), (below + 1, mlp)]
+    return tuple(found)
+
+
+def chains(levels: Sequence[Level], order: int) -> Iterator[tuple[Step, ...]]:
+    """All chains of `order` steps, bottom to top, at most one of each level.
+
+    >>> [" ".join(map(str, chain)) for chain in chains(mlp_levels(1, 2, False), 1)]
+    ['L0H0', 'L0H1', 'mlp0']
     """
     if order == 0:
         yield ()
         return
-    for layer in range(first_layer, end - order + 1):
-        for head in range(n_heads):
-            for rest in chains(layer + 1, end, n_heads, order - 1):
-                yield (HeadId(layer, head), *rest)
+    for place in range(len(levels) - order + 1):
+        for step in levels[place][1]:
+            for rest in chains(levels[place + 1 :], order - 1):
+                yield (step, *rest)
 
 
-def chain_count(layers: int, n_heads: int, order: int) -> int:
-    """The number of chains of `order` heads in this many layers.
+def chain_count(levels: Sequence[Level], order: int) -> int:
+    """The number of chains of `order` steps.
 
-    >>> [chain_count(2, 12, order) for order in range(3)]
+    >>> [chain_count(head_levels(2, 12), order) for order in range(3)]
     [1, 24, 144]
     """
-    return comb(layers, order) * n_heads**order
+    # Coefficients of the product of (1 + size · z) over levels.
+    counts = [1]
+    for _, steps in levels:
+        counts = [a + len(steps) * b for a, b in zip([*counts, 0], [0, *counts], strict=True)]
+    return counts[order] if order < len(counts) else 0
 
 
 def paths_of_order(
-    sources: tuple[Source, ...], end: int, n_heads: int, order: int
+    sources: Sequence[Source], levels: Sequence[Level], order: int
 ) -> Iterator[Path]:
-    """Paths of one order from these sources through heads below layer `end`."""
+    """Paths of one order from these sources through steps of these levels."""
     for source in sources:
-        if source.kind == "unembed_bias":
-            if order == 0:
-                yield Path(source)
-            continue
-        for heads in chains(source.layer + 1, end, n_heads, order):
-            yield Path(source, heads)
+        for steps in chains(_readers(source, levels), order):
+            yield Path(source, steps)
 
 
-def count_of_order(sources: tuple[Source, ...], end: int, n_heads: int, order: int) -> int:
+def count_of_order(sources: Sequence[Source], levels: Sequence[Level], order: int) -> int:
     """The exact number of paths of one order from these sources."""
-    total = 0
-    for source in sources:
-        if source.kind == "unembed_bias":
-            total += order == 0
-        else:
-            total += chain_count(end - source.layer - 1, n_heads, order)
-    return total
+    return sum(chain_count(_readers(source, levels), order) for source in sources)
+
+
+def _readers(source: Source, levels: Sequence[Level]) -> Sequence[Level]:
+    """The levels whose steps can read a source; no step reads the bias of the logits."""
+    if source.kind == "unembed_bias":
+        return ()
+    return [level for level in levels if level_of(source) < level[0]]

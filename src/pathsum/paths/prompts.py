@@ -1,11 +1,13 @@
-"""Prompts: a text, the prediction to explain, and names of positions."""
+"""Prompts: a text, the prediction to explain, and names of positions; files of prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, near_misses
+from pathsum.base.files import parse_json, read_text
 from pathsum.base.options import list_choices
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
@@ -14,6 +16,17 @@ Span: TypeAlias = int | str | tuple[int, int]
 """A position, a piece of the text, or the first position and the one after the last."""
 
 LAST, FIRST, ELSEWHERE = "last", "first", "elsewhere"
+
+# Keys of a prompt in a file of prompts, and their types.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "token": (str, int),
+    "versus": (str, int),
+    "position": (str, int),
+    "names": (dict,),
+    "corrupted": (str,),
+    "template": (str,),
+}
 
 
 @checked_methods
@@ -25,7 +38,8 @@ class Prompt:
     `{"subject": 3}` and `{"subject": (3, 5)}` name positions directly. `position` is a number or a
     name (the last token, if the name covers several); "last" and "first" are predefined. `token`
     and `versus` are as in `trace.circuit` and default to the values for all prompts. `corrupted` is
-    a text of the same length that supplies the values of cut edges.
+    a text of the same length that supplies the values of cut edges. `template` names the wording,
+    which prompts may share: over several wordings, the variation between them counts.
     """
 
     text: OneSequence
@@ -34,6 +48,7 @@ class Prompt:
     position: int | str | None = None
     names: Mapping[str, Span] = field(default_factory=dict[str, Span])
     corrupted: OneSequence | None = None
+    template: str = ""
 
     def spans(self, model: Model, length: int) -> dict[str, range]:
         """The positions covered by each name, including "last" and "first"."""
@@ -91,6 +106,44 @@ class Prompt:
             if start < begin + len(piece) and stop > begin
         ]
         return range(inside[0], inside[-1] + 1)
+
+
+def read_prompts(file: str | Path) -> list[Prompt]:
+    """The prompts of a file, one JSON object or string per line; empty lines are skipped.
+
+    An object has the fields of a `Prompt`: `{"text": …, "corrupted": …, "token": …, "versus": …,
+    "position": …, "names": {…}, "template": …}`, of which only the text is required.
+    """
+    advice = "give one JSON object per line"
+    return [
+        _prompt(parse_json(line, where, advice), where)
+        for number, line in enumerate(read_text(Path(file)).split("\n"), 1)
+        if line.strip()
+        for where in [f"{file}, line {number}"]
+    ]
+
+
+def _prompt(read: Any, where: str) -> Prompt:
+    given: dict[str, Any] = read if isinstance(read, dict) else {"text": read}
+    if not isinstance(given.get("text"), str):
+        raise InputError(f'{where}: give an object with a "text"')
+    for key, value in given.items():
+        if key not in _TYPES:
+            raise InputError(f"{where}: {key!r} is not known{near_misses(key, _TYPES)}")
+        if value is not None and (not isinstance(value, _TYPES[key]) or value is True):
+            raise InputError(f"{where}: {key} cannot be {value!r}")
+    names: dict[str, Any] = given.pop("names", None) or {}
+    return Prompt(**given, names={name: _span(at, name, where) for name, at in names.items()})
+
+
+def _span(at: Any, name: str, where: str) -> Any:
+    numbers: list[Any] = at if isinstance(at, list) else [at]
+    whole = all(isinstance(one, int) and not isinstance(one, bool) for one in numbers)
+    if isinstance(at, str) or (whole and len(numbers) == (2 if isinstance(at, list) else 1)):
+        return tuple(at) if isinstance(at, list) else at
+    raise InputError(
+        f"{where}: {name!r} is at {at!r}; give a position, a piece of the text, or two positions"
+    )
 
 
 def as_prompts(given: Sequence[Prompt | OneSequence]) -> list[Prompt]:

@@ -31,8 +31,9 @@ from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
 from pathsum.model.edit import Edit
 from pathsum.model.losses import NATS, OWN_METRIC, MetricName, SequenceLosses
-from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.ablation import AFTER, After, Knockout, KnockoutValue, LossRuns
+from pathsum.model.reference import AblationReference, Reference, parse_ablation
+from pathsum.model.sequences import TextOrTokens, require_causal
+from pathsum.paths.ablation import AFTER, AblatedOutputs, After, LossRuns
 from pathsum.paths.descriptions import (
     CopyingPart,
     CopyingProjector,
@@ -67,7 +68,7 @@ class Replacement(Record, kind="replacement"):
     model: str
     head: HeadId
     description: str
-    knockout: Knockout
+    knockout: AblationReference
     after: After
     loss: Estimate
     loss_ablated: Estimate
@@ -114,12 +115,12 @@ def replace(
     *,
     pattern: PatternDescription | str | None = None,
     ov: OvDescription | str | None = None,
-    knockout: Knockout | str = Knockout.ZERO,
+    reference: AblationReference | str = Reference.ZERO,
+    text: TextOrTokens | None = None,
     after: After | str = After.RECOMPUTED,
     from_position: int = 0,
     targets: Int[Tensor, "n pos"] | None = None,
     metric: MetricName = "loss",
-    reference: TextOrTokens | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Replacement:
@@ -127,7 +128,7 @@ def replace(
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
     `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. If one is omitted, the head's own is used.
-    `knockout`, `after`, `reference` and `seed` define the ablation; `from_position`, `targets` and
+    `reference`, `text`, `after` and `seed` define the ablation; `from_position`, `targets` and
     `metric` define the predictions and their score, as for `ablate`.
 
         >>> from pathsum.model import construct
@@ -139,13 +140,15 @@ def replace(
     A share above 1 means that the description does better than the head on this text; on other
     text it may do worse.
     """
-    knockout = parse_option(Knockout, knockout, "knockout")
+    reference = parse_ablation(reference)
     after = parse_option(After, after, "after")
     described = _Described(
         model, model.head(head).id, parse_pattern(pattern), parse_ov(ov), from_position
     )
+    if pattern is not None:
+        require_causal(model, "a description of attention")
     on = LossRuns.on(model, batches, targets, metric, from_position)
-    ablated_by = KnockoutValue(model, (described.head,), knockout, on.batches, reference, seed)
+    ablated_by = AblatedOutputs(model, (described.head,), reference, on.batches, text, seed)
     variants = (ablated_by.edits, described.edits)
     plain, ablated, replaced = on.losses(ablated_by, variants, after, progress, "replacing")
     share, why = recovered_share(described.head, plain, ablated, replaced, on.scored.unit)
@@ -153,7 +156,7 @@ def replace(
         model=model.name,
         head=described.head,
         description=str(described),
-        knockout=knockout,
+        knockout=reference,
         after=after,
         loss=plain.mean(),
         loss_ablated=ablated.mean(),

@@ -17,8 +17,8 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import Site
 from pathsum.model import Trace
+from pathsum.model.reference import CircuitReference, Reference, parse_circuit_reference
 from pathsum.paths.edges import (
-    Reference,
     is_written,
     node_position,
     reference_writes,
@@ -39,7 +39,7 @@ def score(
     sites: Sequence[Site | str] | None = None,
     by: Method | str = Method.SHARE,
     *,
-    reference: Reference | Trace | str = Reference.ZERO,
+    reference: CircuitReference | Trace | str = Reference.ZERO,
     sequence: int = 0,
     threshold: float = 0.02,
     max_nodes: int = 1000,
@@ -51,8 +51,9 @@ def score(
 
     Without `sites`, the edges are those of the circuit: shares from `threshold` times the
     prediction on, at most `max_nodes` nodes. `reference` is the content of edges that are cut:
-    "zero", "mean" (over the prompt), or another run of the same length. `steps` are the runs of
-    integrated gradients, and `rival` is the position that attention scores are compared with.
+    "zero", "mean" (over a text; see `reference_text`), or another run of the same length. `steps`
+    are the runs of integrated gradients, and `rival` is the position that attention scores are
+    compared with.
 
     >>> from pathsum.model import construct
     >>> from pathsum.paths import find_target
@@ -67,7 +68,7 @@ def score(
     """
     method = parse_option(Method, by, "by")
     if not isinstance(reference, Trace):
-        reference = parse_option(Reference, reference, "reference")
+        reference = parse_circuit_reference(reference)
     other = reference if isinstance(reference, Trace) else None
     of = PredictionRun(trace, target, sequence, other)
     _check(of, rival, threshold, max_nodes)
@@ -148,7 +149,7 @@ def _graph(of: PredictionRun, growth: Growth, threshold: float, max_nodes: int) 
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
     logits = trace.logits_at(at)[sequence]
-    tokens = tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : at + 1])
+    tokens = tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : of.length])
 
     def order(node: Site) -> tuple[int, int, str]:
         return -layer_of(node, layers), node_position(node), str(node.writer)
@@ -216,10 +217,10 @@ def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: in
             f"sequence {of.sequence} is out of range: the trace has sequences 0 to {batch - 1}"
         )
     position = int(of.target.positions[of.sequence])
-    if rival is not None and not 0 <= rival <= position:
+    if rival is not None and not 0 <= rival < of.length:
         raise InputError(
             f"rival position {rival} is out of range: no head at position {position} can attend "
-            f"to it; give a position from 0 to {position}"
+            f"to it; give a position from 0 to {of.length - 1}"
         )
     logits = trace.uncapped_logits_at(of.target.positions)
     total = float(of.target.of_rows(logits)[of.sequence])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.base import Column, Part, Record, Table, text_column
@@ -81,7 +81,7 @@ class ScoreCell(Record, kind="score-cell"):
 class SummaryTerm(Record, kind="summary-term"):
     """A term over all rows: how much it varies within them, and where it is most extreme.
 
-    `spread` is the root mean square of the term minus its row's mean, over causal cells; `largest`
+    `spread` is the root mean square of the term minus its row's mean, over visible cells; `largest`
     is the term's value where it is farthest from its row's mean.
     """
 
@@ -126,18 +126,19 @@ def rank_cell(
     destination, source, sequence = _place(scores, destination, source, sequence)
     parse_count(k, "terms")
     parts, rows = _part_kind(scores, max_parts), slice(sequence, sequence + 1)
-    length = destination + 1
+    config, whole = scores.trace.model.config, scores.trace.tokens.shape[1]
+    length = config.visible_length(destination, whole)
     query_parts, queries = _stacked(scores.query.select(rows, length), parts)
     key_parts, keys = _stacked(scores.key.select(rows, length), parts)
     queries = queries[:, destination]
-    scale = scores.trace.model.config.score_scale
+    scale = config.score_scale
     # [query part, key part] at the cell; rows of terms are computed for the listed ones only.
     cell = (queries * scale) @ keys[:, source].T
     best = cell.abs().flatten().topk(min(k, cell.numel())).indices
     at_query, at_key = best // cell.shape[1], best % cell.shape[1]
     row = scores.total()[sequence, destination, :length]
     term_rows = torch.einsum("tk,tsk->ts", queries[at_query] * scale, keys[at_key])
-    without = _attention(scores, row - term_rows)[:, source].tolist()
+    without = _attention(scores, destination, row - term_rows)[:, source].tolist()
     listed = cell[at_query, at_key].tolist()
     terms = tuple(
         CellTerm(query_parts[i], key_parts[j], group_of(query_parts[i], key_parts[j]), value, left)
@@ -155,7 +156,7 @@ def rank_cell(
         destination_text=model.token_text(tokens[destination]),
         source_text=model.token_text(tokens[source]),
         score=total,
-        attention=float(_attention(scores, row[None])[0, source]),
+        attention=float(_attention(scores, destination, row[None])[0, source]),
         none=float(scores.none[at]),
         q=float(scores.q[at]),
         k=float(scores.k[at]),
@@ -171,18 +172,18 @@ def rank_cell(
 def summarize_scores(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     """The terms with the largest spread within rows, one query part at a time."""
     parse_count(k, "terms")
-    lengths = scores.trace.lengths
+    cells = _visible_cells(scores)
     groups = [
-        _summary("all", "all", "all", scores.total(), lengths),
-        _summary("no head", "no head", "none", scores.none, lengths),
-        _summary("lower heads", "no head", "q", scores.q, lengths),
-        _summary("no head", "lower heads", "k", scores.k, lengths),
-        _summary("lower heads", "lower heads", "qk", scores.qk, lengths),
+        _summary("all", "all", "all", scores.total(), cells),
+        _summary("no head", "no head", "none", scores.none, cells),
+        _summary("lower heads", "no head", "q", scores.q, cells),
+        _summary("no head", "lower heads", "k", scores.k, cells),
+        _summary("lower heads", "lower heads", "qk", scores.qk, cells),
     ]
     parts = _part_kind(scores, max_parts)
     found, count = _widest(scores, parts, k)
     terms = tuple(
-        _summary(str(query), str(key), group_of(query, key), scores.term(query, key), lengths)
+        _summary(str(query), str(key), group_of(query, key), scores.term(query, key), cells)
         for query, key in found
     )
     return ScoreSummary(
@@ -195,11 +196,13 @@ def summarize_scores(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     )
 
 
-def _attention(scores: ScoreSum, rows: Float[Tensor, "rows src"]) -> Float[Tensor, "rows src"]:
-    """The softmax of rows of scores that end at their destination, as the model does it."""
+def _attention(
+    scores: ScoreSum, destination: int, rows: Float[Tensor, "rows src"]
+) -> Float[Tensor, "rows src"]:
+    """The softmax of rows of scores of one destination, as the model computes it."""
     config, head = scores.trace.model.config, scores.head
     layer = scores.trace.model.weights.layers[head.layer]
-    offsets = torch.arange(rows.shape[1] - 1, -1, -1, device=rows.device)[None]
+    offsets = destination - torch.arange(rows.shape[1], device=rows.device)[None]
     numbers = torch.full((len(rows),), head.head, device=rows.device)
     return pattern_at(config, layer, numbers, offsets, rows)
 
@@ -207,16 +210,15 @@ def _attention(scores: ScoreSum, rows: Float[Tensor, "rows src"]) -> Float[Tenso
 def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
     """The k pairs with the largest spread, and how many there are; one sequence at a time."""
     batch, length = scores.trace.tokens.shape
-    lengths = scores.trace.lengths
+    cells = _visible_cells(scores)
     squares: dict[tuple[Part, Part], float] = {}
     for row in range(batch):
         rows = slice(row, row + 1)
         all_keys = list(_parts_with_vectors(scores.key.select(rows, length), parts))
         for query, queries in _parts_with_vectors(scores.query.select(rows, length), parts):
             for key, keys in all_keys:
-                spread = _spread(scores.product(queries, keys), lengths[rows])
-                cells = float(_cells(lengths[rows]))
-                squares[query, key] = squares.get((query, key), 0.0) + spread**2 * cells
+                terms = _centered(scores.product(queries, keys), cells[rows])
+                squares[query, key] = squares.get((query, key), 0.0) + float(terms.square().sum())
     ranked = sorted(squares, key=lambda pair: -squares[pair])
     return ranked[:k], len(ranked)
 
@@ -226,38 +228,36 @@ def _summary(
     key: str,
     group: str,
     scores: Float[Tensor, "batch dest src"],
-    lengths: Int[Tensor, " batch"],
+    cells: Bool[Tensor, "batch dest src"],
 ) -> SummaryTerm:
-    length = scores.shape[-1]
-    place = int(_centered(scores, lengths).abs().argmax())
+    length, centered = scores.shape[-1], _centered(scores, cells)
+    place = int(centered.abs().argmax())
     return SummaryTerm(
         query=query,
         key=key,
         group=group,
-        spread=_spread(scores, lengths),
+        spread=float((centered.square().sum() / cells.sum()).sqrt()),
         largest=float(scores.flatten()[place]),
         destination=place // length % length,
         source=place % length,
     )
 
 
+def _visible_cells(scores: ScoreSum) -> Bool[Tensor, "batch dest src"]:
+    """The cells of real tokens that can be attended to."""
+    lengths, length = scores.trace.lengths, scores.trace.tokens.shape[1]
+    real = torch.arange(length, device=lengths.device) < lengths[:, None]
+    cells = real[:, :, None] & real[:, None, :]
+    return cells.tril() if scores.trace.model.config.causal else cells
+
+
 def _centered(
-    scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batch"]
+    scores: Float[Tensor, "batch dest src"], cells: Bool[Tensor, "batch dest src"]
 ) -> Float[Tensor, "batch dest src"]:
-    """A term minus its row's mean over causal cells; 0 in other cells and in padding."""
-    places = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
-    real = places <= lengths[:, None]
-    return (scores - (scores.sum(-1) / places)[..., None]).tril() * real[..., None]
-
-
-def _spread(scores: Float[Tensor, "batch dest src"], lengths: Int[Tensor, " batch"]) -> float:
-    """Root mean square over causal cells of a term minus its row's mean."""
-    return float((_centered(scores, lengths).square().sum() / _cells(lengths)).sqrt())
-
-
-def _cells(lengths: Int[Tensor, " batch"]) -> Tensor:
-    """The number of causal cells of sequences of these lengths."""
-    return (lengths * (lengths + 1) / 2).sum()
+    """A term minus its row's mean over visible cells; 0 in all other cells."""
+    inside = scores.where(cells, 0.0)
+    mean = inside.sum(-1, keepdim=True) / cells.sum(-1, keepdim=True).clamp(min=1)
+    return (inside - mean).where(cells, 0.0)
 
 
 def _part_kind(scores: ScoreSum, max_parts: int) -> PartKind:
@@ -283,7 +283,7 @@ def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tu
         raise InputError(
             f"sequence {sequence} is out of range: the trace has sequences 0 to {batch - 1}"
         )
-    if source > destination:
+    if source > destination and scores.trace.model.config.causal:
         raise InputError(
             f"position {destination} cannot attend to {source}, which comes after it; give a "
             "source at or before the destination"

@@ -21,8 +21,9 @@ from pathsum.model import HeadId, HeadName, Path, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import head_pattern
-from pathsum.paths.frozen import Frozen, Streams, UpSweep, relative_error, split_at
-from pathsum.paths.path_sum import count_of_order, paths_of_order
+from pathsum.paths.frozen import Frozen, Streams, relative_error
+from pathsum.paths.order_sweep import UpSweep, split_at
+from pathsum.paths.path_sum import count_of_order, head_levels, paths_of_order
 
 if TYPE_CHECKING:
     from pathsum.paths.score_cells import ScoreCell, ScoreSummary
@@ -147,14 +148,15 @@ class SideSum:
 
     def parts(self, order: int) -> Iterator[Part]:
         """The parts that came through `order` lower heads."""
-        for path in paths_of_order(self.sources, self.head.layer, self._n_heads, order):
+        levels = head_levels(self.head.layer, self._n_heads)
+        for path in paths_of_order(self.sources, levels, order):
             yield Part.of_path(path)
         if order == 0:
             yield from self.extra
 
     def count(self, order: int) -> int:
         """The number of parts that came through `order` lower heads."""
-        found = count_of_order(self.sources, self.head.layer, self._n_heads, order)
+        found = count_of_order(self.sources, head_levels(self.head.layer, self._n_heads), order)
         return found + (len(self.extra) if order == 0 else 0)
 
     @property
@@ -286,8 +288,9 @@ class ScoreSum:
     >>> [round(float(score.term("embed", "embed→L0H0")[0, 4, s])) for s in range(5)]
     [0, 0, 40, 0, 0]
 
-    Every array is [batch, dest, src], with 0 where the source comes after the destination. The
-    softmax is invariant to a constant added to a row, so compare terms within rows.
+    Every array is [batch, dest, src], with 0 where a destination cannot attend: in a causal model,
+    to sources after it. The softmax is invariant to a constant added to a row, so compare terms
+    within rows.
     """
 
     trace: Trace
@@ -321,8 +324,12 @@ class ScoreSum:
 
     def total(self) -> HeadPattern:
         """All terms together, from sources, weights, frozen patterns and scales below."""
+        return self.product(*self.vectors())
+
+    def vectors(self) -> tuple[Vectors, Vectors]:
+        """The queries and the keys, summed over all parts."""
         (free_q, headed_q), (free_k, headed_k) = self._halves
-        return self.product(free_q + headed_q, free_k + headed_k)
+        return free_q + headed_q, free_k + headed_k
 
     @property
     def none(self) -> HeadPattern:
@@ -362,13 +369,13 @@ class ScoreSum:
                         yield ScorePair(query, key, scores)
 
     def remainder(self) -> float:
-        """max|total − model's scores| / max|model's scores| over causal cells."""
+        """max|total − model's scores| / max|model's scores| over cells that can be attended to."""
         return relative_error(self.total(), self.model_scores)
 
     @cached_property
     def model_scores(self) -> HeadPattern:
-        """The model's own scores, with 0 where the source comes after the destination."""
-        return self.trace.head_scores(self.head).tril()
+        """The model's own scores, with 0 where a destination cannot attend."""
+        return self._visible(self.trace.head_scores(self.head))
 
     def attention(self) -> HeadPattern:
         """The softmax of `total()`, capped if the model caps: the head's pattern."""
@@ -407,8 +414,11 @@ class ScoreSum:
         return summarize_scores(self, k, max_parts)
 
     def product(self, query: Vectors, key: Vectors) -> HeadPattern:
-        """Scores of queries and keys, causal cells only."""
-        return (query * self.trace.model.config.score_scale @ key.mT).tril()
+        """Scores of queries and keys, with 0 where a destination cannot attend."""
+        return self._visible(query * self.trace.model.config.score_scale @ key.mT)
+
+    def _visible(self, scores: HeadPattern) -> HeadPattern:
+        return scores.tril() if self.trace.model.config.causal else scores
 
     def __repr__(self) -> str:
         batch, length = self.trace.tokens.shape

@@ -1,6 +1,6 @@
 """The strongest single paths toward a target, by best-first search with a proof.
 
-A search node is the upper end of a path: some heads below the logits, with the target's gradient
+A search node is the upper end of a path: some steps below the logits, with the target's gradient
 at the stream below the lowest of them, which is exact. Expanding a node evaluates, for every head
 below it, all paths that enter there straight from a source, and bounds those that come through
 further heads. The bound, for head h and position j (s = scales):
@@ -11,11 +11,17 @@ further heads. The bound, for head h and position j (s = scales):
 is the largest norm of a value of h that comes by a single path; with the gradient g at those values
 no path contributes more than Σ_j ‖g[j]‖ u_h[j]. Nodes are expanded in order of their bounds, and
 those that cannot reach the k-th best found are dropped.
+
+An MLP with held gates at position j is the matrix J = W_in diag(gate) W_out. Its norm is bounded
+by the smaller of Σ_i |gate_i| ‖w_in,i‖ ‖w_out,i‖ and max_i of these terms times the spectral norms
+of W_in and W_out with their rows of neurons normalized. The largest norm that a single path writes
+through the MLP is that of sources, which is exact, or ‖J‖ times the largest that a step below
+writes.
 """
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -35,11 +41,12 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.options import parse_count
+from pathsum.base.path import Step, level_of
 from pathsum.base.table import Cell
 from pathsum.model import Weights
 from pathsum.paths.breakdown import half_width
 from pathsum.paths.flows import gradient_at_top
-from pathsum.paths.frozen import Frozen, FrozenLayer
+from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp
 from pathsum.paths.path_sum import PathSum
 from pathsum.paths.target import Target
 
@@ -137,16 +144,18 @@ class _Search:
         self.k = min(k, paths.count)
         # If all paths are listed, none is left out by its bound.
         self.bounded = paths.count > min(k, budget)
-        self.frozen = Frozen(paths.trace, length=int(target.positions.max()) + 1)
-        self.layers = [self.frozen.layer(index) for index in range(self.frozen.n_layers)]
-        self.reach: Reach = reach(self.frozen, self.layers, self.bounded)
+        length = target.visible_length(paths.trace)
+        self.frozen = Frozen(paths.trace, length=length, gates=paths.gates)
+        self.reach: Reach = reach(self.frozen, self.bounded)
         self.bias_U = target.direction(paths.trace.model.weights)[1]
         self.top = gradient_at_top(self.frozen, target)
         # (|value|, tie-break, path, value in each sequence); the smallest is the k-th best.
         self.heap: list[tuple[float, int, Path, Tensor]] = []
-        self.waiting: list[list[tuple[float, tuple[HeadId, ...]]]] = [[] for _ in self.layers]
+        # Nodes by the level (`level_of`) below which they read.
+        levels = range(2 * self.frozen.n_layers + 1)
+        self.waiting: list[list[tuple[float, int, tuple[Step, ...]]]] = [[] for _ in levels]
         self.dropped = 0.0
-        self.evaluated = self.kept = 0
+        self.evaluated = self.kept = self.noted = 0
         for source in paths.sources:
             self._evaluate(Path(source))
 
@@ -162,25 +171,24 @@ class _Search:
     @property
     def bound(self) -> float:
         """The largest value that a path through an unexpanded node could have."""
-        return max((-layer[0][0] for layer in self.waiting if layer), default=-math.inf)
+        return max((-level[0][0] for level in self.waiting if level), default=-math.inf)
 
     def run(self, budget: int, progress: Progress) -> None:
         """Expand nodes, best first, until nothing can be hidden or the budget is spent."""
-        self._expand(len(self.layers), [()], self.top[None])
+        self._expand(2 * self.frozen.n_layers, [()], self.top[None])
         while self.evaluated < budget and self.bound > self.threshold:
             progress(min(self.evaluated, budget), budget, "searching paths")
-            index = max(
-                (place for place, layer in enumerate(self.waiting) if layer),
+            below = max(
+                (place for place, level in enumerate(self.waiting) if level),
                 key=lambda place: -self.waiting[place][0][0],
             )
-            nodes: list[tuple[HeadId, ...]] = []
-            while self.waiting[index] and len(nodes) < TOGETHER:
-                if -self.waiting[index][0][0] <= self.threshold:
+            nodes: list[tuple[Step, ...]] = []
+            while self.waiting[below] and len(nodes) < TOGETHER:
+                if -self.waiting[below][0][0] <= self.threshold:
                     break
-                nodes.append(heapq.heappop(self.waiting[index])[1])
-            below = [self.frozen.through_adjoint(heads, self.top) for heads in nodes]
-            gradients = torch.stack(below)
-            self._expand(index, nodes, gradients)
+                nodes.append(heapq.heappop(self.waiting[below])[2])
+            gradients = [self.frozen.through_adjoint(steps, self.top) for steps in nodes]
+            self._expand(below, nodes, torch.stack(gradients))
 
     def _evaluate(self, path: Path) -> None:
         """Evaluate a path that goes straight from its source to the logits."""
@@ -194,30 +202,59 @@ class _Search:
     def _expand(
         self,
         below: int,
-        nodes: list[tuple[HeadId, ...]],
+        nodes: list[tuple[Step, ...]],
         gradients: Float[Tensor, "many batch pos d"],
     ) -> None:
-        """Evaluate all paths that enter a node from a source through one head below it."""
-        for index in range(below):
-            layer = self.layers[index]
-            at_values = layer.mix_adjoint(layer.write_adjoint(gradients))
-            values = self._enter(index, layer, at_values)
-            self._evaluate_all(index, nodes, values)
-            if index == 0:
-                continue
-            for node, row in zip(nodes, self._bounds(index, layer, at_values), strict=True):
-                for head, bound in enumerate(row):
-                    self._wait(index, bound, (HeadId(index, head), *node))
+        """Evaluate all paths that enter a node from a source through one step below it."""
+        for index, layer in enumerate(self.reach.layers):
+            if 2 * index < below:
+                at_values = layer.mix_adjoint(layer.write_adjoint(gradients))
+                values = self._enter(index, layer, at_values)
+                heads = [HeadId(index, head) for head in range(values.shape[2])]
+                bounds = self._bounds(index, layer, at_values) if index else None
+                self._entered(2 * index, heads, nodes, values, bounds)
+        for index, mlp in enumerate(self.reach.mlps):
+            if 2 * index + 1 < below:
+                at_read = mlp.adjoint(gradients)
+                reads_below = self.frozen.reads_below(Source("mlp", index))
+                streams = self.reach.streams[: len(self.reach.readable(reads_below))]
+                values = torch.einsum("sbpd,mbpd->msb", streams, at_read)[:, :, None]
+                bounds = self._mlp_bounds(index, at_read) if reads_below else None
+                self._entered(reads_below, [Source("mlp", index)], nodes, values, bounds)
+
+    def _entered(
+        self,
+        reads_below: int,
+        steps: Sequence[Step],
+        nodes: list[tuple[Step, ...]],
+        values: Float[Tensor, "many source step batch"],
+        bounds: list[list[float]] | None,
+    ) -> None:
+        """Note all paths that enter nodes through these steps, and those that come from below."""
+        self._evaluate_all(reads_below, steps, nodes, values)
+        for node, row in zip(nodes, bounds or (), strict=bounds is not None):
+            for step, bound in zip(steps, row, strict=True):
+                self._wait(reads_below, bound, (step, *node))
 
     def _bounds(
         self, index: int, layer: FrozenLayer, at_values: Float[Tensor, "many batch head pos k"]
     ) -> list[list[float]]:
-        """Upper bounds on paths through further heads, for each node and head."""
+        """Upper bounds on paths through further steps, for each node and head."""
         if not self.bounded:
             return [[math.inf] * at_values.shape[2]] * len(at_values)
         further = layer.per_head(self.reach.through_heads[index][..., None])[..., 0]
         sizes = torch.linalg.vector_norm(at_values, dim=-1)
         return ((sizes * further).sum(-1).mean(1) * ROUNDING).tolist()
+
+    def _mlp_bounds(
+        self, index: int, at_read: Float[Tensor, "many batch pos d"]
+    ) -> list[list[float]]:
+        """Upper bounds on paths through further steps into an MLP, for each node."""
+        if not self.bounded:
+            return [[math.inf]] * len(at_read)
+        sizes = torch.linalg.vector_norm(at_read, dim=-1)
+        bounds = (sizes * self.reach.through_mlps[index]).sum(-1).mean(-1) * ROUNDING
+        return bounds[:, None].tolist()
 
     def _enter(
         self, index: int, layer: FrozenLayer, at_values: Float[Tensor, "many batch head pos k"]
@@ -231,21 +268,22 @@ class _Search:
 
     def _evaluate_all(
         self,
-        index: int,
-        nodes: list[tuple[HeadId, ...]],
-        values: Float[Tensor, "many source head batch"],
+        reads_below: int,
+        steps: Sequence[Step],
+        nodes: list[tuple[Step, ...]],
+        values: Float[Tensor, "many source step batch"],
     ) -> None:
-        sources, heads = self.reach.sources[index], values.shape[2]
+        sources = self.reach.readable(reads_below)
         each = values.flatten(0, 2)
         self.evaluated += len(each)
         best = each.mean(-1).abs().topk(min(self.k, len(each)))
-        per_node = len(sources) * heads
+        per_node = len(sources) * len(steps)
         for size, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             if size <= self.threshold:
                 break
             node, rest = divmod(place, per_node)
-            source, head = divmod(rest, heads)
-            path = Path(sources[source], (HeadId(index, head), *nodes[node]))
+            source, step = divmod(rest, len(steps))
+            path = Path(sources[source], (steps[step], *nodes[node]))
             self._keep(size, path, each[place])
 
     def _keep(self, size: float, path: Path, values: Float[Tensor, " batch"]) -> None:
@@ -256,9 +294,11 @@ class _Search:
         elif size > self.heap[0][0]:
             heapq.heapreplace(self.heap, item)
 
-    def _wait(self, index: int, bound: float, heads: tuple[HeadId, ...]) -> None:
+    def _wait(self, reads_below: int, bound: float, steps: tuple[Step, ...]) -> None:
         if bound > self.threshold:
-            heapq.heappush(self.waiting[index], (-bound, heads))
+            # Heads and MLPs have no order, so that of equal bounds the first noted comes first.
+            self.noted += 1
+            heapq.heappush(self.waiting[reads_below], (-bound, self.noted, steps))
         else:
             self.dropped = max(self.dropped, bound)
 
@@ -272,44 +312,105 @@ def _ranked(path: Path, values: Float[Tensor, " batch"]) -> RankedPath:
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """Contributions of single paths to the values of each layer.
+    """Contributions of single paths to the reads of each layer.
 
-    `values[l]` are the exact values of the sources that layer l can read;
-    `through_heads[l]` bounds the norm of any value that came through at least one head below; it
-    is 0 where bounds were not asked for.
+    `streams` are the sources, from the bottom up; `values[l]` are the exact values of those that
+    the heads of layer l can read. `through_heads[l]` bounds the norm of any of their values that
+    came through at least one step below, `through_mlps[l]` the norm of any stream that reaches the
+    MLP so; they are 0 where bounds were not asked for.
     """
 
-    sources: tuple[tuple[Source, ...], ...]
+    sources: tuple[Source, ...]
+    streams: Float[Tensor, "source batch pos d"]
+    layers: tuple[FrozenLayer, ...]
+    mlps: tuple[FrozenMlp, ...]
     values: tuple[Float[Tensor, "_ batch kv pos k"], ...]
     through_heads: tuple[Float[Tensor, "batch kv pos"], ...]
+    through_mlps: tuple[Float[Tensor, "batch pos"], ...]
+
+    def readable(self, reads_below: int) -> tuple[Source, ...]:
+        """The sources written below a level."""
+        return tuple(source for source in self.sources if level_of(source) < reads_below)
 
 
-def reach(frozen: Frozen, layers: list[FrozenLayer], bounded: bool) -> Reach:
+def reach(frozen: Frozen, bounded: bool) -> Reach:
     """Values for every layer and, with `bounded`, bounds, from the bottom up."""
-    sources: list[tuple[Source, ...]] = []
-    values: list[Tensor] = []
-    through: list[Tensor] = []
-    # For each head below: the largest norm of z that a single path gives, by destination.
-    largest_z: list[Float[Tensor, "batch head pos"]] = []
-    gains = _all_gains(frozen.run.weights, layers)
-    for index, layer in enumerate(layers):
-        readable = tuple(source for source in frozen.sources if source.layer < index)
-        streams = torch.stack([frozen.source(source) for source in readable])
-        read = layer.read(streams)
-        sources.append(readable)
-        values.append(read)
-        straight = torch.linalg.vector_norm(read, dim=-1).amax(0)
-        further = torch.zeros_like(straight)
-        through.append(further)
-        if not bounded:
-            continue
-        for lower, norms in enumerate(largest_z):
-            carried = (norms[:, :, None] * gains[lower, index][:, :, None]).amax(1)
-            further = torch.maximum(further, carried * layer.scale[:, None].abs())
+    layers = tuple(frozen.layer(index) for index in range(frozen.n_layers))
+    mlps = tuple(mlp for mlp in map(frozen.mlp, range(frozen.n_layers)) if mlp is not None)
+    streams = torch.stack([frozen.source(source) for source in frozen.sources])
+    levels = torch.tensor([level_of(source) for source in frozen.sources])
+    readable = [streams[: int((levels < 2 * index).sum())] for index in range(len(layers))]
+    values = tuple(layer.read(read) for layer, read in zip(layers, readable, strict=True))
+    none = torch.zeros_like(streams[0, :, :, 0])
+    through_heads = tuple(none[:, None].expand(-1, len(layer.W_V), -1) for layer in layers)
+    through_mlps = (none,) * len(mlps)
+    if bounded:
+        norms = _Norms(frozen, layers, mlps)
+        for index, read in enumerate(values):
+            norms.heads(index, torch.linalg.vector_norm(read, dim=-1).amax(0))
+            if mlps:
+                below = frozen.reads_below(Source("mlp", index))
+                norms.mlp(index, streams[: int((levels < below).sum())])
+        through_heads, through_mlps = tuple(norms.through_heads), tuple(norms.through_mlps)
+    return Reach(frozen.sources, streams, layers, mlps, values, through_heads, through_mlps)
+
+
+class _Norms:
+    """The largest norms that single paths give to what heads and MLPs read and write."""
+
+    def __init__(
+        self, frozen: Frozen, layers: Sequence[FrozenLayer], mlps: Sequence[FrozenMlp]
+    ) -> None:
+        self.frozen, self.layers, self.all_mlps = frozen, layers, mlps
+        self.gains = _all_gains(frozen.run.weights, layers)
+        # Of each head below, the norm of z by destination; of each layer, the largest of what its
+        # heads write; of each MLP below, that of its output.
+        self.z: list[Float[Tensor, "batch head pos"]] = []
+        self.written: list[Float[Tensor, "batch pos"]] = []
+        self.mlps: list[Float[Tensor, "batch pos"]] = []
+        self.through_heads: list[Float[Tensor, "batch kv pos"]] = []
+        self.through_mlps: list[Float[Tensor, "batch pos"]] = []
+
+    def heads(self, index: int, straight: Float[Tensor, "batch kv pos"]) -> None:
+        """Add the heads of a layer, given the norms of values that come straight from sources."""
+        layer, further = self.layers[index], torch.zeros_like(straight)
+        scale = layer.scale[:, None].abs()
+        for lower, norms in enumerate(self.z):
+            carried = (norms[:, :, None] * self.gains[lower, index][:, :, None]).amax(1)
+            further = torch.maximum(further, carried * scale)
+        if self.mlps:
+            reads = spectral_norm_bound(layer.W_V)[:, None]
+            largest_write = torch.stack(self.mlps).amax(0)
+            further = torch.maximum(further, largest_write[:, None] * reads * scale)
         largest = torch.maximum(straight, further)
-        largest_z.append((layer.pattern @ layer.per_head(largest[..., None]))[..., 0])
-        through[-1] = further
-    return Reach(tuple(sources), tuple(values), tuple(through))
+        z = (layer.pattern @ layer.per_head(largest[..., None]))[..., 0]
+        self.z.append(z)
+        if self.all_mlps:
+            self.written.append((z * spectral_norm_bound(layer.W_O.mT)[:, None]).amax(1))
+        self.through_heads.append(further)
+
+    def mlp(self, index: int, streams: Float[Tensor, "source batch pos d"]) -> None:
+        """Add the MLP of a layer, given the sources that it reads."""
+        mlp = self.all_mlps[index]
+        straight = torch.linalg.vector_norm(mlp.apply(streams), dim=-1).amax(0)
+        below = self.written[: index if self.frozen.parallel else index + 1]
+        further = torch.stack([torch.zeros_like(straight), *below, *self.mlps]).amax(0)
+        spread = _spread(self.frozen.run.weights, index, mlp)
+        self.mlps.append(torch.maximum(straight, further * mlp_norm_bound(mlp, spread)))
+        self.through_mlps.append(further)
+
+
+def mlp_norm_bound(mlp: FrozenMlp, spread: float) -> Float[Tensor, "batch pos"]:
+    """At least the spectral norm of W_in diag(gate) W_out at each position; see `mlp_spread`."""
+    terms = mlp.gate.abs() * mlp.W_in.norm(dim=0) * mlp.W_out.norm(dim=1)
+    return torch.minimum(terms.sum(-1), terms.amax(-1) * spread)
+
+
+def mlp_spread(mlp: FrozenMlp) -> float:
+    """The product of the spectral norms of W_in and W_out, with each neuron's rows normalized."""
+    directions = (torch.nn.functional.normalize(W, dim=1) for W in (mlp.W_in.T, mlp.W_out))
+    reads, writes = (float(spectral_norm_bound(one)) for one in directions)
+    return reads * writes
 
 
 # Gains of pairs of layers follow from the weights alone, so all searches in a model share them.
@@ -319,7 +420,7 @@ _GAINS: WeakKeyDictionary[Weights, dict[tuple[int, int], Float[Tensor, "head kv"
 
 
 def _all_gains(
-    weights: Weights, layers: list[FrozenLayer]
+    weights: Weights, layers: Sequence[FrozenLayer]
 ) -> dict[tuple[int, int], Float[Tensor, "head kv"]]:
     """The gains of every (lower, upper) pair of layers."""
     known = _GAINS.get(weights)
@@ -331,6 +432,17 @@ def _all_gains(
         }
         _GAINS[weights] = known
     return known
+
+
+# The same of single MLPs.
+_SPREADS: WeakKeyDictionary[Weights, dict[int, float]] = WeakKeyDictionary()
+
+
+def _spread(weights: Weights, layer: int, mlp: FrozenMlp) -> float:
+    known = _SPREADS.setdefault(weights, {})
+    if layer not in known:
+        known[layer] = mlp_spread(mlp)
+    return known[layer]
 
 
 def _gains(lower: FrozenLayer, upper: FrozenLayer) -> Float[Tensor, "head kv"]:

@@ -41,7 +41,7 @@ from pathsum.model.edit import Edit
 from pathsum.model.sequences import OneSequence
 from pathsum.model.sites import find_site
 from pathsum.paths.causal import patched_values, run_bytes, same_batch, truncate_runs
-from pathsum.paths.patching import check_runs, find_replacement
+from pathsum.paths.patching import check_runs, find_replacement, mean_outputs
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
 
@@ -57,7 +57,7 @@ class PatchInto(enum.StrEnum):
 
 
 AblateBy: TypeAlias = Literal["zero", "mean"]
-"""The replacement for a node in a sweep without another run: zero, or its mean over the run."""
+"""The replacement for a node in a sweep without another run: zero, or its mean over a text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +66,16 @@ class PatchSweep(Record, kind="patch-sweep"):
 
     `effect` is the target after the patch minus the target before it. `share` is the effect divided
     by the difference between the two runs, so 1 means that the patch alone closes the gap. In an
-    ablation sweep, `by` is the replacement, there is no corrupted run, and shares are relative to
-    the target itself: −1 doubles it, 1 reduces it to 0. `stderr` is the standard error of the
-    effect, NaN for one sequence. `tokens` are the tokens of the patched run's first sequence.
+    ablation sweep, `reference` is the replacement, there is no corrupted run, and shares are
+    relative to the target itself: −1 doubles it, 1 reduces it to 0. `stderr` is the standard error
+    of the effect, NaN for one sequence. `tokens` are the tokens of the patched run's first
+    sequence.
     """
 
     model: str
     metric: str
     into: PatchInto
-    by: AblateBy | None
+    reference: AblateBy | None
     nodes: tuple[str, ...]
     tokens: tuple[str, ...]
     sequences: int
@@ -140,14 +141,14 @@ class PatchSweep(Record, kind="patch-sweep"):
             f"{self._what_was_done()}\n{len(shown)} of {len(self.nodes)} nodes × "
             f"{len(self.tokens)} positions; shades {_KEY}, the darkest {scale:.4f}"
         )
-        doing = "patching" if self.by is None else "ablating"
+        doing = "patching" if self.reference is None else "ablating"
         title = f"{self.model}: {doing} nodes by position"
         return Table(columns, tuple(cells), title=title, note=note)
 
     def _what_was_done(self) -> str:
         clean, count = f"{self.metric}: {self.clean.format('.4f')}", f"{self.sequences} sequences"
-        if self.by is not None or self.corrupted is None:
-            other = "zero" if self.by == "zero" else "its mean"
+        if self.reference is not None or self.corrupted is None:
+            other = "zero" if self.reference == "zero" else "its mean"
             return (
                 f"{clean} ({count})\nreplaced one at a time by {other}; share 1 takes the number "
                 "to 0"
@@ -176,7 +177,7 @@ def patch_sweep(
     clean: OneSequence | Sequence[OneSequence],
     corrupted: OneSequence | Sequence[OneSequence] | None = None,
     *,
-    by: str | None = None,
+    reference: str | None = None,
     metric: Metric | None = None,
     position: PositionName | None = None,
     token: TokenName | None = None,
@@ -189,7 +190,8 @@ def patch_sweep(
 
     `clean` and `corrupted` are a text each, or a batch of pairs with the same number of tokens.
     `into` selects the run to patch, by default the corrupted run. Without a corrupted text, each
-    node of the clean run is replaced according to `by`: "zero", or its "mean" over all positions.
+    node of the clean run is replaced by a `reference`: "zero", or its "mean" over positions ≥ 1 of
+    a text (see `reference_text`).
 
     The target is a logit (`position`, `token` and `versus` as in `toward`; the default token is the
     clean run's prediction) or `metric(logits)`, one number per sequence. A metric is called with
@@ -204,7 +206,7 @@ def patch_sweep(
     Everything else is recomputed after a patch. The nodes of a layer run as a batch, and the layers
     below them are computed once.
     """
-    into, by = _parse_kind(corrupted is not None, by, into)
+    into, by = _parse_kind(corrupted is not None, reference, into)
     here = model.trace(clean)
     there = here if corrupted is None else model.trace(corrupted)
     check_runs(here, there)
@@ -215,16 +217,16 @@ def patch_sweep(
     base, source = truncate_runs(runs[base_at], runs[1 - base_at], measure)
     found = _find_nodes(model, nodes)
     length, first = base.tokens.shape[1], 0
-    if by is None:
+    if by is None and model.config.causal:
         # Before the first token that differs the runs are the same.
         differs = (base.tokens != source.tokens).any(0).nonzero()
         first = int(differs[0]) if len(differs) else length
 
+    means = mean_outputs(runs[0], [Site(node) for node in found]) if by == "mean" else {}
+
     def replacement(node: Writer) -> Tensor:
-        if by is None:
-            return find_replacement(base, Site(node), source)
-        # A mean is over the whole text, even if the number is measured in the middle of it.
-        return find_replacement(runs[0], Site(node), by)[:, :length]
+        site = Site(node)
+        return find_replacement(base, site, source if by is None else means.get(site, "zero"))
 
     after = _sweep(base, replacement, measure, found, first, progress)
     effects = torch.zeros_like(after)
@@ -255,20 +257,20 @@ def _sweep(
 
 
 def _parse_kind(
-    has_other: bool, by: str | None, into: PatchInto | str | None
+    has_other: bool, reference: str | None, into: PatchInto | str | None
 ) -> tuple[PatchInto, AblateBy | None]:
     """The run that is patched, and how nodes are ablated if there is no other run."""
     patched = None if into is None else parse_option(PatchInto, into, "into")
-    if has_other == (by is not None):
+    if has_other == (reference is not None):
         raise InputError(
             "say what replaces the nodes: a corrupted text, from whose run they are taken, or "
-            "by='zero' or 'mean'; give one of the two"
+            "reference='zero' or 'mean'; give one of the two"
         )
-    if by is None:
+    if reference is None:
         return patched or PatchInto.CORRUPTED, None
     if patched is not None:
-        raise InputError("into says which of two runs is patched; leave it out with by=")
-    choice = parse_choice(("zero", "mean"), by, "by")
+        raise InputError("into says which of two runs is patched; leave it out with reference=")
+    choice = parse_choice(("zero", "mean"), reference, "reference")
     return PatchInto.CLEAN, "zero" if choice == "zero" else "mean"
 
 
@@ -291,7 +293,7 @@ def _result(
         model=model.name,
         metric=measure.text,
         into=into,
-        by=by,
+        reference=by,
         nodes=tuple(map(str, nodes)),
         tokens=tuple(model.token_text(token) for token in base.tokens[0].tolist()),
         sequences=batch,

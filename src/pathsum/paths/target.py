@@ -101,6 +101,11 @@ class Target:
         minus = "the vocabulary's mean" if versus == "mean" else f"that of {versus}"
         return f"{named}, minus {minus}"
 
+    def visible_length(self, trace: Trace) -> int:
+        """The number of first positions of a run that the number depends on."""
+        last, length = int(self.positions.max()), trace.tokens.shape[1]
+        return trace.model.config.visible_length(last, length)
+
     def rows(self, part: slice) -> "Target":
         """The target of some of the sequences."""
         versus = self.versus[part] if isinstance(self.versus, Tensor) else self.versus
@@ -126,9 +131,15 @@ class PredictionRun:
     """The run from which edges are taken when they are cut, if one was given."""
 
     def alone(self) -> tuple[Trace, Target]:
-        """The run of the one sequence up to the prediction, and the target there."""
+        """The run of the one sequence as far as the prediction needs it, and the target there."""
         target = self.target.rows(slice(self.sequence, self.sequence + 1))
-        return one_sequence(self.trace, self.sequence, int(target.positions[0]) + 1), target
+        return one_sequence(self.trace, self.sequence, self.length), target
+
+    @property
+    def length(self) -> int:
+        """The number of first positions that the prediction depends on."""
+        own = self.target.rows(slice(self.sequence, self.sequence + 1))
+        return own.visible_length(self.trace)
 
 
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:

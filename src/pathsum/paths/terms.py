@@ -19,7 +19,6 @@ from pathsum.base import (
     Progress,
     Record,
     Table,
-    find_head,
     interval_columns,
     parse_option,
     silent,
@@ -30,9 +29,10 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
 from pathsum.base.options import batch_size
+from pathsum.base.path import Step
 from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.table import Cell, rows_table
-from pathsum.model import HeadId, HeadName, Model, Path, Recording
+from pathsum.model import HeadName, Model, Path, Recording, Source
 from pathsum.model.forward import run
 from pathsum.model.losses import (
     NATS,
@@ -53,20 +53,21 @@ from pathsum.paths.truncation import MlpOutputs, Scales, truncate
 class TermSet:
     """Chains of heads, all of the same length: some of the terms of that order.
 
-    A chain stands for the paths through exactly these heads, bottom to top, from every source.
+    A chain stands for the paths through exactly these heads, bottom to top, from every source. With
+    mlps="linear" it may name MLPs too.
 
     >>> TermSet("both", [["L0H0"], ["L0H1"]]).order
     1
     """
 
     name: str
-    chains: tuple[tuple[HeadId, ...], ...]
+    chains: tuple[tuple[Step, ...], ...]
 
-    def __init__(self, name: str, chains: Sequence[Sequence[HeadName]]) -> None:
-        # Path checks the order of the heads and parses their names.
-        paths = [Path("embed", heads) for heads in chains]
+    def __init__(self, name: str, chains: Sequence[Sequence[HeadName | Source]]) -> None:
+        # Path checks the order of the steps and parses their names.
+        paths = [Path("embed", steps) for steps in chains]
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "chains", tuple(dict.fromkeys(path.heads for path in paths)))
+        object.__setattr__(self, "chains", tuple(dict.fromkeys(path.steps for path in paths)))
         lengths = {len(chain) for chain in self.chains}
         if len(lengths) != 1 or 0 in lengths:
             raise InputError(
@@ -99,6 +100,12 @@ def by_head(model: Model) -> list[TermSet]:
     return [head_set(head.label, [head.id]) for head in model.heads]
 
 
+def by_mlp(model: Model) -> list[TermSet]:
+    """Each MLP alone; needs mlps="linear"."""
+    mlps = range(model.config.n_layers if model.config.mlp != "none" else 0)
+    return [TermSet(f"mlp{layer}", [[Source("mlp", layer)]]) for layer in mlps]
+
+
 def by_virtual_head(model: Model) -> list[TermSet]:
     """Each pair of heads that can act as a virtual head, the lower one first."""
     return [
@@ -129,7 +136,8 @@ class TermSetGain(Record, kind="term-set-gain"):
 class TermImportance(Record, kind="term-importance"):
     """Losses of truncated path sums, in `unit` per prediction (nats), over sequences.
 
-    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers), `uniform` that of a uniform
+    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers; with mlps="linear", where MLPs
+    are steps too, up to 2 n_layers), `uniform` that of a uniform
     guess, `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
     `gain_estimates` are the same numbers with 95% intervals; `sets` has the requested splits.
     """
@@ -203,9 +211,11 @@ def term_importance(
         ['-0.00', '2.47']
 
     On a model with normalization, `scale` chooses the scale of truncated streams. On a model with
-    MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads; `mlps` can
-    recompute them, which is no longer a sum over paths. Patterns are held fixed: the effect of
-    heads on each other's patterns (Q- and K-composition) is part of every order and of no gain.
+    MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads. With
+    mlps="linear" their gates are held and they are terms like heads, so that order 0 has tokens,
+    positions and biases only; mlps="recomputed" is no longer a sum over paths. Patterns are held
+    fixed: the effect of heads on each other's patterns (Q- and K-composition) is part of every
+    order and of no gain.
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
@@ -230,8 +240,19 @@ def term_importance(
 def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
     """Raise an error for heads that do not exist, and for terms that would not add up."""
     config = model.config
-    for head in (head for terms in sets for chain in terms.chains for head in chain):
-        find_head(head, config.n_layers, config.n_heads)
+    for chain in (chain for terms in sets for chain in terms.chains):
+        path = Path("embed", chain)
+        path.check_in(model)
+        if mlps is not MlpOutputs.LINEAR and len(path.heads) < path.order:
+            raise InputError(
+                f"the set has {ARROW.join(map(str, chain))}, but with mlps={mlps.value!r} no path "
+                "goes through an MLP; use mlps='linear'"
+            )
+    if mlps is MlpOutputs.LINEAR and scale is Scales.RECOMPUTED:
+        raise NotExactError(
+            "mlps='linear' holds gates and scales of the run, and scale='recomputed' does not; use "
+            "scale='frozen', or mlps='recomputed'"
+        )
     if sets and mlps is MlpOutputs.RECOMPUTED and config.mlp != "none":
         raise NotExactError(
             "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
@@ -264,7 +285,8 @@ class _Losses:
     def streams(self) -> int:
         """Memory of truncated streams and values, in multiples of a batch's logits."""
         config = self.model.config
-        return 1 + 3 * config.n_layers * config.d_model // config.d_vocab_out
+        steps = config.n_layers * (4 if self.mlps is MlpOutputs.LINEAR else 1)
+        return 1 + 3 * steps * config.d_model // config.d_vocab_out
 
     def measure(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
         """Losses: uniform, each order, each set added, each set removed."""
@@ -300,7 +322,8 @@ class _Losses:
     def result(self, measured: list[SequenceLosses]) -> TermImportance:
         """The result, from what `measure` returned with all pieces joined."""
         guessing, *rest = measured
-        every, sets = self.model.config.n_layers + 1, len(self.sets)
+        sets = len(self.sets)
+        every = len(rest) - 2 * sets
         orders, alone, without = rest[:every], rest[every : every + sets], rest[every + sets :]
         first = orders[0]
         gains = [
@@ -347,7 +370,9 @@ def _note(
         whose = "the run's own" if scale is Scales.FROZEN else "recomputed: not a sum over paths"
         parts.append(f"normalization scales are {whose}")
     if model.config.mlp != "none":
-        if mlps is MlpOutputs.FROZEN:
+        if mlps is MlpOutputs.LINEAR:
+            parts.append("MLPs are terms like heads, with their gates held")
+        elif mlps is MlpOutputs.FROZEN:
             parts.append(
                 "MLP outputs are leaves of order 0 and include what the MLPs read from heads"
             )

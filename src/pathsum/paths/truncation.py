@@ -11,19 +11,21 @@ where heads_l is the frozen layer, and the leaves (what biases and MLPs write) a
 path reaches layer l through more than l heads, so Xₙ[l] is the run's own stream for n ≥ l, which is
 known: layer l has to read only X₀ … X_{l−1}.
 
-These are running sums of the streams that `sweep.UpSweep` carries by order. Sums are needed because
-normalization scales and MLP outputs can be recomputed from them, and the highest order of each
-layer, the run's own stream, costs nothing.
+These are running sums of the streams that `order_sweep.UpSweep` carries by order. Sums are needed
+because normalization scales and MLP outputs can be recomputed from them, and the highest order of
+each layer, the run's own stream, costs nothing. With MLPs as terms (`MlpOutputs.LINEAR`) nothing is
+recomputed, and the sweep is used as it is.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from pathsum.base.path import Step
 from pathsum.base.shapes import Stream, Tokens
-from pathsum.model import HeadId, Run, transformer
+from pathsum.model import HeadId, Run, Source, transformer
 from pathsum.model.losses import (
     PredictionMetric,
     SequenceLosses,
@@ -31,7 +33,8 @@ from pathsum.model.losses import (
     read_losses,
     target_losses,
 )
-from pathsum.paths.frozen import Frozen, FrozenLayer, Streams, bias_stream
+from pathsum.paths.frozen import Frozen, FrozenLayer, Gates, Streams, bias_stream
+from pathsum.paths.order_sweep import MlpStep, UpSweep
 
 
 class Scales(enum.StrEnum):
@@ -50,23 +53,26 @@ class MlpOutputs(enum.StrEnum):
 
     `FROZEN`      those of the run, as leaves of order 0; they depend on what heads wrote
     `RECOMPUTED`  those of the MLPs on the truncated stream: not a path sum
+    `LINEAR`      those of the MLPs with their gates held: terms like heads, each an order more
     """
 
     FROZEN = "frozen"
     RECOMPUTED = "recomputed"
+    LINEAR = "linear"
 
 
 @dataclass(frozen=True, eq=False)
 class Truncated:
     """The streams of one run truncated by order.
 
-    `free[l]` is X₀[l], what no head has touched; `last[n]` is Xₙ at the top, n = 0 … n_layers.
+    `free[2l]` is X₀[l], what no head has touched, by the level (`level_of`) below which it was
+    written; `last[n]` is Xₙ at the top, n = 0 … n_layers, or more with MLPs as terms.
     """
 
     frozen: Frozen
     scale: Scales
     mlps: MlpOutputs
-    free: tuple[Stream, ...]
+    free: Mapping[int, Stream]
     last: tuple[Stream, ...]
 
     def read(self, stream: Stream) -> Stream:
@@ -89,12 +95,14 @@ class Truncated:
         transformer.refuse_overflow(losses.total)
         return losses
 
-    def term(self, heads: Sequence[HeadId]) -> Stream:
-        """The output of a chain of heads, bottom to top, on a stream without other heads."""
-        streams = self.free[heads[0].layer][None]
-        for head in heads:
-            layer = _scaled(self.frozen, self.frozen.head(head), streams, self.scale)
-            streams = layer.apply(streams)
+    def term(self, steps: Sequence[Step]) -> Stream:
+        """The output of a chain of steps, bottom to top, on a stream without other heads."""
+        streams = self.free[self.frozen.reads_below(steps[0])][None]
+        for step in steps:
+            linear = self.frozen.step(step)
+            if isinstance(linear, FrozenLayer):
+                linear = _scaled(self.frozen, linear, streams, self.scale)
+            streams = linear.apply(streams)
         return streams[0]
 
 
@@ -105,6 +113,8 @@ def truncate(
     mlps: MlpOutputs = MlpOutputs.FROZEN,
 ) -> Truncated:
     """All truncated streams of a run."""
+    if mlps is MlpOutputs.LINEAR and run.weights.config.mlp != "none":
+        return _truncate_linear(run, scale)
     frozen, config = Frozen(run), run.weights.config
     recompute_mlps = config.mlp != "none" and mlps is MlpOutputs.RECOMPUTED
     streams: list[Stream] = []
@@ -126,7 +136,20 @@ def truncate(
             if recompute_mlps:
                 stream += transformer.mlp(config, weights, read)[0]
         free.append(streams[0].clone())
-    return Truncated(frozen, scale, mlps, tuple(free), (*streams, run.streams[-1]))
+    below = {2 * index: stream for index, stream in enumerate(free)}
+    return Truncated(frozen, scale, mlps, below, (*streams, run.streams[-1]))
+
+
+def _truncate_linear(run: Run, scale: Scales) -> Truncated:
+    """Truncated streams with MLPs as steps of their own."""
+    frozen = Frozen(run, gates=Gates(run))
+    sweep = UpSweep(frozen, orders=frozen.orders(frozen.n_layers))
+    free: dict[int, Stream] = {}
+    for step in sweep.steps_to(frozen.n_layers):
+        mlp = isinstance(step, MlpStep)
+        below = frozen.reads_below(Source("mlp", step.index) if mlp else HeadId(step.index, 0))
+        free[below] = sweep.streams[0].clone()
+    return Truncated(frozen, scale, MlpOutputs.LINEAR, free, tuple(sweep.streams.cumsum(0)))
 
 
 def _scaled(frozen: Frozen, layer: FrozenLayer, streams: Streams, scale: Scales) -> FrozenLayer:

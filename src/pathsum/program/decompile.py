@@ -25,6 +25,7 @@ from pathsum.model import HeadId, Keep, Model
 from pathsum.model.sequences import (
     TextOrTokens,
     padded,
+    require_causal,
     require_text,
     require_tokens_out,
     split_corpus,
@@ -88,6 +89,7 @@ def decompile(
     the heads' own patterns. Such rules describe MLPs and composition only in part.
     """
     require_tokens_out(model, "decompile")
+    require_causal(model, "decompile")
     parse_count(budget, "values", "budget")
     fitting, held_out = _texts(model, corpus)
     lexicon = Lexicon(model.config.d_vocab, model.tokenizer)

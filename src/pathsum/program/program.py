@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsum.base import Column, Estimate, Record, Table, prose_column, stacked
 from pathsum.base.errors import FileError, InputError, TokenError
-from pathsum.base.files import parse_object, read_text, write_output
+from pathsum.base.files import parse_object, read_text, user_path, write_output
 from pathsum.base.options import parse_position
 from pathsum.base.reading import read_record
 from pathsum.circuits.token_basis import Token
@@ -255,7 +255,7 @@ class Program(Record, kind="program"):
     @classmethod
     def load(cls, file: str | Path) -> "Program":
         """Read a program that `save` wrote."""
-        path = Path(file).expanduser()
+        path = user_path(file)
         given = parse_object(read_text(path), path, "save the program again")
         head = (given.pop("format", None), given.pop("version", None))
         if head != (f"pathsum-{cls.record_kind}", cls.version):

@@ -11,6 +11,7 @@ it. Every product is exact in bfloat16.
 """
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
 from pathsum.base import Progress, silent
-from pathsum.base.errors import FileError, first_line
+from pathsum.base.errors import FileError, PathsumError, first_line
 from pathsum.base.files import exists, first_bytes, read_object
 from pathsum.model.store import DTYPES, FileStore, Store
 
@@ -32,6 +33,9 @@ _CONVERT = (
     'convert it where you trust it: tensors = torch.load(file, map_location="cpu"), then '
     'safetensors.torch.save_file(tensors, "model.safetensors")'
 )
+
+# The list of a checkpoint's tensors; 100,000 tensors take 20 MB.
+_LARGEST_PICKLE = 1 << 26
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -201,6 +205,8 @@ def _holds_same(one: Store, other: Store, name: str) -> bool:
 def _load_pickle(file: Path) -> Any:
     zipped = first_bytes(file, 4) == b"PK\x03\x04"
     try:
+        if zipped:
+            _check_archive(file)
         # Files from before torch 1.6 are not zip archives and cannot be mapped.
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
@@ -209,11 +215,29 @@ def _load_pickle(file: Path) -> Any:
             f"{file} holds more than tensors, and opening it could run code, so it was not opened "
             f"({reason}); {_CONVERT}"
         ) from error
+    except PathsumError:
+        raise
     except Exception as error:  # torch's loader fails in any way on a damaged file
         raise FileError(
             f"{file} is not a whole file of torch.save ({first_line(error)[:200]}); it may have "
             "been cut short or damaged: copy or download it again"
         ) from error
+
+
+def _check_archive(file: Path) -> None:
+    """Raise for members that torch.save does not write: compressed, or a huge list of tensors."""
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED:
+                raise FileError(
+                    f"{file} holds {member.filename!r} compressed, which torch.save does not "
+                    f"write; {_CONVERT}"
+                )
+            if member.filename.endswith(".pkl") and member.file_size > _LARGEST_PICKLE:
+                raise FileError(
+                    f"{file} lists its tensors in {member.file_size:,} bytes, and at most "
+                    f"{_LARGEST_PICKLE:,} are read; {_CONVERT}"
+                )
 
 
 def _check_plain(file: Path, name: object, tensor: Tensor) -> None:

@@ -24,6 +24,11 @@ from pathsum.model.store import Store
 from pathsum.text import Tokenizer
 
 _STRING, _ARRAY = 8, 9
+# The most entries that all arrays of a header may have together. The largest vocabularies have
+# 300,000 tokens, each with a text, a score, a kind and up to two merges.
+_MOST_ENTRIES = 1 << 22
+# The longest token of a SentencePiece tokenizer, in characters, and all of them together.
+_LONGEST_TOKEN, _MOST_CHARACTERS = 1 << 9, 1 << 23
 # GGUF's value types as format characters of struct.
 _NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 
@@ -57,6 +62,7 @@ class GgufFile(Store):
         self._tensors = {name: self._located(name, *found) for name, found in tensors.items()}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self.dtypes = dict.fromkeys(self._tensors, torch.float32)
+        self._check_apart(alignment)
         size = file.stat().st_size
         end = max((tensor.offset + tensor.n_bytes for tensor in self._tensors.values()), default=0)
         if end > size:
@@ -92,6 +98,17 @@ class GgufFile(Store):
             ) from error
         return torch.from_numpy(np.ascontiguousarray(numbers)).reshape(tensor.shape)
 
+    def _check_apart(self, alignment: int) -> None:
+        """Raise unless each tensor begins at a multiple of the alignment, after the one before."""
+        end, before = self._start, "the header"
+        for name, tensor in sorted(self._tensors.items(), key=lambda item: item[1].offset):
+            if tensor.offset < end or (tensor.offset - self._start) % alignment:
+                raise FileError(
+                    f"{self.file} stores {name} at byte {tensor.offset}, which is inside {before} "
+                    f"or not a multiple of {alignment}; the file is damaged: download it again"
+                )
+            end, before = tensor.offset + tensor.n_bytes, name
+
     def _located(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> _Tensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -122,7 +139,7 @@ class _Header:
     def __init__(self, file: Path) -> None:
         if first_bytes(file, 4) != b"GGUF":
             raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
-        self.file, self.at = file, 4
+        self.file, self.at, self._entries = file, 4, 0
         try:
             with file.open("rb") as opened:
                 self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -141,7 +158,13 @@ class _Header:
 
     def read_metadata(self) -> dict[str, Any]:
         """Every key and value, in order."""
-        return {self._string(): self._value(self._number(4)) for _ in range(self._n_values)}
+        found: dict[str, Any] = {}
+        for _ in range(self._n_values):
+            key = self._string()
+            if key in found:
+                raise FileError(f"the metadata of {self.file} has {key} twice; download it again")
+            found[key] = self._value(self._number(4))
+        return found
 
     def read_tensors(self) -> dict[str, tuple[tuple[int, ...], int, int]]:
         """Shape (slowest axis first), layout and offset of each tensor."""
@@ -176,6 +199,9 @@ class _Header:
                 raise IndexError(f"a value of type {kind} at byte {self.at}")
             return self._number(kind)
         inner, length = self._number(4), self._number(10)
+        self._entries += length
+        if self._entries > _MOST_ENTRIES:
+            raise IndexError(f"lists of more than {_MOST_ENTRIES:,} entries at byte {self.at}")
         if inner not in _NUMBERS:
             return [self._value(inner) for _ in range(length)]
         form = f"<{length}{_NUMBERS[inner]}"
@@ -283,6 +309,12 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
     scores = _listed(metadata, "scores", float)
     if len(scores) != len(tokens):
         raise ConfigError("its SentencePiece tokenizer has no score per token")
+    lengths = [len(token) for token in tokens]
+    if max(lengths) > _LONGEST_TOKEN or sum(lengths) > _MOST_CHARACTERS:
+        raise ConfigError(
+            f"its SentencePiece tokenizer has a token of {max(lengths):,} characters and "
+            f"{sum(lengths):,} in all, and pathsum reads {_LONGEST_TOKEN} and {_MOST_CHARACTERS:,}"
+        )
     vocabulary = {token: index for index, token in enumerate(tokens)}
     # SentencePiece joins whichever neighbors make the best-scored token; as merges, in that order.
     joins: list[tuple[float, int, int, str, str]] = []

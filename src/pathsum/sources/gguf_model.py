@@ -147,7 +147,10 @@ def _rotations(
     for name in ("yarn_attn_factor", "yarn_ext_factor", *(() if two else ("attn_factor",))):
         foreign.require_value(f"rope.scaling.{name}", 1.0)
     foreign.require_value("rope.scaling.yarn_log_multiplier", 0.0)
-    kind = "longrope" if two else foreign.values.get("rope.scaling.type", "none")
+    # As in llama.cpp: an older name of the factor, and linear scaling where no type is given.
+    factor = foreign.values.get("rope.scaling.factor", foreign.values.get("rope.scale_linear"))
+    usual = "linear" if factor else "none"
+    kind = "longrope" if two else foreign.values.get("rope.scaling.type", usual)
     if not two:
         require_one_context(foreign.where, context)
     d_head = _d_head(foreign)
@@ -158,7 +161,7 @@ def _rotations(
         "rope_theta": foreign.number("rope.freq_base", 10_000.0),
         # Half a dimension more, which is cut off: the quotient may be rounded down.
         "partial_rotary_factor": (width + 0.5) / d_head,
-        "factor": foreign.values.get("rope.scaling.factor"),
+        "factor": factor or 1.0,
         "original_max_position_embeddings": foreign.values.get(
             "rope.scaling.original_context_length"
         ),
@@ -195,7 +198,12 @@ def _config(
         fields |= rotary(rope, d_head)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
-            fields["rotary_factors"] = tuple(opened.get("rope_freqs.weight").flatten().tolist())
+            own_factors: list[float] = opened.get("rope_freqs.weight").flatten().tolist()
+            shared = fields["rotary_factors"] or (1.0,) * len(own_factors)
+            if len(shared) != len(own_factors):
+                raise ConfigError(f"{foreign.where} has not one of rope_freqs.weight per plane")
+            both = zip(own_factors, shared, strict=True)
+            fields["rotary_factors"] = tuple(one * other for one, other in both)
     if architecture == "gemma3":
         fields["rotary_local_base"] = foreign.number("rope.freq_base_swa", 10_000.0)
     if architecture in ("gemma2", "gemma3", "gpt-oss", "phi3"):

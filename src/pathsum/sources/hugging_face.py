@@ -53,8 +53,9 @@ def open_hugging_face(
     foreign = ForeignConfig.read(folder / CONFIG)
     file = folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
-    start = None if tokenizer is None else _start_token(tokenizer, folder / TOKENIZER_CONFIG)
     foreign, source = text_part(foreign, open_tensors(folder, progress))
+    settings = folder / TOKENIZER_CONFIG
+    start = _config_start(foreign) if tokenizer is None else _start_token(tokenizer, settings)
     layout = _describe(foreign, context)
     source = _dequantized(foreign, source, str(folder))
     return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
@@ -78,9 +79,9 @@ def from_hf(
     foreign = ForeignConfig(config.to_dict(), f"the config of {where}")
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
     ours = wrap_tokenizer(tokenizer)
-    start = None if ours is None else _leading_special(ours)
     label = name or str(getattr(config, "name_or_path", "") or where)
     foreign, source = text_part(foreign, MemoryStore(tensors))
+    start = _config_start(foreign) if ours is None else _leading_special(ours)
     layout = _describe(foreign, context)
     return _model(layout, _dequantized(foreign, source, where), where, label, ours, start)
 
@@ -160,6 +161,12 @@ def _check_tied(embedding: Tensor, head: Tensor, name: str, where: str) -> None:
             f"the config of {where} says that embedding and unembedding are tied, but {name} "
             "differs from the embedding; set tie_word_embeddings to false if both are meant"
         )
+
+
+def _config_start(foreign: ForeignConfig) -> int | None:
+    """The start token of a checkpoint without a tokenizer, from its config."""
+    token = foreign.values.get("bos_token_id")
+    return token if isinstance(token, int) and not isinstance(token, bool) and token >= 0 else None
 
 
 def _start_token(tokenizer: Tokenizer, file: Path) -> int | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import FileError, InputError, near_misses
-from pathsum.base.files import exists, first_bytes, read_object
+from pathsum.base.files import exists, first_bytes, read_object, user_path
 from pathsum.base.options import parse_choice
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
@@ -19,6 +19,17 @@ from pathsum.sources.named import FETCHED, known_names, load_fetched, load_named
 from pathsum.sources.transformer_lens import is_transformer_lens, open_transformer_lens
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_OWNERS = {
+    "gpt2": "openai-community",
+    "distilgpt2": "distilbert",
+    "pythia": "EleutherAI",
+    "gpt-neo": "EleutherAI",
+    "qwen": "Qwen",
+    "gemma": "google",
+    "llama": "meta-llama",
+    "smollm": "HuggingFaceTB",
+}
+"""Owners of well-known models, by how their names begin."""
 
 
 @checked
@@ -44,7 +55,7 @@ def load(
     next to it. Tensors are memory-mapped and read layer by layer on first use.
     """
     text = str(name)
-    known, path = (*known_names(), *FETCHED), Path(text).expanduser()
+    known, path = (*known_names(), *FETCHED), user_path(text)
     is_known = isinstance(name, str) and text in known
     if revision is not None and (is_known or exists(path)):
         raise InputError(
@@ -60,9 +71,17 @@ def load(
         folder = download(text, revision, token)
         return open_path(folder, text, context, progress)
     raise FileError(
-        f"there is no model {text!r}: it is not a name that pathsum knows ({', '.join(known)}), "
-        f"nor a folder or file, nor a hub id (owner/name){near_misses(text, known)}"
+        f"there is no model {text!r}: it is not one of {', '.join(known)}, nor a folder or file, "
+        f"nor a hub id (owner/name){_suggestion(text, known)}"
     )
+
+
+def _suggestion(text: str, known: tuple[str, ...]) -> str:
+    """A hub id for a well-known name without its owner, or a similar name."""
+    for prefix, owner in _OWNERS.items():
+        if text.lower().startswith(prefix):
+            return f"; did you mean {owner}/{text}?"
+    return near_misses(text, known)
 
 
 def open_path(

@@ -178,6 +178,7 @@ class CheckpointLayout:
                 n: entry.named(entry.name.removeprefix(self.prefix)) for n, entry in stored.items()
             }
         stored = {n: entry.named(_first(entry.name, source)) for n, entry in stored.items()}
+        self._check_optional(stored, source, where)
         stored = {n: f for n, f in stored.items() if not f.optional or f.name in source.shapes}
         used = {entry.name for entry in stored.values()}
         left = [name for name in source.shapes if name not in used and not ignore(name)]
@@ -185,6 +186,17 @@ class CheckpointLayout:
         if left:
             raise FileError(self._left_over(left, where, bare=bare))
         return mapped
+
+    def _check_optional(self, stored: Mapping[str, Stored], source: Store, where: str) -> None:
+        """Raise if some layers have an optional tensor and others do not."""
+        for name, entry in self.layer.items():
+            each = [stored[f"layers.{layer}.{name}"].name for layer in range(self.config.n_layers)]
+            missing = [theirs for theirs in each if theirs not in source.shapes]
+            if entry.optional and 0 < len(missing) < len(each):
+                raise FileError(
+                    f"{where} has no tensor {missing[0]}, but other layers have theirs; the file "
+                    "is damaged: download it again"
+                )
 
     def _left_over(self, left: list[str], where: str, *, bare: bool) -> str:
         beyond = self.layers.format(self.config.n_layers)

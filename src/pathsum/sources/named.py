@@ -45,6 +45,12 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
         construct.induction_by_q,
     ),
     "hand-built-virtual-head": ("two layers, two heads that act as one", construct.virtual_head),
+    "hand-built-memory": ("one layer, an MLP that looks tokens up", construct.memory),
+    "hand-built-conjunction": ("one layer, an MLP that joins two tokens", construct.conjunction),
+    "hand-built-gated-value": (
+        "one layer, an MLP with gates from one head and values from another",
+        construct.gated_value,
+    ),
 }
 
 

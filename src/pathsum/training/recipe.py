@@ -234,5 +234,5 @@ def _check(recipe: Recipe) -> None:
         raise InputError(
             "qk_norm='rms_all' and gated GELU or clamped MLPs cannot be trained (this recipe has "
             f"qk_norm={recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r}); use qk_norm='rms' "
-            "or 'none', and an ungated GELU or 'silu_gated'"
+            "or 'none', and 'silu_gated', 'bilinear' or an ungated GELU"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FileError, InputError, near_misses
-from pathsum.base.files import exists, read_object, write_text
+from pathsum.base.files import exists, read_object, user_path, write_text
 from pathsum.model.storage import HELD_OUT, read_held_out
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.text import Corpus, Tokenizer
@@ -79,10 +79,10 @@ def read_recipe(folder: Path) -> Recipe:
 def with_absolute_paths(recipe: Recipe) -> Recipe:
     """A recipe whose corpus and tokenizer, if they are files here, are named from the root."""
     data = recipe.data
-    if data.corpus not in NAMED and exists(Path(data.corpus).expanduser()):
-        data = replace(data, corpus=str(Path(data.corpus).expanduser().absolute()))
+    if data.corpus not in NAMED and exists(user_path(data.corpus)):
+        data = replace(data, corpus=str(user_path(data.corpus).absolute()))
     if data.tokenizer:
-        data = replace(data, tokenizer=str(Path(data.tokenizer).expanduser().absolute()))
+        data = replace(data, tokenizer=str(user_path(data.tokenizer).absolute()))
     return replace(recipe, data=data)
 
 
@@ -141,7 +141,7 @@ def reopen_corpus(folder: Path, recipe: Recipe, progress: Progress = silent) -> 
     """The corpus of a run that is resumed: its text or, where that is not found, its tokens."""
     corpus = read_run(folder)["corpus"]
     text, built = recipe.data.corpus, Path(corpus["folder"])
-    elsewhere = text not in NAMED and not exists(Path(text).expanduser())
+    elsewhere = text not in NAMED and not exists(user_path(text))
     if elsewhere and (built / HEAD).exists():
         return Corpus.at(built)
     try:
@@ -158,7 +158,7 @@ def reopen_corpus(folder: Path, recipe: Recipe, progress: Progress = silent) -> 
 def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
     """The corpus that a recipe trains on, built if it is not in the cache."""
     data = recipe.data
-    given = Tokenizer.from_file(Path(data.tokenizer).expanduser()) if data.tokenizer else None
+    given = Tokenizer.from_file(user_path(data.tokenizer)) if data.tokenizer else None
     return Corpus.open(
         data.corpus,
         vocabulary=data.vocabulary,
@@ -179,7 +179,7 @@ def find_run(run: str | Path) -> Path:
     text = str(run)
     if isinstance(run, str) and text in bundled_runs():
         return BUNDLED / text
-    folder = Path(text).expanduser()
+    folder = user_path(text)
     if exists(folder) and folder.is_dir():
         if not (folder / SNAPSHOTS).is_dir():
             raise without_snapshots(folder)

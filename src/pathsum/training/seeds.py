@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pathsum.base import Column, Progress, Record, silent, text_column
 from pathsum.base.errors import InputError
-from pathsum.base.files import write_text
+from pathsum.base.files import user_path, write_text
 from pathsum.base.options import parse_count
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
@@ -103,7 +103,7 @@ def train_seeds(
             "a model without layers has no heads, so its seeds have no mechanism to compare; use "
             "at least one layer"
         )
-    folder = Path(out).expanduser() if out is not None else Path("runs") / f"{first.name}-seeds"
+    folder = user_path(out) if out is not None else Path("runs") / f"{first.name}-seeds"
     runs: list[SeedRun] = []
     for number in range(seeds):
         chosen = replace(first, seed=first.seed + number)

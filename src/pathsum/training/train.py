@@ -14,13 +14,23 @@ from torch import Tensor
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError
-from pathsum.base.files import exists, finish_saving, locked, read_object, write_text
+from pathsum.base.files import (
+    JOURNAL,
+    SAVED_TOGETHER,
+    exists,
+    finish_saving,
+    locked,
+    read_object,
+    remove_leftovers,
+    user_path,
+    write_text,
+)
 from pathsum.base.reading import read_record
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
 from pathsum.text import Corpus
-from pathsum.training.checkpoint import read_checkpoint
+from pathsum.training.checkpoint import CHECKPOINT, PREVIOUS, SNAPSHOTS, read_checkpoint
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.metrics import (
     METRICS,
@@ -216,16 +226,16 @@ def _recipe_and_folder(
     resume: bool,
     changes: dict[str, Any],
 ) -> tuple[Recipe, Path]:
-    if resume and not isinstance(what, Recipe) and exists(Path(what).expanduser() / RUN):
+    if resume and not isinstance(what, Recipe) and exists(user_path(what) / RUN):
         if changes or out is not None:
             raise InputError(
                 "a run that is resumed by its folder keeps its recipe and its folder; leave out "
                 "all other settings"
             )
-        folder = Path(what).expanduser()
+        folder = user_path(what)
         return read_recipe(folder), folder
     chosen = with_absolute_paths(find_recipe(what, preset, changes))
-    return chosen, Path(out).expanduser() if out is not None else Path("runs") / chosen.name
+    return chosen, user_path(out) if out is not None else Path("runs") / chosen.name
 
 
 @contextmanager
@@ -237,8 +247,12 @@ def _folder_lock(folder: Path, world: World) -> Generator[None]:
     taken = f"another process is training in {folder}; wait for it, or name another folder"
     with locked(folder / ".lock", wait=False, taken=taken):
         finish_saving(folder)
-        for part in folder.rglob(".*.part"):
-            part.unlink()
+        together = (*SAVED_TOGETHER, JOURNAL)
+        remove_leftovers(folder, (*together, CHECKPOINT, PREVIOUS, RUN, RESULT, METRICS))
+        for inside in (folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
+            if inside.is_dir():
+                small = [file.name[1:].rsplit(".", 2)[0] for file in inside.glob(".step-*.part")]
+                remove_leftovers(inside, (*together, *small))
         yield
 
 

@@ -13,6 +13,7 @@ from pathsum.explorer.server.app import make_app
 from pathsum.explorer.server.guard import LOOPBACK, Access, check_token, make_token, names_of
 
 TOKEN = "0123456789abcdefXYZ_-"
+KEY = Access(TOKEN, 7321).page_key
 BASE = "http://127.0.0.1:7321"
 JSON = {"content-type": "application/json"}
 
@@ -42,19 +43,25 @@ def test_without_the_token_there_is_nothing(client: TestClient) -> None:
     assert "form-action 'self'" in policy and "default-src 'none'" in policy
 
 
-def test_the_link_gives_a_cookie_and_the_cookie_is_enough(client: TestClient) -> None:
+def test_the_link_gives_a_cookie_that_opens_files_only(client: TestClient) -> None:
     first = client.get(f"/?token={TOKEN}")
     assert first.status_code == 200 and bundle.SCRIPT in first.text
     given = first.headers["set-cookie"]
-    assert given == f"pathsum-7321={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
-    for found in (client.get("/"), client.get(f"/{bundle.SCRIPT}"), ask(client)):
+    assert given == f"pathsum-7321={KEY}; Path=/; HttpOnly; SameSite=Strict"
+    # Every server on this machine receives it.
+    assert TOKEN not in given
+    for found in (client.get("/"), client.get(f"/{bundle.SCRIPT}")):
         assert found.status_code == 200 and "set-cookie" not in found.headers
+    assert ask(client).status_code == 401
+    assert ask(client, authorization=f"Bearer {TOKEN}").status_code == 200
+    assert ask(client, authorization=f"Bearer {KEY}").status_code == 401
+    assert client.get(f"/?token={KEY}", headers={"cookie": ""}).status_code == 401
 
 
 def test_a_cookie_of_another_server_does_not_hide_it(client: TestClient) -> None:
-    cookies = f'theme={{"a": 1}}; ;; bad; pathsum-8888=other; pathsum-7321={TOKEN}; z'
+    cookies = f'theme={{"a": 1}}; ;; bad; pathsum-8888=other; pathsum-7321={KEY}; z'
     assert client.get("/", headers={"cookie": cookies}).status_code == 200
-    assert client.get("/", headers={"cookie": f"pathsum-8888={TOKEN}"}).status_code == 401
+    assert client.get("/", headers={"cookie": f"pathsum-8888={KEY}"}).status_code == 401
 
 
 def test_a_program_sends_a_header(client: TestClient) -> None:

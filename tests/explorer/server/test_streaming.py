@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import pytest
@@ -18,6 +19,7 @@ from pathsum.explorer.cache import CanceledError
 from pathsum.explorer.explorer import SLOW_THREADS, Explorer
 from pathsum.explorer.server import ExplorerServer
 from pathsum.explorer.server.app import PROGRESS, WAITING
+from pathsum.explorer.server.running import MAX_CONNECTIONS
 from pathsum.explorer.wire import decode
 
 Asking: TypeAlias = Callable[..., http.client.HTTPConnection]
@@ -165,22 +167,64 @@ def test_too_many_questions_are_told_when_to_come_back(
     assert sorted(computed) == [*names, "last"]
 
 
-def test_connections_above_the_limit_are_refused(
+def status(address: tuple[str, int], token: str) -> int:
+    connection = http.client.HTTPConnection(*address, timeout=60)
+    connection.request("GET", "/", headers={"Authorization": f"Bearer {token}"})
+    found = connection.getresponse().status
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("sent", ["GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "GET / HTTP/1.1\r\n"])
+def test_strangers_who_do_not_read_make_room_for_the_owner(explorer: Explorer, sent: str) -> None:
+    server = ExplorerServer(explorer, port=0).start()
+    address, strangers = ("127.0.0.1", server.names.port), list[socket.socket]()
+    try:
+        for number in range(MAX_CONNECTIONS + 12):
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            one.settimeout(0.2)
+            one.connect(address)
+            with suppress(OSError):  # it is closed, or its buffers are full
+                one.sendall(sent.format(f"127.0.0.1:{address[1]}").encode() * 500)
+            strangers.append(one)
+            if number % 20 == 19:
+                assert status(address, server.token) == 200
+        assert [status(address, server.token) for _ in range(10)] == [200] * 10
+    finally:
+        for one in strangers:
+            one.close()
+        server.close()
+
+
+def test_a_rejected_request_closes_its_connection(explorer: Explorer) -> None:
+    server = ExplorerServer(explorer, port=0).start()
+    try:
+        for host, code in ((f"127.0.0.1:{server.names.port}", 401), ("elsewhere", 421)):
+            with socket.create_connection(("127.0.0.1", server.names.port), timeout=60) as one:
+                one.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode() * 3)
+                received = b"".join(iter(lambda: one.recv(4096), b""))
+            assert received.count(b"HTTP/1.1 ") == received.count(f" {code} ".encode()) == 1
+            assert b"\r\nconnection: close\r\n" in received.lower()
+    finally:
+        server.close()
+
+
+def test_connections_of_the_owner_are_limited_too(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pathsum.explorer.server.running.MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("pathsum.explorer.server.running.MAX_CONNECTIONS", 2)
     server = ExplorerServer(explorer, port=0, token="").start()
     address = ("127.0.0.1", server.names.port)
     try:
-        idle = [socket.create_connection(address, timeout=60) for _ in range(3)]
+        idle = [http.client.HTTPConnection(*address, timeout=60) for _ in range(3)]
+        for one in idle:
+            one.request("GET", "/")
+            assert one.getresponse().read()
+        assert status(address, "") == 503
+        for one in idle:
+            one.close()
         time.sleep(0.1)
-        for status in (503, 200):
-            connection = http.client.HTTPConnection(*address, timeout=60)
-            connection.request("GET", "/")
-            assert connection.getresponse().status == status
-            connection.close()
-            for one in idle:
-                one.close()
-            time.sleep(0.1)
+        assert status(address, "") == 200
     finally:
         server.close()

@@ -51,6 +51,20 @@ export interface ModelInfo {
   pathsum_version: string;
 }
 
+export interface ModelCard {
+  name: string;
+  lesson: string;
+  size: string;
+  group: string;
+  opens: boolean;
+}
+
+export interface Gallery {
+  format: "pathsum-page-gallery";
+  version: 1;
+  models: ModelCard[];
+}
+
 export interface Vocabulary {
   format: "pathsum-page-vocabulary";
   version: 1;
@@ -214,10 +228,11 @@ export interface LogitAttribution {
   total: number;
   stderr: number | null;
   remainder: number;
-  by_order: Breakdown;
   by_last: Breakdown;
   by_source: Grid;
   by_head: Breakdown;
+  by_mlp: Breakdown;
+  by_order: Breakdown;
   by_edge: Grid;
 }
 
@@ -256,6 +271,15 @@ export interface PathExplanation {
   routes: Routes[];
 }
 
+export interface Reason {
+  edge: string;
+  share: number;
+  effect: number;
+  weight: number;
+  probability: number;
+  wrote: number | null;
+}
+
 export interface MlpShare {
   total: number;
   strongest: string;
@@ -279,9 +303,9 @@ export interface Story {
   share: number;
   source: number | null;
   weight: number;
+  kind: "induction" | "sink" | null;
+  reasons: Reason[];
   writer: string | null;
-  side: "q" | "k" | "v" | null;
-  wrote: number | null;
   weight_without: number | null;
   probability_without: number | null;
   mlps: MlpShare | null;
@@ -704,7 +728,7 @@ export interface TermImportance {
   gain_estimates: Estimate[];
   sets: TermSetGain[];
   scale: "frozen" | "recomputed";
-  mlps: "frozen" | "recomputed";
+  mlps: "frozen" | "recomputed" | "linear";
   sequences: number;
   predictions: number;
   note: string;
@@ -1062,6 +1086,7 @@ export interface TextsParams {
 /** Every question: its parameters, and the record that answers it. */
 export interface Questions {
   model: { params: ModelParams; answer: ModelInfo };
+  gallery: { params: ModelParams; answer: Gallery };
   vocabulary: { params: ModelParams; answer: Vocabulary };
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };

@@ -1,6 +1,7 @@
 """Answers to the explorer's questions, one function per question.
 
 model         `model` and `vocabulary`: sizes and abilities of a model, its examples and tokens
+gallery       `gallery`: the models that come with pathsum
 text          `run`, `attention`, `scores`: a text, its predictions, patterns and scores
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
 head          `head`, `copying`, `token`, `trigrams`, `contexts`, `ablation`: the page of one head

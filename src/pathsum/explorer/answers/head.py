@@ -34,7 +34,7 @@ from pathsum.explorer.session import Session
 from pathsum.heads.contexts import TopContexts, read_contexts
 from pathsum.model import Model
 from pathsum.model.sequences import require_tokens_out
-from pathsum.paths import Ablation, After, IdealPattern, Knockout, Replacement, ablate
+from pathsum.paths import Ablation, After, IdealPattern, Reference, Replacement, ablate
 from pathsum.paths import replace as replace_head
 
 
@@ -217,11 +217,11 @@ NULL_DRAWS, TRIPLES, MAX_BUGS = 20, 40, 20
 # Held-out sequences on which a page ranks skip-trigrams; the library takes more.
 TRIPLE_SEQUENCES = 12
 
-_KNOCKOUTS = (
-    (Knockout.ZERO, After.RECOMPUTED),
-    (Knockout.ZERO, After.FREEZE_PATTERNS),
-    (Knockout.MEAN, After.RECOMPUTED),
-    (Knockout.FIRST, After.RECOMPUTED),
+_ABLATIONS = (
+    (Reference.ZERO, After.RECOMPUTED),
+    (Reference.ZERO, After.FREEZE_PATTERNS),
+    (Reference.MEAN, After.RECOMPUTED),
+    (Reference.FIRST, After.RECOMPUTED),
 )
 
 
@@ -289,8 +289,8 @@ def ablation(session: Session, params: HeadParams) -> HeadAblation:
 
 def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
     ablations = [
-        ablate(model, name, on.tokens, knockout=knockout, after=after, from_position=on.first)
-        for knockout, after in _KNOCKOUTS
+        ablate(model, name, on.tokens, reference=reference, after=after, from_position=on.first)
+        for reference, after in _ABLATIONS
     ]
     replacements = [
         replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)

@@ -78,6 +78,7 @@ _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 REPLACEMENT = "\ufffd"
 
 GUIDE = (
+    GuideLink("story", "Why this token", "docs/why.md"),
     GuideLink("text", "Scores and attention", "docs/scores.md"),
     GuideLink("why", "Why this token", "docs/why.md"),
     GuideLink("atlas", "Who does what", "docs/heads.md"),
@@ -86,6 +87,7 @@ GUIDE = (
     GuideLink("paths", "Logits as a sum over paths", "docs/paths.md"),
     GuideLink("training", "Training", "docs/training.md"),
     GuideLink("paper", "The paper's claims", "docs/paper.md"),
+    GuideLink("models", "Hand-built models", "docs/hand-built.md"),
     GuideLink("compare", "The explorer", "docs/explorer.md"),
 )
 

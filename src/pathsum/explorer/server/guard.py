@@ -7,11 +7,17 @@ token. The Origin of a question, if the browser sends one, must be one of the se
 and `Sec-Fetch-Site` must not name another site. And no response carries a CORS header, so that a
 browser does not show it to a foreign page.
 
-The token is random, new at each start, and part of the link that is opened and printed. Opening the
-link sets a cookie, so the token leaves the address bar after the first visit. Programs send it as
-`Authorization: Bearer TOKEN`.
+The token is random, new at each start, and part of the link that is opened and printed. The page
+keeps it in the browser's storage, which belongs to one port, and sends it with each question as
+`Authorization: Bearer TOKEN`, as programs do. Opening the link also sets a cookie. Browsers send
+cookies to every port of a host, so it holds a hash of the token, with which only the files of the
+page can be read.
+
+Who has the token is served before everyone else: a rejected request closes its connection, and
+where there are too many, the oldest one without the token makes room (`connections`).
 """
 
+import asyncio
 import re
 import secrets
 import socket
@@ -26,6 +32,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pathsum.base.errors import InputError
 
@@ -77,9 +84,10 @@ def check_token(token: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """The token that requests must carry, and the name of the cookie that carries it.
+    """The token that requests must carry, and the cookie that opens the files of the page.
 
-    Cookies are shared by all ports of a host, so the name contains the port.
+    Cookies are shared by all ports of a host, so its name contains the port, and its value is not
+    the token: other servers on this machine receive it.
     """
 
     token: str
@@ -90,29 +98,37 @@ class Access:
         """The name of the cookie."""
         return f"pathsum-{self.port}"
 
+    @property
+    def page_key(self) -> str:
+        """The value of the cookie."""
+        return sha256(f"the files of the page for {self.token}".encode()).hexdigest()
+
     def in_link(self, scope: Scope) -> bool:
         """Whether a request has the token in its URL."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         return len(given) == 1 and self._matches(given[0])
 
     def allows(self, scope: Scope) -> bool:
-        """Whether a request carries the token: in its URL, a cookie or a header."""
+        """Whether a request carries the token, or asks for a file of the page with its cookie."""
         if not self.token or self.in_link(scope):
             return True
         headers = Headers(scope=scope)
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._matches(given.strip()):
             return True
-        return any(self._matches(value) for value in self._cookies(headers))
+        if scope["method"] not in ("GET", "HEAD"):
+            return False
+        return any(compare_digest(value, self.page_key) for value in self._cookies(headers))
 
     def set_cookie(self) -> str:
         """The value of the Set-Cookie header: not for scripts, nor for requests of other sites."""
-        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        return f"{self.cookie}={self.page_key}; Path=/; HttpOnly; SameSite=Strict"
 
     def _cookies(self, headers: Headers) -> list[str]:
         # Not http.cookies, which drops everything after a malformed cookie of another server.
         parsed = [cookie_parser(line) for line in headers.getlist("cookie")]
-        return [cookies[self.cookie] for cookies in parsed if self.cookie in cookies]
+        found = [cookies[self.cookie] for cookies in parsed if self.cookie in cookies]
+        return [value for value in found if value.isascii()]
 
     def _matches(self, given: str) -> bool:
         return compare_digest(given.encode("utf-8", "replace"), self.token.encode())
@@ -201,6 +217,9 @@ class Guard:
             return  # neither websockets nor lifespan events are supported
         refusal = self._refusal(scope, Headers(scope=scope))
         added = list(HEADERS.items())
+        if refusal is not None:
+            # Otherwise a stranger's further requests would be read.
+            added.append(("Connection", "close"))
         if refusal is None and self.access.token and self.access.in_link(scope):
             added.append(("Set-Cookie", self.access.set_cookie()))
 
@@ -250,3 +269,26 @@ def refuse(status: int, error: str, kind: str = "Refused") -> Response:
 
 def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers]
+
+
+def connections(access: Access, most: int) -> type[H11Protocol]:
+    """uvicorn's connections, of which those without the token make room for new ones.
+
+    A connection holds a place until its client reads the response, which may be never. Beyond
+    `most`, the oldest one whose last request had no token, or has not arrived, is aborted.
+    """
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            super().connection_made(transport)
+            self.since = self.loop.time()
+            held = [each for each in self.connections if isinstance(each, Connection)]
+            held = [each for each in held if not each.transport.is_closing()]
+            strangers = [each for each in held if each is not self and not each.has_token()]
+            if len(held) > most and strangers:
+                min(strangers, key=lambda each: each.since).transport.abort()
+
+        def has_token(self) -> bool:
+            return bool(self.scope) and access.allows(dict(self.scope))
+
+    return Connection

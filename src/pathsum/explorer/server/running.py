@@ -24,6 +24,7 @@ from pathsum.explorer.server.guard import (
     Access,
     Names,
     check_token,
+    connections,
     make_token,
     names_of,
 )
@@ -97,13 +98,15 @@ class ExplorerServer:
         shown = HOST if host in ALL_INTERFACES else host
         self.address = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.names.port}/"
         self.url = f"{self.address}?token={self.token}" if self.token else self.address
+        access = Access(self.token, self.names.port)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                make_app(explorer, self.names, Access(self.token, self.names.port)),
-                http="h11",
+                make_app(explorer, self.names, access),
+                http=connections(access, MAX_CONNECTIONS),
                 loop="asyncio",
                 backlog=BACKLOG,
-                limit_concurrency=MAX_CONNECTIONS,
+                # Only for those who have the token: others are closed before there are so many.
+                limit_concurrency=2 * MAX_CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 # The application logs errors of answers itself; requests that an interrupt cuts

@@ -40,7 +40,9 @@ def _gemma2(foreign: ForeignConfig) -> CheckpointLayout:
 
 def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
     rope = foreign.table("rope_parameters").values
-    full = {**foreign.values, "rope_parameters": rope.get("full_attention", rope)}
+    # Unlike elsewhere, `rope_scaling` is added to the parameters of the layers without windows.
+    scaled = {**rope.get("full_attention", rope), **foreign.table("rope_scaling").values}
+    full = {**foreign.values, "rope_parameters": scaled, "rope_scaling": None}
     local = rope.get(
         "sliding_attention", {"rope_theta": foreign.number("rope_local_base_freq", 1e4)}
     )

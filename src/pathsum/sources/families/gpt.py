@@ -6,6 +6,7 @@ adjacent pairs; GPT-NeoX (Pythia) has parallel blocks, partial rotary, and queri
 interleaved. OPT has ReLU, and stores its positions after two unused rows.
 """
 
+from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows, sizes
 from pathsum.sources.families.rotary import rotary, scale_queries
@@ -87,7 +88,12 @@ def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
         # [[["global", "local"], 12]]: that sequence, twelve times.
         groups = foreign.values.get("attention_types", [])
         layers = foreign.size("num_layers")
-        kinds = [kind for sequence, times in groups for kind in sequence * min(times, layers)]
+        listed = sum(len(sequence) * times for sequence, times in groups)
+        if listed != layers:
+            raise ConfigError(
+                f"{foreign.where} has attention_types for {listed} layers, but num_layers={layers}"
+            )
+        kinds = [kind for sequence, times in groups for kind in sequence * times]
     window = foreign.size("window_size", 256)
     return tuple(window if kind == "local" else None for kind in kinds)
 

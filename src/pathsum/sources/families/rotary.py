@@ -1,5 +1,7 @@
 """Rotary positions in a config.json: `rope_parameters` in transformers 5, else `rope_theta`.
 
+A `rope_scaling` takes the place of `rope_parameters`, as in transformers.
+
 Scaled rotations divide the frequency of each plane by its own factor. YaRN and LongRoPE also
 multiply queries and keys by an attention factor; its square is multiplied into the queries.
 LongRoPE has two sets of factors, for texts up to the length of pretraining and for longer ones;
@@ -43,14 +45,14 @@ def choose_context(foreign: ForeignConfig, context: Context = "original") -> For
     factor = found.number("factor", longest / trained)
     grown = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     rope = {
-        **foreign.table("rope_scaling").values,
-        **foreign.table("rope_parameters").values,
+        **_rope_table(foreign),
         "rope_type": "longrope",
         "plane_factors": found.numbers("short_factor" if context == "original" else "long_factor"),
         "attention_factor": found.number("attention_factor", grown),
     }
     length = min(trained, longest) if context == "original" else longest
-    values = {**foreign.values, "rope_parameters": rope, "max_position_embeddings": length}
+    values = {**foreign.values, "rope_parameters": rope, "rope_scaling": None}
+    values["max_position_embeddings"] = length
     return ForeignConfig(values, foreign.where)
 
 
@@ -65,9 +67,11 @@ def require_one_context(where: str, context: Context) -> None:
 
 def rope_config(foreign: ForeignConfig) -> ForeignConfig:
     """The values about rotations, wherever the config has them."""
-    both = {**foreign.values, **foreign.table("rope_scaling").values}
-    both |= foreign.table("rope_parameters").values
-    return ForeignConfig(both, foreign.where)
+    return ForeignConfig({**foreign.values, **_rope_table(foreign)}, foreign.where)
+
+
+def _rope_table(foreign: ForeignConfig) -> dict[str, Any]:
+    return foreign.table("rope_scaling").values or foreign.table("rope_parameters").values
 
 
 def rope_kind(found: ForeignConfig) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pathsum.base.errors import FileError, InputError, near_misses
-from pathsum.base.files import read_text
+from pathsum.base.files import read_text, user_path
 from pathsum.training.recipe import Recipe, flatten
 
 _FOLDER = Path(__file__).parent
@@ -26,10 +26,8 @@ def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
     everything that the file does not set comes from there.
     """
     text = str(name)
-    if text.endswith(".toml"):
-        values = _own_file(Path(text).expanduser())
-    else:
-        values = preset_values(text, preset)
+    own = text.endswith(".toml")
+    values = _own_file(user_path(text)) if own else preset_values(text, preset)
     for key, value in changes.items():
         values = merged(values, nested(key.replace("__", "."), value))
     return Recipe.from_dict(values)

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { curveBetween, middleOf, neighbor, standOut } from "./graph";
+import { curveBetween, middleOf, nearestEdge, neighbor, standOut } from "./graph";
 
 const box = (x: number, row: number) => ({ x, y: 300 - 100 * row, width: 80, height: 30, row });
 
@@ -32,5 +32,17 @@ describe("a graph", () => {
     expect(neighbor([a, b, c], a, "ArrowRight")).toBe(b);
     expect(neighbor([a, b, c], b, "ArrowUp")).toBe(c);
     expect(neighbor([a, b, c], a, "ArrowDown")).toBe(a);
+  });
+});
+
+describe("the edge that is meant", () => {
+  const straight = (x: number) => ({ id: String(x), curve: { from: { x, y: 100 }, c1: { x, y: 60 }, c2: { x, y: 40 }, to: { x, y: 0 } } });
+  it("is the nearest one, also where others are in reach", () => {
+    const edges = [straight(10), straight(16), straight(30)];
+    expect(nearestEdge(edges, { x: 14, y: 50 })?.id).toBe("16");
+    expect(nearestEdge(edges, { x: 12, y: 50 })?.id).toBe("10");
+    // Also between the points that a curve is measured at.
+    expect(nearestEdge([straight(10), straight(11)], { x: 10.2, y: 51.7 })?.id).toBe("10");
+    expect(nearestEdge([], { x: 0, y: 0 })).toBe(null);
   });
 });

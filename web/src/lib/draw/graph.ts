@@ -99,6 +99,33 @@ export const middleOf = ({ from, c1, c2, to }: Curve): Point => ({
   y: (from.y + 3 * c1.y + 3 * c2.y + to.y) / 8,
 });
 
+/** Straight pieces that a curve is measured by. */
+const PIECES = 32;
+
+/** The edge whose curve passes nearest to a point: where edges run side by side, the one that is pointed at. */
+export function nearestEdge<E extends Pick<GraphEdge, "curve">>(edges: readonly E[], at: Point): E | null {
+  const best = edges.map((edge) => ({ edge, away: distanceTo(edge.curve, at) })).sort((a, b) => a.away - b.away)[0];
+  return best?.edge ?? null;
+}
+
+function distanceTo({ from, c1, c2, to }: Curve, at: Point): number {
+  const point = (t: number): Point => {
+    const s = 1 - t;
+    const [a, b, c, d] = [s * s * s, 3 * s * s * t, 3 * s * t * t, t * t * t];
+    return { x: a * from.x + b * c1.x + c * c2.x + d * to.x, y: a * from.y + b * c1.y + c * c2.y + d * to.y };
+  };
+  let [least, start] = [Infinity, from];
+  for (let i = 1; i <= PIECES; i++) {
+    const end = point(i / PIECES);
+    const [dx, dy] = [end.x - start.x, end.y - start.y];
+    const along = ((at.x - start.x) * dx + (at.y - start.y) * dy) / (dx * dx + dy * dy || 1);
+    const t = Math.min(1, Math.max(0, along));
+    least = Math.min(least, Math.hypot(start.x + t * dx - at.x, start.y + t * dy - at.y));
+    start = end;
+  }
+  return least;
+}
+
 /**
  * The edges that stand out: those of the focused node, else those between pinned nodes (all edges of a single one).
  * Null where nothing is focused: then all are equal.

@@ -10,6 +10,16 @@ interface Help {
 }
 
 export const HELP: Readonly<Record<string, Help>> = {
+  story: {
+    about: "One prediction of the text: what the model expects, which heads it relies on, and what happens without them.",
+    marks: [
+      ["arrows over the text", "solid: where the head attends and what it copies; dotted: the note that an earlier head wrote there"],
+      ["graph", "the strongest parts of the prediction, at most seven nodes; width is the share of the logit"],
+      ["switches", "without a head its output is zero and everything after it is computed again"],
+      ["bars", "the probabilities of the next token, as the model is or with the switched heads off"],
+    ],
+    steps: ["Type a name twice: the end of the text is explained as you type.", "Click a token to explain the prediction after it.", "Switch a head off and watch the bars."],
+  },
   text: {
     about:
       "Attention heads move information from earlier tokens (sources) to later ones (destinations). This view shows where each head attends, on any text.",
@@ -120,6 +130,14 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["holds, does not hold", "whether the claim is true of this model; not measurable: the model lacks what the claim is about"],
     ],
     steps: ["Turn the pages with the arrow keys.", "Open the view that a claim links to: it shows the same in full."],
+  },
+  models: {
+    about: "The models that come with pathsum, each with the lesson it teaches. All views follow the model that you choose.",
+    marks: [
+      ["prediction", "the most interesting prediction of the model's first text, and its probability"],
+      ["fetched", "models that must be opened with a command, because their weights are downloaded first"],
+    ],
+    steps: ["Open the models in their order: no layers, one, two, then the same circuit built by hand."],
   },
   compare: {
     about: "Which head of one model does the same as which head of the other, by their QK and OV circuits.",

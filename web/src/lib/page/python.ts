@@ -13,20 +13,20 @@ export interface ShownState {
   head?: string | null;
 }
 
-/** What each view shows: the first case of a view whose names in braces all have a value. */
-const CASES: readonly (readonly [view: string, ...lines: string[]])[] = [
+/** What each view shows: the first case that lists the view and whose names in braces all have a value. */
+const CASES: readonly (readonly [views: string, ...lines: string[]])[] = [
   ["text", "{trace}", "shown = trace.scores({head}).cell(destination={dest}, source={src})"],
   ["text", 'shown = Explorer([{opened}]).answer("attention", {weighted_head})'],
   ["text", 'shown = Explorer([{opened}]).answer("attention", {weighted})'],
   ["text", "{trace}", "shown = trace.pattern({head})[0]  # [destination, source]"],
   ["text", "{trace}", "shown = sum(trace.pattern(head.id)[0] for head in model.heads) / len(model.heads)  # [destination, source]"],
   [
-    ...(["why", "{trace}", "cut = without(trace, [{off}])"] as const),
+    ...(["story why", "{trace}", "cut = without(trace, [{off}])"] as const),
     "before, after = (run.logits[0, {position}].softmax(-1) for run in (trace, cut))",
     "top = before.maximum(after).topk(8).indices.tolist()",
     "shown = {model.token_text(token): (float(before[token]), float(after[token])) for token in top}",
   ],
-  ["why", "{trace}", "shown = trace.circuit({target})"],
+  ["story why", "{trace}", "shown = trace.circuit({target})"],
   ["paths", "{trace}", "shown = trace.paths().toward({target})"],
   ["atlas", "shown = ps.atlas(model)"],
   ["head", "head = model.head({any_head})", "shown = head.full_ov.topk(10)  # also head.full_qk, ps.skip_trigrams(model, ...)"],
@@ -34,6 +34,7 @@ const CASES: readonly (readonly [view: string, ...lines: string[]])[] = [
   ["composition", "shown = ps.composition(model)"],
   ["training", "shown = ps.dynamics({path})"],
   ["paper", "shown = ps.paper(model)"],
+  ["models", 'shown = Explorer([{opened}]).answer("gallery", {})'],
   ["compare", 'shown = Explorer([{opened}]).answer("texts", {texts})'],
   ["compare", "shown = ps.align_heads(model, open_model({other}).at({other_step}))"],
   ["compare", "shown = ps.align_heads(model, ps.load({other}))"],
@@ -61,7 +62,7 @@ const dict = (params: Record<string, string | number | undefined>): string =>
 export function pythonOf(state: ShownState): string[] | null {
   const values = valuesOf(state);
   const isFull = (lines: readonly string[]): boolean => lines.every((line) => [...line.matchAll(HOLE)].every(([, name]) => values[name!] !== undefined));
-  const found = CASES.find(([view, ...lines]) => view === state.url.view && isFull(lines));
+  const found = CASES.find(([views, ...lines]) => views.split(" ").includes(state.url.view) && isFull(lines));
   if (!found) return null;
   const lines = found.slice(1).map((line) => line.replace(HOLE, (_, name: string) => String(values[name])));
   const code = lines.some((line) => /\bmodel\b/.test(line)) ? [loading(state), ...lines] : lines;

@@ -43,7 +43,7 @@ export const KEYS = {
   tokens: text("all", "model text"),
   spaces: flag("all"),
   head: text("text head training", "model"),
-  position: number("text why paths compare", "tokens text"),
+  position: number("story text why paths compare", "tokens text"),
   /** The token that is explained, if it is not the next one; what its logit is compared with. */
   token: number("why paths", "tokens text"),
   versus: {
@@ -53,7 +53,7 @@ export const KEYS = {
     parse: (value: string) => (value === "none" ? ("none" as const) : whole(value)),
   },
   contrast: choice("text why head", "linear", "sqrt", "row"),
-  line_breaks: { ...flag("text why paths"), initial: undefined as boolean | undefined },
+  line_breaks: { ...flag("story text why paths"), initial: undefined as boolean | undefined },
 
   /** A cell of the pattern: destination and source, "9.4". */
   cell: { ...text("text", "model text"), parse: (value: string) => (/^\d+\.\d+$/.test(value) ? value : undefined) },
@@ -67,7 +67,7 @@ export const KEYS = {
   /** Heads that are drawn on the text together. */
   heads: list("text", "model"),
 
-  off: list("why", "model"),
+  off: list("story why", "model"),
   selected: text("why", "model text"),
   expanded: list("why", "model text"),
   /** The head whose patterns before and after are shown. */

@@ -1,5 +1,5 @@
-import { describe, expect, it } from "vitest";
-import { LiveSource } from "./live";
+import { describe, expect, it, vi } from "vitest";
+import { fetchWithToken, LiveSource } from "./live";
 import { encode } from "./encode";
 import type { Progress } from "./source";
 
@@ -141,5 +141,23 @@ describe("the live source", () => {
       async () => undefined,
     );
     await expect(source.ask("atlas", {})).resolves.toEqual({ name: "m" });
+  });
+});
+
+describe("the token", () => {
+  it("is kept for later visits, and sent in a header", async () => {
+    const kept = new Map<string, string>();
+    const storage = {
+      getItem: (name: string) => kept.get(name) ?? null,
+      setItem: (name: string, value: string) => void kept.set(name, value),
+    } as Storage;
+    const sent: (HeadersInit | undefined)[] = [];
+    vi.stubGlobal("fetch", async (_: string, init: RequestInit) => (sent.push(init.headers), new Response("")));
+    await fetchWithToken(null, storage)("api/model", { headers: { Accept: "x" } });
+    await fetchWithToken("secret", storage)("api/model", { headers: { Accept: "x" } });
+    await fetchWithToken(null, storage)("api/model", {});
+    vi.unstubAllGlobals();
+    const bearer = { Authorization: "Bearer secret" };
+    expect(sent).toEqual([{ Accept: "x" }, { Accept: "x", ...bearer }, bearer]);
   });
 });

@@ -7,6 +7,19 @@ const LONGEST_PAUSE_MS = 8000;
 
 type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
+const TOKEN = "pathsum-token";
+
+/**
+ * A fetch with the token of the link that opened the page. The browser's storage keeps it for this address and port
+ * only; a cookie would be sent to every server on this machine.
+ */
+export function fetchWithToken(given: string | null, storage: Storage = localStorage): Fetch {
+  if (given !== null) storage.setItem(TOKEN, given);
+  const token = storage.getItem(TOKEN);
+  return (url, init) =>
+    fetch(url, token ? { ...init, headers: { ...init.headers, Authorization: `Bearer ${token}` } } : init);
+}
+
 /** Seconds to wait if a busy server does not say how long. */
 const BUSY_SECONDS = 2;
 

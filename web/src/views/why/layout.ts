@@ -22,6 +22,8 @@ const WIDEST_EDGE = 6;
 export interface Shown {
   edges: readonly Edge[];
   room: { width: number; height: number };
+  /** From one row to the next at least; by default more where there are few rows. */
+  pitch?: number;
   token: (position: number) => string;
   predicted: string;
   /** Names of what is switched off, and nodes whose inputs are all drawn. */
@@ -51,7 +53,8 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
   const total = needed.reduce((sum, width) => sum + width, 0) + LEFT + 12;
   const between = Math.max(16, Math.min(140, (room.width - total) / Math.max(1, positions.length)));
   // Many layers stand closer together: a circuit should be seen without much scrolling.
-  const height = Math.max(room.height, layers.length * (layers.length > MANY_ROWS ? DENSE_PITCH : PITCH) + BOTTOM);
+  const least = shown.pitch ?? (layers.length > MANY_ROWS ? DENSE_PITCH : PITCH);
+  const height = Math.max(room.height, layers.length * least + BOTTOM);
   const pitch = (height - TOP - BOTTOM - HEIGHT) / Math.max(1, layers.length - 1);
   const y = (row: number): number => height - BOTTOM - HEIGHT / 2 - row * pitch;
   const drawn = new Set(edges.map((edge) => edge.id));

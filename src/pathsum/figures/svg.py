@@ -1,0 +1,289 @@
+"""SVG elements as strings, text widths, and the colors that figures share with the explorer.
+
+Lengths are points (1/72 inch). The colors are those of `web/src/lib/draw/color.ts`; a test compares
+the two.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from pathsum.base.options import parse_choice
+
+Theme: TypeAlias = Literal["light", "dark"]
+Anchor: TypeAlias = Literal["start", "middle", "end"]
+Scale: TypeAlias = Literal["sequential", "diverging"]
+Length: TypeAlias = int | float
+Point: TypeAlias = tuple[Length, Length]
+
+SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+MONO = "Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
+# Width of an average letter as a share of the font size, in the widest fonts of the two lists.
+SANS_EM, MONO_EM = 0.56, 0.602
+LABEL, SMALL, TITLE = 6.5, 5.5, 7.5
+"""Font sizes in points."""
+LEVELS = 48
+"""Distinct colors of a heat map."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """A stroke: its color in each theme and its dash pattern."""
+
+    light: str
+    dark: str
+    dash: str = ""
+
+    def color(self, theme: Theme) -> str:
+        """The color in a theme."""
+        return self.light if theme == "light" else self.dark
+
+
+PAPER = Style("#ffffff", "#18191c")
+INK = Style("#1c1c1e", "#eaeaee")
+MUTED = Style("#5d5c62", "#a8a9b2")
+LINE = Style("#c8c4bb", "#4b4e57")
+ACCENT = Style("#54308f", "#c3adf5")
+RAISES = Style("#1b62a8", "#7db8f0")
+LOWERS = Style("#b04a05", "#f0a25c")
+SIDES = {
+    "q": Style("#0b7a6f", "#4fd1c0", "4 2"),
+    "k": Style("#b3246b", "#ff8fc0", "1.2 1.6"),
+    "v": Style("#4d5a78", "#b3bfdb"),
+    "u": Style("#4d5a78", "#b3bfdb"),
+    "g": Style("#9a3f86", "#ec9bd8", "5 2 1 2"),
+}
+"""Edges into queries, keys and values of heads, and into values and gates of MLPs."""
+SERIES = (
+    Style("#0067a5", "#6cb8ff"),
+    Style("#b84a00", "#ffa35c", "4 2"),
+    Style("#00795a", "#4fd6a8", "1.2 1.8"),
+    Style("#9a3f86", "#ec9bd8", "5 2 1 2"),
+)
+RAMPS: dict[str, dict[Theme, tuple[str, ...]]] = {
+    "sequential": {
+        "light": ("#ffffff", "#e0d6f0", "#ad94d6", "#7450af", "#3f187d"),
+        "dark": ("#18191c", "#443668", "#7056ac", "#a58ce0", "#e0d3ff"),
+    },
+    "positive": {
+        "light": ("#ffffff", "#c9dff3", "#74adde", "#236fb6", "#083c78"),
+        "dark": ("#18191c", "#17324e", "#215c93", "#549cdb", "#baddff"),
+    },
+    "negative": {
+        "light": ("#ffffff", "#fdddbe", "#f5a65c", "#d4600e", "#8a3400"),
+        "dark": ("#18191c", "#4a2a0e", "#8c4b10", "#e08632", "#ffd3a6"),
+    },
+}
+
+
+def color_at(share: Length, scale: Scale, theme: Theme) -> str:
+    """The color of a share: 0 to 1 on a sequential scale, −1 to 1 on a diverging one.
+
+    >>> color_at(1.0, "sequential", "light"), color_at(0.0, "diverging", "light")
+    ('#3f187d', '#ffffff')
+    """
+    name = "sequential" if scale == "sequential" else "positive" if share >= 0 else "negative"
+    stops = RAMPS[name][theme]
+    place = min(max(abs(share) if scale == "diverging" else share, 0.0), 1.0) * (len(stops) - 1)
+    low = min(int(place), len(stops) - 2)
+    pairs = zip(_rgb(stops[low]), _rgb(stops[low + 1]), strict=True)
+    return "#" + "".join(f"{round(a + (place - low) * (b - a)):02x}" for a, b in pairs)
+
+
+def ink_on(ground: str) -> str:
+    """Black or white, whichever has more contrast with a color."""
+    r, g, b = (
+        s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4
+        for s in (value / 255 for value in _rgb(ground))
+    )
+    return "#000000" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 else "#ffffff"
+
+
+def _rgb(color: str) -> list[int]:
+    return [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+def number(value: Length) -> str:
+    """A length with at most two decimals.
+
+    >>> number(2.0), number(0.125), number(-0.001)
+    ('2', '0.13', '0')
+    """
+    text = f"{value + 1e-9:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def element(name: str, content: str = "", **attributes: str | Length | None) -> str:
+    """An element; `stroke_width` becomes `stroke-width`, and None leaves an attribute out.
+
+    >>> element("rect", x=1.5, stroke_width=2, fill=None)
+    '<rect x="1.5" stroke-width="2"/>'
+    """
+    parts = [
+        f'{key.rstrip("_").replace("_", "-")}="'
+        f'{escape(value) if isinstance(value, str) else number(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    opening = " ".join([name, *parts])
+    return f"<{opening}>{content}</{name}>" if content else f"<{opening}/>"
+
+
+def text_width(text: str, size: Length, mono: bool = False) -> float:
+    """An estimate of the width of a text, on the wide side."""
+    return len(text) * size * (MONO_EM if mono else SANS_EM)
+
+
+def clip_text(text: str, width: Length, size: Length, mono: bool = False) -> str:
+    """A text that fits into a width, with an ellipsis where it was cut.
+
+    >>> clip_text("previous token", 30, 6)
+    'previou…'
+    """
+    most = max(1, int(width / (size * (MONO_EM if mono else SANS_EM))))
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def hint(text: str) -> str:
+    """A tooltip for the element that it is put into."""
+    return element("title", escape(text))
+
+
+@dataclass(frozen=True)
+class Pen:
+    """Draws in one theme: every method returns an element."""
+
+    theme: Theme = "light"
+
+    def __post_init__(self) -> None:
+        parse_choice(("light", "dark"), self.theme, "theme")
+
+    def of(self, style: Style) -> str:
+        """The color of a style."""
+        return style.color(self.theme)
+
+    def text(
+        self,
+        at: Point,
+        text: str,
+        size: Length = LABEL,
+        *,
+        anchor: Anchor = "start",
+        color: str | None = None,
+        mono: bool = False,
+        bold: bool = False,
+        turn: Length = 0.0,
+    ) -> str:
+        """A text that starts, centers or ends at a point; `turn` rotates it, clockwise."""
+        x, y = at
+        return element(
+            "text",
+            escape(text, quote=False),
+            x=x,
+            y=y,
+            font_size=size,
+            font_family=MONO if mono else None,
+            font_weight="bold" if bold else None,
+            text_anchor=None if anchor == "start" else anchor,
+            fill=color or self.of(INK),
+            transform=f"rotate({number(turn)} {number(x)} {number(y)})" if turn else None,
+            # Tokens may begin with spaces.
+            style="white-space:pre" if text != text.strip() else None,
+        )
+
+    def title(self, text: str, wide: Length, at: Point = (6.0, 13.0)) -> str:
+        """The title of a figure that is `wide`: in smaller letters, or clipped, if it is long."""
+        room = wide - at[0] - 6
+        size = min(TITLE, max(SMALL, room / max(len(text) * 0.5, 1)))
+        return self.text(at, clip_text(text, room * SANS_EM / 0.5, size), size)
+
+    def line(
+        self,
+        points: Sequence[Point],
+        color: str | None = None,
+        width: Length = 0.75,
+        dash: str = "",
+        opacity: Length | None = None,
+    ) -> str:
+        """Straight lines between points."""
+        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        return element(
+            "polyline",
+            points=path,
+            fill="none",
+            stroke=color or self.of(INK),
+            stroke_width=width,
+            stroke_dasharray=dash or None,
+            stroke_linejoin="round",
+            stroke_opacity=opacity,
+        )
+
+    def rect(
+        self,
+        at: Point,
+        size: Point,
+        fill: str,
+        *,
+        stroke: str | None = None,
+        round_: Length | None = None,
+        opacity: Length | None = None,
+        title: str = "",
+    ) -> str:
+        """A rectangle by its upper left corner and its size."""
+        return element(
+            "rect",
+            hint(title) if title else "",
+            x=at[0],
+            y=at[1],
+            width=max(size[0], 0.0),
+            height=max(size[1], 0.0),
+            fill=fill,
+            stroke=stroke,
+            stroke_width=0.6 if stroke else None,
+            rx=round_,
+            fill_opacity=opacity,
+        )
+
+    def dot(
+        self, at: Point, radius: Length, fill: str, title: str = "", **more: str | Length
+    ) -> str:
+        """A filled circle."""
+        content = hint(title) if title else ""
+        return element("circle", content, cx=at[0], cy=at[1], r=radius, fill=fill, **more)
+
+    def cells(
+        self,
+        values: Sequence[Sequence[Length]],
+        at: Point,
+        cell: Point,
+        scale: Scale,
+        extent: Length,
+    ) -> str:
+        """A heat map: one path per color, with equal neighbors of a row joined.
+
+        Values that round to zero or are NaN show the paper.
+        """
+        runs: dict[int, list[str]] = {}
+        for row, line in enumerate(values):
+            column = 0
+            for level, group in groupby(line, key=_level(extent)):
+                count = sum(1 for _ in group)
+                if level and (level > 0 or scale == "diverging"):
+                    runs.setdefault(level, []).append(f"M{column} {row}h{count}v1h-{count}z")
+                column += count
+        paths = "".join(
+            element("path", d="".join(found), fill=color_at(level / LEVELS, scale, self.theme))
+            for level, found in sorted(runs.items())
+        )
+        place = f"translate({number(at[0])} {number(at[1])}) scale({cell[0]:.5g} {cell[1]:.5g})"
+        return element("g", paths, transform=place, shape_rendering="crispEdges") if paths else ""
+
+
+def _level(extent: Length) -> Callable[[float], int]:
+    def level(value: Length) -> int:
+        share = value / extent if extent and value == value else 0.0
+        return round(min(max(share, -1.0), 1.0) * LEVELS)
+
+    return level

@@ -1,0 +1,80 @@
+"""Generation: a text continued token by token, with edits and a key–value cache.
+
+Each step runs the last token only and attends to the keys and values of the others. Where that is
+not what a whole run computes, each step runs all tokens again: if the text exceeds the context, so
+that every token changes its position, and if an edit is a function, which may depend on all
+positions.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pathsum.base.errors import ArgumentError, InputError
+from pathsum.model.edited import edit_model
+from pathsum.model.forward import run_logits
+from pathsum.model.recording import KeyValues
+from pathsum.model.sequences import OneSequence, require_causal, require_tokens_out
+from pathsum.model.sites import find_hook
+
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
+
+
+@torch.no_grad()
+def generate(
+    model: "Model",
+    text: OneSequence,
+    n: int,
+    edits: Mapping[Any, Any] | None,
+    temperature: float,
+    seed: int,
+) -> str:
+    """A text continued by n tokens; see `Model.generate`."""
+    require_tokens_out(model, "generating text")
+    require_causal(model, "generating text")
+    if n < 0:
+        raise InputError(f"n={n} tokens cannot be generated; use 0 or more")
+    if temperature < 0:
+        raise InputError(f"temperature={temperature} is negative; use 0 for the most likely")
+    ids, *others = model.tokens(text).tolist()
+    if others:
+        raise InputError(f"{1 + len(others)} sequences were given; generate continues one")
+    ids = _continued(model, ids, n, edits or {}, temperature, torch.Generator().manual_seed(seed))
+    start = [] if model.config.start_token is None else [model.config.start_token]
+    if model.tokenizer is None:
+        return " ".join(map(model.token_text, ids))
+    return model.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
+
+
+def _continued(
+    model: "Model",
+    ids: list[int],
+    n: int,
+    edits: Mapping[Any, Any],
+    temperature: float,
+    draws: torch.Generator,
+) -> list[int]:
+    """The ids of a text and of n tokens after it."""
+    if not isinstance(edits, Mapping):
+        raise ArgumentError(f"edits is a {type(edits).__name__}; give a dict of sites and values")
+    permanent = {name: value for name, value in edits.items() if not callable(value)}
+    hooks = [find_hook(model, name, value) for name, value in edits.items() if callable(value)]
+    if permanent:
+        model = edit_model(model, permanent)
+    config, past = model.config, KeyValues()
+    start = [] if config.start_token is None else [config.start_token]
+    for _ in range(n):
+        over = len(ids) - config.n_ctx
+        read = ids if over <= 0 else start + ids[over + len(start) :]
+        if hooks or over > 0:
+            past = KeyValues()
+        tokens = torch.tensor([read[past.length :]], device=model.weights.device)
+        logits = run_logits(model.weights, tokens, hooks, past=past)[0, -1].double().cpu()
+        if temperature > 0:
+            shares = (logits / temperature).softmax(-1)
+            ids = [*ids, int(torch.multinomial(shares, 1, generator=draws))]
+        else:
+            ids = [*ids, int(logits.argmax())]
+    return ids

@@ -1,0 +1,147 @@
+"""References: what replaces an output that is taken away, and the text that means are taken over.
+
+A mean output is the mean over positions from 1 on. The first position is left out because many
+models write one huge vector there, whatever the text (an attention sink), which would dominate the
+mean at all other positions.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.base.errors import InputError, TokenError
+from pathsum.base.options import parse_choice
+from pathsum.base.site import Site
+from pathsum.model.losses import split_by_memory
+from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
+from pathsum.model.sites import site_value
+from pathsum.text.neutral import NEUTRAL_TEXT
+
+if TYPE_CHECKING:
+    from pathsum.model.model import Model
+    from pathsum.model.trace import Trace
+
+Key = TypeVar("Key")
+SEQUENCES, LENGTH = 64, 128
+"""The longest text that means are taken over if none is given."""
+
+
+class Reference(enum.StrEnum):
+    """What replaces an output that is taken away: of a head, of an edge, of all but a circuit.
+
+    `ZERO`      zero
+    `MEAN`      its mean over positions ≥ 1 of a text (see `reference_text`): one vector
+    `OTHER`     its value in the run to which a circuit's edges were cut (`other`, `corrupted`)
+    `RESAMPLE`  its value on another sequence of the batch, position by position
+    `FIRST`     a head's output when it attends only to the first token, a common resting position
+    """
+
+    ZERO = "zero"
+    MEAN = "mean"
+    OTHER = "other"
+    RESAMPLE = "resample"
+    FIRST = "first_token"
+
+
+AblationReference: TypeAlias = Literal[
+    Reference.ZERO, Reference.MEAN, Reference.RESAMPLE, Reference.FIRST
+]
+CircuitReference: TypeAlias = Literal[Reference.ZERO, Reference.MEAN, Reference.OTHER]
+
+
+def parse_ablation(value: Reference | str) -> AblationReference:
+    """What replaces the output of an ablated head."""
+    return parse_choice(get_args(AblationReference), value, "reference")
+
+
+def parse_circuit_reference(value: Reference | str) -> CircuitReference:
+    """What edges outside a circuit carry."""
+    return parse_choice(get_args(CircuitReference), value, "reference")
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceText:
+    """The text of a mean, and its name."""
+
+    batches: TokenBatches
+    name: str
+
+    def __str__(self) -> str:
+        count = sum(batch[:, 1:].numel() for batch in self.batches)
+        return f"mean over {count:,} tokens {self.name}"
+
+
+def reference_text(
+    model: "Model", text: TextOrTokens | None = None, own: TokenBatches | None = None
+) -> ReferenceText:
+    """The text that means are taken over, unless one is given.
+
+    It is the model's held-out text; for a model without one, a short neutral text if the tokenizer
+    reads English; otherwise the tokens that are measured (`own`), or random tokens.
+    """
+    length = min(LENGTH, model.config.n_ctx)
+    if text is not None:
+        # Nothing is predicted on a reference.
+        found = ReferenceText(token_batches(model, text, targets_given=True), "of the given text")
+    elif model.held_out is not None:
+        found = ReferenceText([model.held_out[:SEQUENCES, :length]], "of held-out text")
+    elif (neutral := _neutral_tokens(model, length)) is not None:
+        found = ReferenceText([neutral], "of a neutral text")
+    elif own is not None:
+        found = ReferenceText(own, "of the text itself")
+    else:
+        drawn = model.token_pool().draw(SEQUENCES, length, torch.Generator().manual_seed(0))
+        if model.config.start_token is not None:
+            drawn[:, 0] = model.config.start_token
+        found = ReferenceText([drawn], "drawn at random")
+    long = [batch.to(model.weights.device) for batch in found.batches if batch.shape[1] > 1]
+    if not long:
+        raise InputError(
+            "a mean is taken over positions from 1 on, but no sequence has more than one token; "
+            "give a longer text, or use 'zero'"
+        )
+    return ReferenceText(long, found.name)
+
+
+def _neutral_tokens(model: "Model", length: int) -> Tensor | None:
+    """Windows of the neutral text; None if the tokenizer does not read it."""
+    if model.tokenizer is None or length < 2:
+        return None
+    try:
+        ids = model.tokenizer.encode(NEUTRAL_TEXT)
+    except TokenError:
+        return None
+    if model.tokenizer.decode(ids).strip() != NEUTRAL_TEXT.strip():
+        return None
+    start = [] if model.config.start_token is None else [model.config.start_token]
+    width = length - len(start)
+    rows = [ids[at : at + width] for at in range(0, len(ids) - width + 1, width)]
+    return torch.tensor([[*start, *row] for row in rows[:SEQUENCES]])
+
+
+def mean_values(
+    model: "Model", batches: TokenBatches, sites: Mapping[Key, Site]
+) -> dict[Key, Float[Tensor, " n"]]:
+    """The mean of runs at each site (`site_value`), over positions ≥ 1 of all sequences."""
+    pieces = (tokens for batch in batches for tokens in split_by_memory(model, batch))
+    means = mean_of_runs(map(model.trace, pieces), sites)
+    return {key: mean.to(model.weights.W_E) for key, mean in means.items()}
+
+
+def mean_of_runs(
+    traces: "Iterable[Trace]", sites: Mapping[Key, Site]
+) -> dict[Key, Float[Tensor, " n"]]:
+    """`mean_values` of runs that exist already, in float64."""
+    sums: dict[Key, Tensor] = {}
+    count = 0
+    for trace in traces:
+        count += trace.tokens[:, 1:].numel()
+        for key, site in sites.items():
+            total = site_value(trace, site)[:, 1:].double().sum((0, 1)).cpu()
+            sums[key] = sums[key] + total if key in sums else total
+    return {key: total / count for key, total in sums.items()}

@@ -1,0 +1,286 @@
+"""Lens: what the residual stream of one position says about the logits, layer by layer.
+
+Two readouts of the stream x before layer l at position p:
+
+    direct   x s W_U, with the scale of the run's final read: the logit lens, and all paths of
+             order 0
+    held     x M: everything that the layers above make of x at its own position, with patterns,
+             normalization scales and gates held. M is the product of all layers above, each head
+             with the weight A[p, p] that its position gives to itself. The direct part is its
+             order 0.
+
+Both have the logits' own bias added, so at the last layer both are the model's logits. What other
+positions send to p above layer l is in neither. `Lens.parts` splits one readout by order and by the
+last head or MLP on the way; each split adds up to the held lens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.algebra.subspaces import remove_mean
+from pathsum.base import Column, HeadId, Record, Source, Table, stacked, text_column, token_column
+from pathsum.base.errors import InputError
+from pathsum.base.options import parse_position
+from pathsum.model import Trace
+from pathsum.model.folding import apply_unembedding, logit_bias
+from pathsum.paths.breakdown import Breakdown, Name
+from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates, PerHeads, Streams
+from pathsum.paths.order_sweep import Orders
+from pathsum.paths.target import TokenName, find_target
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A lens at one layer and position: its top token, and the logit of the model's prediction.
+
+    Logits are relative to the mean over the vocabulary.
+    """
+
+    token: str
+    logit: float
+    prediction: float
+
+
+@dataclass(frozen=True, eq=False)
+class LensParts(Record, kind="lens-parts"):
+    """The held lens of one token at one layer and position, split in two ways that add up to it.
+
+    `by_order[0]` is the direct lens; `by_last` has the stream itself (`residual3`) and each head
+    and MLP above by what it writes straight into the logits.
+    """
+
+    layer: int
+    position: int
+    token: str
+    held: float
+    direct: float
+    by_order: Breakdown
+    by_last: Breakdown
+
+    def to_table(self) -> Table:
+        """One row per component, the largest magnitude first."""
+        return self.by_last.to_table()
+
+    def __rich__(self) -> RenderableType:
+        head = (
+            f"{self.token} at position {self.position}, stream before layer {self.layer}: "
+            f"direct {self.direct:+.3f}, held {self.held:+.3f}"
+        )
+        return stacked(head, self.by_order, self.by_last)
+
+
+@dataclass(frozen=True, eq=False)
+class Lens(Record, kind="lens"):
+    """The direct and the held lens at every layer and position of a text.
+
+    `direct[l][p]` and `held[l][p]` read the stream before layer l; l = n_layers is the stream that
+    the unembedding reads. `predictions` are the tokens that the model predicts. Tables show
+    `position`.
+    """
+
+    model: str
+    position: int
+    context: tuple[str, ...]
+    predictions: tuple[str, ...]
+    direct: tuple[tuple[Readout, ...], ...]
+    held: tuple[tuple[Readout, ...], ...]
+    _own: "_OwnPosition"
+
+    def parts(
+        self, layer: int, position: int | None = None, token: TokenName | None = None
+    ) -> LensParts:
+        """The held lens of a token (by default the prediction) by order and by component."""
+        n_layers = len(self.direct) - 1
+        if not 0 <= layer <= n_layers:
+            raise InputError(
+                f"there is no stream before layer {layer}: layers are 0 to {n_layers - 1}, and "
+                f"{n_layers} is the stream that the unembedding reads"
+            )
+        position = self.position if position is None else position
+        position = parse_position(position, len(self.context), of="the text")
+        return self._own.parts(layer, position, token)
+
+    def to_table(self) -> Table:
+        """One row per layer: both lenses at one position."""
+        position = self.position
+        rows = tuple(
+            (f"residual{layer}", *self._cells(direct[position]), *self._cells(held[position]))
+            for layer, (direct, held) in enumerate(zip(self.direct, self.held, strict=True))
+        )
+        wanted = self.predictions[position]
+        return Table(
+            (
+                text_column("stream"),
+                *(token_column("direct"), Column("logit", "+.2f"), Column(wanted, "+.2f")),
+                *(token_column("held"), Column("held logit", "+.2f")),
+                Column(f"held {wanted}", "+.2f"),
+            ),
+            rows,
+            title=f"{self.model}: lens at position {position}, after {self.context[position]}",
+            note=(
+                "direct: the logit lens; held: with all that the layers above make of this "
+                "position, patterns, gates and scales held; logits relative to their mean"
+            ),
+        )
+
+    @staticmethod
+    def _cells(readout: Readout) -> tuple[str, float, float]:
+        return readout.token, readout.logit, readout.prediction
+
+
+@torch.no_grad()
+def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
+    """The direct and the held lens of one sequence of a run; `trace.lens()` is the shorthand.
+
+    Args:
+        trace: An unedited run.
+        position: The position that tables show; all are computed.
+        sequence: Which of its sequences.
+
+    Returns:
+        The lens, of which `print` shows one position.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> found = lens(construct.induction().trace("a b c a"))
+        >>> found.held[-1][-1].token == found.predictions[-1], len(found.direct)
+        (True, 3)
+    """
+    if not 0 <= sequence < len(trace.tokens):
+        raise InputError(
+            f"sequence {sequence} is out of range: the run has {len(trace.tokens)} sequences"
+        )
+    model = trace.model
+    own = _OwnPosition(trace, sequence, int(trace.lengths[sequence]))
+    streams = torch.stack([stream[own.rows, : own.length] for stream in trace.streams])
+    wanted = own.logits(streams[-1:])[0, 0].argmax(-1)
+    ids = trace.tokens[sequence, : own.length].tolist()
+    return Lens(
+        model=model.name,
+        position=parse_position(position, own.length, of="the text"),
+        context=tuple(map(model.token_text, ids)),
+        predictions=tuple(map(model.output_text, wanted.tolist())),
+        direct=_readouts(own, streams, wanted),
+        held=_readouts(own, own.carry(streams), wanted),
+        _own=own,
+    )
+
+
+def _readouts(
+    own: "_OwnPosition", streams: Streams, wanted: Tensor
+) -> tuple[tuple[Readout, ...], ...]:
+    rows: list[tuple[Readout, ...]] = []
+    # One layer at a time, so that logits of one stream only are in memory.
+    for stream in streams:
+        logits = own.logits(stream[None])[0, 0]
+        best = logits.max(-1)
+        asked = logits.gather(-1, wanted[:, None])[:, 0]
+        texts = map(own.trace.model.output_text, best.indices.tolist())
+        cells = zip(texts, best.values.tolist(), asked.tolist(), strict=True)
+        rows.append(tuple(Readout(*cell) for cell in cells))
+    return tuple(rows)
+
+
+class _OwnPosition:
+    """The layers of a frozen run as maps of each position to itself."""
+
+    def __init__(self, trace: Trace, sequence: int, length: int) -> None:
+        self.trace, self.length = trace, length
+        self.rows = slice(sequence, sequence + 1)
+        gates = Gates(trace) if trace.model.config.mlp != "none" else None
+        self.frozen = Frozen(trace, self.rows, length, gates)
+
+    def logits(self, streams: Streams) -> Float[Tensor, "many batch pos vocab"]:
+        """Logits of streams with the run's final scale, relative to their mean."""
+        weights = self.trace.weights
+        scaled = streams * self.frozen.final_scale[..., None]
+        return remove_mean(apply_unembedding(weights, scaled) + logit_bias(weights))
+
+    def carry(self, streams: Streams) -> Streams:
+        """The stream before each layer, carried to the top through all layers above it."""
+        carried = streams[:0]
+        for index in range(self.frozen.n_layers):
+            carried = torch.cat([carried, streams[index : index + 1]])
+            layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
+            heads = layer.write(_stay(layer, carried))
+            if mlp is not None:
+                heads = heads + mlp.apply(carried if self.frozen.parallel else carried + heads)
+            carried = carried + heads
+        return torch.cat([carried, streams[-1:]])
+
+    @torch.no_grad()
+    def parts(self, start: int, position: int, token: TokenName | None) -> LensParts:
+        """One readout by order and by the last component."""
+        model, weights = self.trace.model, self.trace.weights
+        # A trace of this sequence alone, because a target has one entry per sequence.
+        target = find_target(
+            self.trace.prefix(self.rows.start, self.length), position, token, "mean"
+        )
+        at = slice(position, position + 1)
+        stream = self.trace.streams[start][self.rows, at]
+        scale = self.frozen.final_scale[:, at, None]
+        top, bias = target.direction(weights)
+        gradient = (top[:, None] * scale)[0, 0]
+        sources: list[Name] = [Source("residual", start)]
+        last = [(stream[0, 0] @ gradient)[None]]
+        orders = Orders(stream, self.frozen.orders(self.frozen.n_layers - start))
+        for index in range(start, self.frozen.n_layers):
+            names, written = self._step(index, at, orders)
+            sources += names
+            last.append(written @ gradient)
+        by_order = orders.reached[:, 0, 0] @ gradient
+        if logit_bias(weights).any():
+            sources.append(Source("unembed_bias"))
+            last.append(bias)
+            by_order = torch.cat([by_order[:1] + bias, by_order[1:]])
+        values = torch.cat(last)
+        numbers: tuple[Name, ...] = tuple(range(len(by_order)))
+        return LensParts(
+            layer=start,
+            position=position,
+            token=model.output_text(int(target.tokens[0])),
+            held=float(values.sum()),
+            direct=float(by_order[0]),
+            by_order=Breakdown("order", numbers, by_order, None, 1),
+            by_last=Breakdown("last component", tuple(sources), values, None, 1),
+        )
+
+    def _step(
+        self, index: int, at: slice, orders: Orders
+    ) -> tuple[list[Name], Float[Tensor, "component d"]]:
+        """One layer: what its heads and its MLP write at a position, all orders together."""
+        layer, mlp = _at(self.frozen.layer(index), self.frozen.mlp(index), at)
+        sent = orders.sent()
+        z = _stay(layer, sent)
+        through = layer.write(z)
+        names: list[Name] = [HeadId(index, head) for head in range(z.shape[2])]
+        written = [torch.einsum("nhk,hkd->hd", z[:, 0, :, 0], layer.W_O)]
+        if mlp is None:
+            orders.raise_order(through)
+            return names, written[0]
+        if self.frozen.parallel:
+            from_mlp = mlp.apply(sent)
+            orders.raise_order(through + from_mlp)
+        else:
+            orders.raise_order(through)
+            from_mlp = mlp.apply(orders.sent())
+            orders.raise_order(from_mlp)
+        return [*names, Source("mlp", index)], torch.cat([*written, from_mlp.sum(0)[0]])
+
+
+def _stay(layer: FrozenLayer, streams: Streams) -> PerHeads:
+    """z of each head where every position attends to itself alone, with its own weight."""
+    own = layer.pattern.diagonal(dim1=-2, dim2=-1)
+    return layer.per_head(layer.read(streams)) * own[..., None]
+
+
+def _at(
+    layer: FrozenLayer, mlp: FrozenMlp | None, at: slice
+) -> tuple[FrozenLayer, FrozenMlp | None]:
+    """A layer and its MLP at one position."""
+    alone = FrozenLayer(layer.pattern[..., at, at], layer.scale[:, at], layer.W_V, layer.W_O)
+    return alone, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)

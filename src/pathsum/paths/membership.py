@@ -1,0 +1,56 @@
+"""The probability that an edge belongs to the circuit of many prompts, by the bootstrap."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.algebra.rotations import seeded
+
+
+def membership(
+    shares: Mapping[str, Sequence[float]],
+    floors: Sequence[float],
+    templates: Sequence[str] = (),
+    draws: int = 1000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """The share of bootstrap samples of the prompts in whose circuit each edge is.
+
+    An edge belongs to the circuit of a sample if the magnitude of its mean share is at least the
+    mean floor. Samples draw templates first, if there are several, then prompts of each.
+
+    >>> membership({"a": [1.0, 0.9, 1.1], "b": [0.0, 0.0, 0.3]}, [0.2, 0.2, 0.2], draws=100)["a"]
+    1.0
+    """
+    if not shares:
+        return {}
+    several = len(templates) == len(floors) and len(set(templates)) > 1
+    groups = list(templates) if several else [""] * len(floors)
+    weights = bootstrap_weights(groups, draws, seed)
+    table = torch.tensor(list(shares.values()), dtype=torch.float64)
+    floor = weights @ torch.tensor(floors, dtype=torch.float64)
+    inside = (weights @ table.T).abs() >= floor[:, None]
+    return dict(zip(shares, inside.double().mean(0).tolist(), strict=True))
+
+
+def bootstrap_weights(groups: Sequence[str], draws: int, seed: int) -> Float[Tensor, "draw item"]:
+    """Weights of items in bootstrap samples: groups are drawn, then as many items of each.
+
+    Rows sum to 1. With one group, items are drawn.
+    """
+    generator = seeded(seed)
+    members = [
+        torch.tensor([at for at, one in enumerate(groups) if one == name])
+        for name in dict.fromkeys(groups)
+    ]
+    weights = torch.zeros(draws, len(groups), dtype=torch.float64)
+    for _ in members:
+        chosen = torch.randint(len(members), (draws,), generator=generator)
+        for number, inside in enumerate(members):
+            rows = (chosen == number).nonzero()[:, 0]
+            for _ in inside:
+                drawn = torch.randint(len(inside), (len(rows),), generator=generator)
+                weights[rows, inside[drawn]] += 1.0
+    return weights / weights.sum(-1, keepdim=True)

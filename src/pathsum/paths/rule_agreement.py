@@ -1,0 +1,285 @@
+"""Which rule for MLPs agrees with interventions? Shares under each rule against effects of cutting.
+
+An edge into an MLP changes its neurons, value × gate, in two ways, and shares need a rule for both:
+
+    gates held            the value moves, with the gate of the run
+    values held           the gate moves along the secant from its input 0, with the run's value
+    half of each          the mean of the two (as in LRP)
+    integrated            slopes averaged between the reference and the run: exact for the MLP
+    attribution patching  the gradient at the run, through the norm as well
+
+A share is the difference between the writer's output and the reference's, times the slope of the
+rule, times the gradient of the prediction at the MLP's output. An effect is the drop of the
+prediction when this edge alone carries the reference and everything after it is recomputed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.algebra.subspaces import remove_mean
+from pathsum.base import (
+    Column,
+    Estimate,
+    Progress,
+    Record,
+    Site,
+    Source,
+    Table,
+    interval_columns,
+    silent,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.options import batched, parse_count
+from pathsum.base.table import Cell
+from pathsum.model import Model, Trace
+from pathsum.model.edit import Edit, Writes
+from pathsum.model.forward import run_logits
+from pathsum.model.gating import Neurons, gate_secant, mean_slopes, neurons_of
+from pathsum.paths.circuit import name_prompt
+from pathsum.paths.component_edges import ComponentRuns, EdgeScores
+from pathsum.paths.edge_curve import component_runs
+from pathsum.paths.membership import bootstrap_weights
+from pathsum.paths.prompts import LAST, Prompt
+from pathsum.paths.target import TokenName, Versus
+
+RULES = ("gates held", "values held", "half of each", "integrated", "attribution patching")
+"""The rules, in the order of columns of the shares."""
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The agreement of one rule with effects, in one layer or, for None, in all layers.
+
+    `correlation` is Pearson's, over edges and prompts. `same_sign` is the share of edges, weighted
+    by |effect|, whose share and effect have the same sign. Intervals are over prompts.
+    """
+
+    rule: str
+    layer: int | None
+    edges: int
+    correlation: Estimate
+    same_sign: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class RuleAgreement(Record, kind="rule-agreement"):
+    """How well shares of edges into MLPs agree with the effects of cutting them, by rule."""
+
+    model: str
+    prompts: int
+    agreements: tuple[Agreement, ...]
+
+    def __getitem__(self, rule: str) -> Agreement:
+        """The agreement of a rule over all layers."""
+        for found in self.agreements:
+            if found.rule == rule and found.layer is None:
+                return found
+        raise InputError(f"there is no rule {rule!r}; the rules are {', '.join(RULES)}")
+
+    def to_table(self) -> Table:
+        """All layers together first, then layer by layer."""
+        columns = (
+            *(text_column("layer"), text_column("rule"), Column("edges")),
+            *(*interval_columns("r", "+.3f"), *interval_columns("same sign", ".1%")),
+        )
+        rows: list[tuple[Cell, ...]] = [
+            (
+                *("all" if one.layer is None else str(one.layer), one.rule, one.edges),
+                *(*one.correlation.with_interval, *one.same_sign.with_interval),
+            )
+            for one in self.agreements
+        ]
+        note = (
+            "r: correlation of shares with the effects of cutting edges into MLPs; same sign: the "
+            f"part of |effect| whose share has its sign; 95% intervals over {self.prompts} prompts"
+        )
+        return Table(columns, tuple(rows), f"{self.model}: rules for MLPs and effects", note)
+
+
+@checked
+def rule_agreement(
+    model: Model,
+    text: Sequence[Prompt],
+    *,
+    k: int = 8,
+    position: int | str = LAST,
+    token: TokenName | None = None,
+    versus: Versus = "mean",
+    seed: int = 0,
+    progress: Progress = silent,
+) -> RuleAgreement:
+    """Compare rules for MLPs with the effects of cutting, on prompts with corrupted partners.
+
+    In each prompt and layer, the `k` writers whose output differs most between the prompt and its
+    corrupted partner are measured: their share of the MLP's contribution under every rule, and the
+    effect of taking the edge from the corrupted prompt.
+
+    >>> from pathsum.model import construct
+    >>> pairs = [Prompt("a b", corrupted="c b"), Prompt("b c", corrupted="d c")]
+    >>> found = rule_agreement(construct.memory(), pairs, token=None)
+    >>> round(found["integrated"].correlation.value, 3)
+    1.0
+
+    Shares and effects are of single edges. No rule is right because its shares add up; the effects
+    decide, for each model and task.
+    """
+    parse_count(k, "writers")
+    if model.config.mlp == "none":
+        raise InputError(
+            f"the model {model.name!r} has no MLPs, so there are no rules to compare; use a model "
+            "with MLPs"
+        )
+    if len(text) < 2:
+        raise InputError(f"{len(text)} prompts have no intervals; give at least two")
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for number, prompt in enumerate(text):
+        progress(number, len(text), "prompts")
+        with name_prompt(number):
+            runs = component_runs(model, prompt, position, token, versus)
+        parts.append(_measure(runs, k))
+    layers, shares, effects = (torch.stack(column) for column in zip(*parts, strict=True))
+    templates = [prompt.template for prompt in text]
+    groups = templates if len(set(templates)) > 1 else [""] * len(templates)
+    weights = bootstrap_weights(groups, DRAWS, seed)
+    found: list[Agreement] = []
+    for layer in (None, *range(model.config.n_layers)):
+        inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
+        for at, rule in enumerate(RULES):
+            found.append(_agreement(rule, layer, shares[..., at], effects, inside, weights))
+    return RuleAgreement(model.name, len(text), tuple(found))
+
+
+def _measure(
+    runs: ComponentRuns, k: int
+) -> tuple[Int[Tensor, " edge"], Float[Tensor, "edge rule"], Float[Tensor, " edge"]]:
+    """Layers, shares and effects of the edges of one prompt."""
+    shares = rule_shares(runs)
+    graph, size = runs.graph, (runs.own - runs.reference).flatten(1).norm(dim=1)
+    edges: list[tuple[int, int]] = []
+    layers: list[int] = []
+    for reader in graph.into_mlps.nonzero()[:, 0].tolist():
+        count = graph.seen_by(graph.readers[reader])
+        best = size[:count].topk(min(k, count)).indices.sort().values.tolist()
+        best += best[:1] * (k - len(best))
+        edges += [(reader, writer) for writer in best]
+        source = graph.readers[reader].reader
+        assert isinstance(source, Source)
+        layers += [source.layer] * k
+    rows, columns = torch.tensor(edges).T
+    picked = torch.stack([shares[rule][rows, columns] for rule in RULES], -1)
+    names = [graph.name(*edge) for edge in edges]
+    effects = cut_effects_of(runs, names)
+    return torch.tensor(layers), picked.double().cpu(), effects
+
+
+def cut_effects_of(runs: ComponentRuns, edges: Sequence[Site]) -> Float[Tensor, " edge"]:
+    """The drop of the prediction when each edge alone carries the reference."""
+    trace, target, writes = runs.trace, runs.target, Writes.of(runs.other)
+    before, found = runs.value(None), list[float]()
+    for part in batched(edges, 4 * trace.streams[0].nbytes):
+        edits = [Edit(edge, writes, copy) for copy, edge in enumerate(part)]
+        positions = target.positions.expand(len(part))
+        logits = run_logits(trace.weights, trace.tokens, edits, positions, len(part))[:, 0]
+        found += [before - value for value in target.of_runs(logits).tolist()]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
+    """The share of every edge into an MLP under each rule; 0 for all other edges."""
+    graph = runs.graph
+    gradients = runs.gradients()
+    change = runs.own - runs.reference
+    found = {rule: torch.zeros_like(graph.exists, dtype=change.dtype) for rule in RULES}
+    for reader in graph.into_mlps.nonzero()[:, 0].tolist():
+        source = graph.readers[reader].reader
+        assert isinstance(source, Source)
+        above = graph.exists[:, graph.writers.index(source)]
+        at_output = gradients[above.to(gradients.device)].sum(0)
+        here, there = (neurons_of(run, source.layer) for run in (runs.trace, runs.other))
+        width = graph.seen_by(graph.readers[reader])
+        slopes = _slopes(runs, here, there)
+        for rule, (by_value, by_gate) in slopes.items():
+            along = _direction(runs.trace, source.layer, at_output, by_value, by_gate)
+            found[rule][reader, :width] = (change[:width] * along).sum((1, 2))
+        patched = (change[:width] * gradients[reader]).sum((1, 2))
+        found["attribution patching"][reader, :width] = patched
+    return found
+
+
+def _slopes(
+    runs: ComponentRuns, here: Neurons, there: Neurons
+) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """The slope of each neuron's activation by its value's input and by its gate's, by rule."""
+    config = runs.graph.config
+    held = here.gate if here.value_slope is None else here.gate * here.value_slope
+    moved = here.value * gate_secant(config, here.gate_input)
+    weight = here.expert_weight
+    moved = moved if weight is None else moved * weight
+    nothing = torch.zeros_like(held)
+    return {
+        "gates held": (held, nothing),
+        "values held": (nothing, moved),
+        "half of each": (held / 2, moved / 2),
+        "integrated": mean_slopes(config, there, here),
+    }
+
+
+def _direction(
+    trace: Trace,
+    layer: int,
+    at_output: Float[Tensor, "pos d"],
+    by_value: Tensor,
+    by_gate: Tensor | None,
+) -> Float[Tensor, "pos d"]:
+    """The gradient at the MLP's stream through some slopes of its neurons, its scale held."""
+    weights, config = trace.weights.layers[layer], trace.model.config
+    assert weights.W_in is not None
+    assert weights.W_out is not None
+    at_neurons = at_output @ weights.W_out.T
+    back = (at_neurons * by_value[0]) @ weights.W_in.T
+    if by_gate is not None:
+        gate = weights.W_in if weights.W_gate is None else weights.W_gate
+        back = back + (at_neurons * by_gate[0]) @ gate.T
+    back = back if weights.ln2_w is None else back * weights.ln2_w
+    back = remove_mean(back, config.norm == "layer")
+    return back * trace.scales.mlp[layer][0, :, None]
+
+
+def _agreement(
+    rule: str,
+    layer: int | None,
+    shares: Float[Tensor, "prompt edge"],
+    effects: Float[Tensor, "prompt edge"],
+    inside: Tensor,
+    weights: Float[Tensor, "draw prompt"],
+) -> Agreement:
+    x, y = shares.where(inside, 0.0), effects.where(inside, 0.0)
+    agree = (y.abs() * (x.sign() == y.sign())).sum(1)
+    sums = (inside.double(), x, y, x * x, y * y, x * y)
+    columns = (*(one.sum(1) for one in sums), agree, y.abs().sum(1))
+    table = torch.stack(columns, -1)
+    whole = table.sum(0, keepdim=True) / len(table)
+    correlation, sign = (
+        _with_interval(function(whole)[0], function(weights @ table))
+        for function in (_correlation, lambda rows: rows[:, 6] / rows[:, 7].clamp(min=1e-300))
+    )
+    return Agreement(rule, layer, int(inside.sum()), correlation, sign)
+
+
+def _correlation(sums: Float[Tensor, "row sum"]) -> Float[Tensor, " row"]:
+    n, x, y, xx, yy, xy, _, _ = sums.unbind(-1)
+    covariance = xy - x * y / n
+    spread = (xx - x * x / n).clamp(min=0) * (yy - y * y / n).clamp(min=0)
+    return torch.where(spread > 0, covariance / spread.clamp(min=1e-300).sqrt(), 0.0)
+
+
+def _with_interval(value: Tensor, draws: Float[Tensor, " draw"]) -> Estimate:
+    low, high = torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype)).tolist()
+    return Estimate(float(value), float(draws.std()), low, high)

@@ -1,0 +1,104 @@
+"""The first screen: one prediction, its picture, and switches that move the answer."""
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from tests.browser.heads import INDUCTION, PREVIOUS
+from tests.browser.test_live import settled, token
+
+pytestmark = pytest.mark.browser
+
+
+def told(page: Page) -> Locator:
+    return page.get_by_role("region", name="What the model predicts, and why")
+
+
+def predictions(page: Page) -> Locator:
+    return page.get_by_role("region", name="Predictions")
+
+
+def probability(text: str) -> float:
+    """The last percentage of a text, as a share."""
+    return float(re.findall(r"([\d.]+)%", text)[-1]) / 100
+
+
+def test_it_lands_on_a_picture_of_the_sentence(page: Page, live: str) -> None:
+    page.goto(live)
+    expect(told(page)).to_contain_text("This is induction")
+    # Both arrows of the sentence are drawn, and the circuit fits its panel.
+    labels = page.get_by_role("listbox").locator("svg text")
+    expect(labels).to_have_count(2)
+    expect(labels.first).to_contain_text(PREVIOUS)
+    expect(labels.last).to_have_text(INDUCTION)
+    graph = page.get_by_role("group", name="The circuit of this prediction")
+    expect(graph.locator(".node")).not_to_have_count(0)
+    assert graph.locator(".node").count() <= 7
+    scroller = page.locator("section.graph .scroll")
+    assert scroller.evaluate("each => each.scrollWidth <= each.clientWidth + 1")
+    assert page.locator("main").evaluate("each => each.scrollHeight <= each.clientHeight + 1")
+
+
+def test_a_switch_moves_the_prediction_and_is_undone(page: Page, live: str) -> None:
+    page.goto(live)
+    switch = predictions(page).get_by_role("switch", name=INDUCTION)
+    row = predictions(page).locator("tr.target")
+    expect(row).to_contain_text("99")
+    switch.click()
+    expect(switch).to_have_attribute("aria-checked", "false")
+    expect(told(page).get_by_role("status")).to_contain_text(f"without {INDUCTION}")
+    assert probability(row.inner_text()) < 0.05
+    assert probability(told(page).get_by_role("status").inner_text().split("without")[0]) < 0.05
+    page.keyboard.press("Escape")
+    expect(switch).to_have_attribute("aria-checked", "true")
+    expect(row).to_contain_text("99")
+
+
+def test_every_writer_that_matters_has_a_switch(page: Page, live: str) -> None:
+    """Cutting either of the two previous-token heads costs about the same on the first text."""
+    page.goto(live)
+    switches = predictions(page).get_by_role("switch")
+    expect(switches).to_have_count(3)
+    assert {PREVIOUS, INDUCTION} < {*switches.all_inner_texts()}
+
+
+def test_while_typing_the_end_of_the_text_is_explained(page: Page, live: str) -> None:
+    page.goto(live)
+    settled(page)
+    page.get_by_role("textbox", name="Text").fill("Mrs. Kovalenko met Mr. Okafor. Mrs. Koval")
+    expect(told(page).locator(".headline")).to_contain_text("→ en")
+    focused = page.locator("[role=option].focus")
+    expect(focused).to_have_attribute("data-i", str(page.locator("[role=option]").count() - 1))
+    token(page, 3).click()
+    expect(page).to_have_url(re.compile("position=3"))
+    page.get_by_role("button", name="the end of the text").click()
+    expect(told(page).locator(".headline")).to_contain_text("→ en")
+
+
+def test_tab_leads_through_the_page(page: Page, live: str) -> None:
+    """Tab accepts a prediction only after something was typed."""
+    page.goto(live)
+    settled(page)
+    box = page.get_by_role("textbox", name="Text")
+    before = box.input_value()
+    box.focus()
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Tab")
+    expect(box).not_to_be_focused()
+    assert box.input_value() == before
+
+
+def test_the_picture_leads_to_the_whole_circuit(page: Page, live: str) -> None:
+    page.goto(live)
+    page.get_by_role("link", name="the whole circuit").click()
+    expect(page).to_have_url(re.compile(r"#/why\?.*position=\d+"))
+    expect(page.locator("section[aria-label=Circuit]")).to_be_visible()
+
+
+def test_the_gallery_opens_a_model_on_its_story(page: Page, live: str) -> None:
+    page.goto(f"{live}#/models")
+    card = page.get_by_role("listitem").filter(has_text="hand-built-induction").first
+    expect(card).to_contain_text("nothing else in the way")
+    page.get_by_role("button", name="Open hand-built-induction", exact=True).click()
+    expect(page).to_have_url(re.compile("#/story.*model=hand-built-induction"))
+    expect(told(page)).to_contain_text("This is induction")

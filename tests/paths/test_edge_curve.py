@@ -1,0 +1,124 @@
+"""Curves over n% of the edges between components, and files of other tools."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pathsum.base import Site
+from pathsum.base.errors import FileError, InputError
+from pathsum.model import Model, construct
+from pathsum.paths.circuit import mean_circuit
+from pathsum.paths.component_edges import ComponentGraph
+from pathsum.paths.edge_curve import edge_curve, given_scores, read_links, read_mib, write_mib
+from pathsum.paths.prompts import Prompt
+
+PROMPTS = [
+    Prompt("a b c d a", token="b", corrupted="e b c d a"),
+    Prompt("f g h i f", token="g", corrupted="c g h i f"),
+]
+TRUE = ("L1H0→logits", "embed→L1H0.q", "embed→L1H0.v", "L0H0→L1H0.k", "embed→L0H0.v")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return construct.induction()
+
+
+def test_the_true_edges_keep_everything(model: Model) -> None:
+    found = edge_curve(model, PROMPTS, dict.fromkeys(TRUE, 1.0), fractions=(5 / 27, 1.0))
+    given = found["given"]
+    assert [round(one.value, 3) for one in given.kept] == [1.0, 1.0]
+    assert given.cpr == pytest.approx(1 - 5 / 27, abs=1e-3)
+    assert given.cmd == pytest.approx(0.0, abs=1e-3)
+    assert found["random"].kept[0].value < 0.5
+    assert found["random"].kept[1].value == pytest.approx(1.0, abs=1e-4)
+    assert found.clean.value > 9
+    assert "given: CPR" in str(found.to_table().note)
+    assert found.to_json()["rankings"][0]["ranking"] == "given"
+
+
+def test_a_graph_ranks_by_effect(model: Model) -> None:
+    graph = mean_circuit(model, PROMPTS)
+    scores = given_scores(ComponentGraph(model.config), graph)
+    place = ComponentGraph(model.config).place
+    edges = [edge for edge in graph.edges if "L0H0" in edge.name and edge.name.endswith(".k")]
+    total = sum(abs(edge.effect or 0.0) for edge in edges)
+    assert float(scores[place(Site.parse("L0H0→L1H0.k"))]) == pytest.approx(total)
+    found = edge_curve(model, PROMPTS, graph, fractions=(0.3, 1.0))
+    assert found["given"].kept[0].value > 0.95
+
+
+def test_held_mlps_leave_fewer_edges() -> None:
+    model = construct.conjunction(tuple_table(), tuple("abc"), n_ctx=8)
+    prompts = [Prompt("a b", token="c", corrupted="b b")]
+    whole = edge_curve(model, prompts, fractions=(1.0,))
+    held = edge_curve(model, prompts, fractions=(1.0,), mlps="held")
+    assert held.edges == whole.edges - 2
+    assert whole["EAP"].kept[0].value == pytest.approx(1.0, abs=1e-4)
+
+
+def tuple_table() -> dict[tuple[str, str], str]:
+    return {("a", "b"): "c"}
+
+
+def test_scores_are_exchanged_with_mib(model: Model, tmp_path: Path) -> None:
+    graph = ComponentGraph(model.config)
+    scores = torch.randn(graph.exists.shape, dtype=torch.float64) * graph.exists
+    write_mib(tmp_path / "circuit.json", model, scores, 4)
+    torch.testing.assert_close(read_mib(tmp_path / "circuit.json", model), scores)
+    stored = json.loads((tmp_path / "circuit.json").read_text())
+    assert stored["cfg"] == {
+        "n_layers": 2,
+        "n_heads": 2,
+        "parallel_attn_mlp": False,
+        "d_model": model.config.d_model,
+    }
+    assert sum(edge["in_graph"] for edge in stored["edges"].values()) == 4
+    assert "a0.h1->a1.h0<k>" in stored["edges"]
+    assert "input->logits" in stored["edges"]
+    assert stored["nodes"]["logits"]["in_graph"]
+
+
+def test_links_of_a_graph_are_read_back(model: Model, tmp_path: Path) -> None:
+    graph = model.trace("a b c d a").circuit(token="b", effects=False)
+    graph.write_graph(tmp_path / "graph.json")
+    links = read_links(tmp_path / "graph.json")
+    assert links["L1H0@5", "logits@5"] == pytest.approx(graph["L1H0@5→logits@5"].share)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "has no 'edges'; give a circuit written by EAP-IG"),
+        ('{"edges": {"x->y": {"score": 1}}}', "'x->y' is not an edge; use names such as"),
+        ('{"edges": {"input->logits": {}}}', "the edge 'input->logits' has no score"),
+    ],
+)
+def test_malformed_circuits(model: Model, tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "circuit.json").write_text(content)
+    with pytest.raises(FileError, match=message):
+        read_mib(tmp_path / "circuit.json", model)
+
+
+def test_malformed_links(tmp_path: Path) -> None:
+    (tmp_path / "graph.json").write_text('{"links": [{"source": "a", "target": "b"}]}')
+    with pytest.raises(FileError, match="link 0 needs a source, a target and a weight"):
+        read_links(tmp_path / "graph.json")
+    (tmp_path / "graph.json").write_text("{}")
+    with pytest.raises(FileError, match="has no list of 'links'"):
+        read_links(tmp_path / "graph.json")
+
+
+def test_messages(model: Model) -> None:
+    with pytest.raises(InputError, match="there are no prompts; give at least one"):
+        edge_curve(model, [])
+    with pytest.raises(InputError, match="prompt 0: it has no corrupted partner"):
+        edge_curve(model, [Prompt("a b a")])
+    with pytest.raises(InputError, match=r"fractions=\[2\.0\] are not shares of edges"):
+        edge_curve(model, PROMPTS, fractions=(2.0,))
+    with pytest.raises(InputError, match="'L1H0→L0H0.k' does not exist"):
+        edge_curve(model, PROMPTS, {"L1H0→L0H0.k": 1.0})
+    with pytest.raises(InputError, match="there is no ranking 'best'; this curve has EAP"):
+        _ = edge_curve(model, PROMPTS, fractions=(1.0,))["best"]

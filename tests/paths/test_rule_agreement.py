@@ -1,0 +1,84 @@
+"""Rules for MLPs: identities of their shares, and their agreement with effects."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from tests.identities.configs import Drawn, close, models_with_tokens
+from tests.identities.test_component_edges import drawn_runs
+
+import pathsum as ps
+from pathsum.base.errors import InputError
+from pathsum.model import Config, construct, random_model
+from pathsum.paths.component_edges import ComponentRuns
+from pathsum.paths.rule_agreement import RULES, cut_effects_of, rule_agreement, rule_shares
+from pathsum.paths.target import find_target
+
+
+@given(
+    models_with_tokens(
+        min_layers=1,
+        max_layers=2,
+        max_heads=2,
+        norms=("none",),
+        mlps=("relu", "gelu", "silu_gated"),
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_integrated_shares_add_up_to_the_mlps_difference(drawn: Drawn) -> None:
+    runs = ComponentRuns(*drawn_runs(drawn))
+    graph, shares, gradients = runs.graph, rule_shares(runs)["integrated"], runs.gradients()
+    for reader in graph.into_mlps.nonzero()[:, 0].tolist():
+        writer = graph.writers.index(graph.readers[reader].reader)
+        at_output = gradients[graph.exists[:, writer]].sum(0)
+        moved = (at_output * (runs.own - runs.reference)[writer]).sum()
+        assert close(shares[reader].sum(), moved)
+
+
+@given(models_with_tokens(min_layers=1, max_layers=2, max_heads=2, mlps=("relu", "silu_gated")))
+@settings(max_examples=25, deadline=None)
+def test_shares_are_those_of_gradients(drawn: Drawn) -> None:
+    """Attribution patching is EAP, and ReLU with gates held is its gradient but for the norm."""
+    model = drawn[0]
+    runs = ComponentRuns(*drawn_runs(drawn))
+    shares, mlps = rule_shares(runs), runs.graph.into_mlps
+    assert close(shares["attribution patching"][mlps], runs.eap()[mlps])
+    if model.config.norm == "none" and model.config.mlp == "relu":
+        assert close(shares["gates held"][mlps], runs.eap()[mlps])
+    both = shares["gates held"] + shares["values held"]
+    assert close(2 * shares["half of each"], both)
+
+
+def test_effects_are_those_of_patches() -> None:
+    model = random_model(Config(2, 2, 8, 4, 11, 8, mlp="gelu"), seed=1, dtype=torch.float64)
+    runs = ComponentRuns(
+        *(trace := model.trace([1, 2, 3]), other := model.trace([4, 2, 5])),
+        find_target(trace, -1, 1, "mean"),
+    )
+    edges = [runs.graph.name(*edge) for edge in runs.graph.exists.nonzero().tolist()]
+    into = [edge for edge in edges if "→mlp" in str(edge)]
+    for edge, effect in zip(into, cut_effects_of(runs, into).tolist(), strict=True):
+        patched = trace.patch({edge: other})
+        lost = runs.target.of(trace.logits) - runs.target.of(patched.logits)
+        assert effect == pytest.approx(float(lost[0]), abs=1e-9)
+
+
+def test_a_memory_is_explained_by_every_rule_that_sees_its_gate() -> None:
+    pairs = [ps.Prompt(f"{a} b", corrupted=f"{b} b") for a, b in ("ac", "ce", "eg", "gi")]
+    found = rule_agreement(construct.memory(), pairs)
+    assert found["integrated"].correlation.value == pytest.approx(1.0, abs=1e-3)
+    assert found["integrated"].same_sign.value == pytest.approx(1.0, abs=1e-3)
+    assert len(found.agreements) == 2 * len(RULES)
+    assert found["integrated"].correlation.low is not None
+    assert "95% intervals over 4 prompts" in str(found.to_table().note)
+
+
+def test_messages() -> None:
+    pairs = [ps.Prompt("a b", corrupted="c b")] * 2
+    with pytest.raises(InputError, match="has no MLPs, so there are no rules to compare"):
+        rule_agreement(construct.induction(), pairs)
+    with pytest.raises(InputError, match="1 prompts have no intervals; give at least two"):
+        rule_agreement(construct.memory(), pairs[:1])
+    with pytest.raises(InputError, match="prompt 0: it has no corrupted partner"):
+        rule_agreement(construct.memory(), [ps.Prompt("a b"), ps.Prompt("b a")])
+    with pytest.raises(InputError, match="there is no rule 'best'; the rules are gates held"):
+        _ = rule_agreement(construct.memory(), pairs)["best"]

@@ -1,0 +1,69 @@
+import { describe, expect, it } from "vitest";
+import type { Graph, Story } from "../../generated/answers";
+import { CircuitGraph } from "../../lib/circuit";
+import { arcsOf, drawnIntoLogit, smallCircuit, switches, writersOf } from "./picture";
+
+const node = (name: string, value = 1) => ({ node: name, value, attended: null, note: "" });
+const edge = (name: string, share: number, effect: number | null = share) => ({ edge: name, exact: share, unit: "logits", share, effect });
+
+/** A prediction at 9 through L1H0, which reads what two heads wrote at 4, one of them faintly. */
+const answer = {
+  position: 9,
+  token: 3,
+  total: 10,
+  nodes: ["logits@9", "L1H0@9", "L0H0@4", "L0H1@4", "L0H2@4", "embed@4", "embed@3", "embed@9", "pos@1@4"].map((name) => node(name)),
+  edges: [
+    edge("L1H0@9→logits@9", 8),
+    edge("embed@9→logits@9", 1),
+    edge("embed@4→L1H0@9.v", 7),
+    edge("L0H0@4→L1H0@9.k", 6, 5),
+    edge("L0H1@4→L1H0@9.k", 5, 4),
+    edge("L0H2@4→L1H0@9.k", 4.5, 1),
+    edge("pos@1@4→L1H0@9.k", 9, null),
+    edge("embed@3→L0H0@4.v", 0.2),
+  ],
+  left_out: [],
+} as unknown as Graph;
+const graph = new CircuitGraph(answer);
+const reason = (edge: string, wrote: number | null) => ({ edge, share: 1, effect: 1, weight: 0, probability: 0, wrote });
+const reasons = [reason("L0H1@4→L1H0@9.k", 3), reason("L0H0@4→L1H0@9.k", 3), reason("embed@9→L1H0@9.q", null)];
+const story = { position: 9, head: "L1H0", source: 4, reasons, writer: "L0H0", heads: ["L1H0"] } as unknown as Story;
+
+describe("the small circuit", () => {
+  it("joins the strongest edges, without positions and faint edges", () => {
+    expect(smallCircuit(graph).map(({ id }) => id)).toEqual([
+      "L1H0@9→logits@9",
+      "embed@4→L1H0@9.v",
+      "L0H0@4→L1H0@9.k",
+      "L0H1@4→L1H0@9.k",
+      "L0H2@4→L1H0@9.k",
+      "embed@9→logits@9",
+    ]);
+  });
+  it("has no more nodes than fit", () => {
+    const edges = smallCircuit(graph, 3);
+    expect(new Set(edges.flatMap(({ from, to }) => [from, to])).size).toBe(3);
+  });
+  it("states how much of the logit is drawn", () => {
+    expect(drawnIntoLogit(graph, smallCircuit(graph))).toBeCloseTo(9);
+    expect(drawnIntoLogit(graph, smallCircuit(graph, 2))).toBeCloseTo(8);
+  });
+});
+
+describe("the writers", () => {
+  it("are the heads among the reasons", () => {
+    expect(writersOf(story)).toEqual(["L0H0", "L0H1"]);
+    expect(writersOf({ ...story, reasons: [] })).toEqual([]);
+  });
+  it("and the copying heads can be switched off", () => {
+    expect(switches(story, ["L0H0", "L0H1"])).toEqual(["L0H0", "L0H1", "L1H0"]);
+  });
+  it("have an arrow until they are off", () => {
+    expect(arcsOf(story, new Set()).map(({ from, to, label }) => [from, to, label])).toEqual([
+      [3, 4, "L0H0, L0H1"],
+      [4, 9, "L1H0"],
+    ]);
+    expect(arcsOf(story, new Set(["L0H0"]))[0]?.label).toBe("L0H1");
+    expect(arcsOf(story, new Set(["L1H0"]))).toHaveLength(1);
+  });
+});

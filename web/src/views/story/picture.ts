@@ -1,0 +1,70 @@
+/** The picture of a story: the few edges of a circuit that fit a small panel, and the heads that can be switched off. */
+import type { Reason, Story } from "../../generated/answers";
+import type { CircuitGraph, Edge } from "../../lib/circuit";
+import { parseHead } from "../../lib/names";
+import type { Arc } from "../../lib/ui/Arcs.svelte";
+
+/** A picture with more nodes is no longer read at a glance. */
+export const MOST_NODES = 7;
+/** Edges that carry less of the logit only clutter it. */
+const FAINTEST = 0.08;
+/** Heads that are offered as switches. */
+const MOST_SWITCHES = 6;
+
+/** Parts that a read adds by itself have no node below them: positions and biases. */
+const isWritten = (name: string): boolean => !/^(pos|b_|bias)/.test(name);
+
+/** The strongest edges below the prediction that join at most `most` nodes; at least the strongest one. */
+export function smallCircuit(graph: CircuitGraph, most = MOST_NODES): readonly Edge[] {
+  const nodes = new Set([graph.target.id]);
+  const drawn: Edge[] = [];
+  const least = FAINTEST * Math.abs(graph.answer.total);
+  for (;;) {
+    const next = graph.edges
+      .filter((edge) => nodes.has(edge.to) && !drawn.includes(edge) && isWritten(edge.from))
+      .filter((edge) => nodes.has(edge.from) || nodes.size < most)
+      .reduce<Edge | null>((best, edge) => (best === null || Math.abs(edge.share) > Math.abs(best.share) ? edge : best), null);
+    if (next === null || (drawn.length > 0 && Math.abs(next.share) < least)) return drawn;
+    drawn.push(next);
+    nodes.add(next.from);
+  }
+}
+
+/** What the drawn edges into the logit add up to. */
+export function drawnIntoLogit(graph: CircuitGraph, drawn: readonly Edge[]): number {
+  return drawn.filter((edge) => edge.to === graph.target.id).reduce((sum, edge) => sum + edge.share, 0);
+}
+
+/** The heads among the reasons that the story gives for the attention. */
+export function writersOf(story: Story): readonly string[] {
+  return [...new Set(story.reasons.map(writerOf).filter((name) => parseHead(name) !== null))].sort();
+}
+const writerOf = ({ edge }: Reason): string => (edge.split("→")[0] as string).replace(/@\d+$/, "");
+
+/** The heads that the story names, lower layers first. */
+export function switches(story: Story, writers: readonly string[]): readonly string[] {
+  const named = [...writers, ...(story.writer === null ? [] : [story.writer]), ...story.heads, ...(story.head === null ? [] : [story.head])];
+  return [...new Set(named)].slice(0, MOST_SWITCHES).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+}
+
+/** Arrows over the text: the notes of earlier heads, and where the head attends. */
+export function arcsOf(story: Story, off: ReadonlySet<string>): readonly Arc[] {
+  const { head, source, position } = story;
+  if (head === null || source === null) return [];
+  const notes = new Map<number, string[]>();
+  for (const reason of story.reasons) {
+    const writer = writerOf(reason);
+    if (reason.wrote === null || reason.wrote === source || parseHead(writer) === null || off.has(writer)) continue;
+    notes.set(reason.wrote, [...(notes.get(reason.wrote) ?? []), writer]);
+  }
+  const arcs: Arc[] = [...notes].map(([wrote, writers]) => ({
+    from: wrote,
+    to: source,
+    width: 2,
+    color: "var(--k)",
+    dash: "2 3",
+    label: writers.sort().join(", "),
+  }));
+  if (source !== position && !off.has(head)) arcs.push({ from: source, to: position, width: 2.5, color: "var(--v)", label: head });
+  return arcs;
+}
