@@ -126,7 +126,8 @@ def _residual_stream(
         read = stream if config.block == "parallel" else attended
         if editor is not None:
             read = editor.as_read(Site(None, Source("mlp", index)), read)
-        output, scale = transformer.mlp(config, layer, read)
+        neurons = None if editor is None else editor.neurons(layer)
+        output, scale = transformer.mlp(config, layer, read, neurons)
         if editor is not None:
             output = editor.source(Source("mlp", index), output)
             attended, output = editor.same_batch(attended, output)

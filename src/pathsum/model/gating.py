@@ -104,6 +104,19 @@ def neurons_of(run: Run, layer: int) -> Neurons:
     )
 
 
+def neuron_values(run: Run, layer: int, value: str) -> PerNeuron:
+    """`pre` (r W_in + b_in), `gate` (r W_gate + b_gate) or `act` of a layer's neurons in a run."""
+    layer = run.weights.layers.number(layer)
+    if value == "act":
+        return neurons_of(run, layer).activation
+    config, raw = run.weights.config, run.weights.layers[layer]
+    read = transformer.mlp_read(config, raw, mlp_stream(run, layer))[0]
+    pre, gate = transformer.preactivations(raw, read, slice(None))
+    found = pre if value == "pre" else gate
+    assert found is not None
+    return found
+
+
 def mlp_stream(run: Run, layer: int) -> Stream:
     """The stream that a layer's MLP reads in a run, before its normalization."""
     config = run.weights.config
