@@ -172,9 +172,9 @@ def curve_command(
     steps: int = 5,
     seed: int = 0,
 ) -> None:
-    """Measure how much circuits of 0.1% to 100% of the edges keep (CPR and CMD of MIB).
+    """Measure how much of a behavior n% of the edges keep.
 
-    Edges between components are ranked by EAP, EAP-IG and at random.
+    CPR and CMD of MIB, for 0.1% to 100% of the edges. Edges between components are ranked by EAP, EAP-IG and at random.
 
     Options:
         PROMPTS: File of prompts with corrupted partners, one JSON object per line.
