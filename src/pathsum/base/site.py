@@ -1,7 +1,7 @@
 """Site: a place in a run where a number can be read, replaced or scored.
 
-    L1H4   L1H4@9   embed@3   mlp3   logits@-1             a component, everywhere or at a position
-    L1H4.pattern   L1H4.z   residual2   logits.pre         a named value of a component
+    L1H4   L1H4@9   embed@3   mlp3   mlp3.n512   logits    a component, everywhere or at a position
+    L1H4.pattern   L1H4.z   mlp3.act   residual2           a named value of a component
     L1H4.k   mlp3.in   mlp3.g                              a read: all that a component sees
     L0H7→L1H4.k   embed→mlp2   L1H4→logits                 an edge: what a reader sees of a writer
     embed→mlp2.u   embed→mlp2.g                            the same in the value or the gate alone
@@ -62,8 +62,18 @@ Component: TypeAlias = HeadId | Source | Part
 """A writer, the logits, a residual stream, or a part that a read adds itself (`pos@1`, `b_K`)."""
 
 LOGITS = Source("logits")
-VALUES = {"pattern": "head", "z": "head", "pre": "logits"}
-"""Named values and the components that have them."""
+VALUES = {
+    "pattern": ("head",),
+    "z": ("head",),
+    "pre": ("logits", "mlp"),
+    "gate": ("mlp",),
+    "act": ("mlp",),
+}
+"""Named values and the kinds of components that have them.
+
+Of an MLP: `pre`, the neurons' inputs r W_in + b_in; `gate`, the inputs of their gates, r W_gate +
+b_gate, if it has W_gate; and `act`, the activations that W_out reads.
+"""
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,9 @@ class Site(Printed):
     """A component, a named value of one, a read, or an edge; `at` and `to` are positions.
 
     `writer` is the component, or the writer of an edge; a read has None. `reader` is a head (with
-    its `side`), an MLP (all of its input, or one of its two sides) or the logits. `at` is a position of the writer, `to` one of the reader;
-    negative positions count from the end of the text.
+    its `side`), an MLP (all of its input, or one of its two sides) or the logits. `at` is a
+    position of the writer, `to` one of the reader; negative positions count from the end of the
+    text.
 
     >>> [str(Site.parse(name)) for name in ("L0H3@4", ("L0H7", "L1H4", "k"), "L0H7@4>L1H4@-1.k")]
     ['L0H3@4', 'L0H7→L1H4.k', 'L0H7@4→L1H4@-1.k']
@@ -234,6 +245,8 @@ def _parse_edge(writer: Any, reader: Any, side: Any, name: Any) -> Site:
 def _parse_component(name: str) -> Site:
     text, at = _split_position(name)
     stem, dot, value = text.rpartition(".")
+    if re.fullmatch(rf"n{NUMBER}", value, re.ASCII):
+        stem, dot = text, ""
     if dot and value in (*Side, "in"):
         return replace(parse_read(text), to=at)
     if dot and value not in VALUES:
@@ -244,7 +257,8 @@ def _parse_component(name: str) -> Site:
             component = parse_writer(stem if dot else text)
         except PathError:
             raise _no_site(name) from None
-    if dot and VALUES[value] != ("head" if isinstance(component, HeadId) else str(component)):
+    kind = component.kind if isinstance(component, Source) else "head"
+    if dot and kind not in VALUES[value]:
         raise _no_site(name)
     return Site(component, at=at, value=value if dot else None)
 
@@ -298,6 +312,6 @@ def _no_site(name: Any) -> PathError:
     return PathError(
         f"{name!r} is not a site of a run; nodes are 'L0H7', 'embed' and 'mlp0', edges are "
         "'L0H7→L1H4.k' or ('L0H7', 'L1H4', 'k') and ('L0H7', 'logits'), each also at positions "
-        "('L0H7@4', 'L0H7@4→L1H4@9.k'); values are 'L1H4.pattern', 'L1H4.z', 'L1H4.q' (the stream "
-        "that a head reads), 'residual1' and 'logits'"
+        "('L0H7@4', 'L0H7@4→L1H4@9.k'); neurons are 'mlp0.n5'; values are 'L1H4.pattern', "
+        "'L1H4.z', 'L1H4.q' (the stream that a head reads), 'mlp0.act', 'residual1' and 'logits'"
     )

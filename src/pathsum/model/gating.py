@@ -96,7 +96,12 @@ def neurons(
 
 
 def mlp_of_sides(
-    weights: Weights, layer: LayerWeights, stream: Tensor, value: Tensor, gate: Tensor
+    weights: Weights,
+    layer: LayerWeights,
+    stream: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    edits: transformer.NeuronEdits | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output of an MLP whose values and gates read streams of their own; the read's scale.
 
@@ -108,7 +113,8 @@ def mlp_of_sides(
         transformer.mlp_read(config, layer, one) for one in (stream, value, gate)
     )
     found = neurons(weights, layer.index, read, (sides[0][0], sides[1][0]))
-    written = found.activation @ layer.W_out + added_to_output(layer, found)
+    active = found.activation if edits is None else edits("act", found.activation)
+    written = active @ layer.W_out + added_to_output(layer, found)
     if config.norm_place != "before":
         written = transformer.normalize(config, written, layer.post2_w, None)[0]
     return written, scale
@@ -140,6 +146,19 @@ def neurons_of(run: Run, layer: int) -> Neurons:
     return neurons(
         run.weights, layer, transformer.mlp_read(run.weights.config, raw, mlp_stream(run, layer))[0]
     )
+
+
+def neuron_values(run: Run, layer: int, value: str) -> PerNeuron:
+    """`pre` (r W_in + b_in), `gate` (r W_gate + b_gate) or `act` of a layer's neurons in a run."""
+    layer = run.weights.layers.number(layer)
+    if value == "act":
+        return neurons_of(run, layer).activation
+    config, raw = run.weights.config, run.weights.layers[layer]
+    read = transformer.mlp_read(config, raw, mlp_stream(run, layer))[0]
+    pre, gate = transformer.preactivations(raw, read, slice(None))
+    found = pre if value == "pre" else gate
+    assert found is not None
+    return found
 
 
 def mlp_stream(run: Run, layer: int) -> Stream:
