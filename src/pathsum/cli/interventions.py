@@ -51,7 +51,8 @@ def patch_command(
             may be repeated.
         --node: Patch everything that a head, embed or mlp0 writes, or only at one position:
             'L0H0@2'; may be repeated.
-        --into: Without --edge and --node: only edges into this head; may be repeated.
+        --into: Without --edge and --node: only edges into this head, this MLP (mlp3) or the
+            logits; may be repeated.
         --sweep: Patch every head (or each --node) at every position.
         --patched-run: With --sweep and --with: patch OTHER_TEXT's run ('corrupted', the default) or
             TEXT's ('clean').
