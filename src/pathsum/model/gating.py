@@ -200,13 +200,16 @@ def gate_at_rest(config: Config) -> float:
 
 
 def gate_secant(config: Config, g: Tensor) -> Tensor:
-    """(gate(g) − gate(0)) / g, and the gate's derivative where g is 0 (a step has 0 there)."""
+    """(gate(g) − gate(0)) / g, and the gate's derivative where g is 0 (a step has 0 there).
+
+    A gate with a kink at 0 has the slope of its right side there.
+    """
     kind = _kind(config)
     if not _has_gate(config):
         if kind == "relu":
             return torch.where(g > 0, 1 / g, 0.0)
         if kind == "relu2":
-            return (g > 0).to(g)
+            return (g >= 0).to(g)
         slope = {"gelu": 0.5 * math.sqrt(2 / math.pi), "silu": 0.25}
         slope["gelu_tanh"] = slope["gelu"]
         return torch.where(g == 0, slope[kind], 0.5 * _odd(kind, g) / g)
