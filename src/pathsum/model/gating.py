@@ -27,7 +27,7 @@ from pathsum.base.shapes import Stream
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.recording import Run
-from pathsum.model.weights import Weights
+from pathsum.model.weights import LayerWeights, Weights
 
 PerNeuron = Float[Tensor, "batch pos m"]
 
@@ -66,12 +66,21 @@ class Neurons:
         )
 
 
-def neurons(weights: Weights, layer: int, read: Stream) -> Neurons:
-    """The neurons of a layer's MLP, given its normalized input."""
+def neurons(
+    weights: Weights, layer: int, read: Stream, sides: tuple[Stream, Stream] | None = None
+) -> Neurons:
+    """The neurons of a layer's MLP, given its normalized input.
+
+    With `sides`, values and gates have inputs of their own, and the router alone reads the first.
+    """
     config, raw = weights.config, weights.layers[layer]
     if config.mlp == "none":
         raise InputError("this model has no MLPs, so it has no neurons; use a model with MLPs")
-    value, gate_input = transformer.preactivations(raw, read, slice(None))
+    own_value, own_gate = (read, read) if sides is None else sides
+    value, gate_input = transformer.preactivations(raw, own_value, slice(None))
+    if own_gate is not own_value:
+        alone, gate_input = transformer.preactivations(raw, own_gate, slice(None))
+        gate_input = alone if gate_input is None else gate_input
     gate_input = value if gate_input is None else gate_input
     slope = experts = None
     if config.mlp == "clamped_gated":
@@ -84,6 +93,41 @@ def neurons(weights: Weights, layer: int, read: Stream) -> Neurons:
     found = Neurons(value, gate, gate_input, slope, experts)
     weight = found.expert_weight
     return found if weight is None else Neurons(value, gate * weight, gate_input, slope, experts)
+
+
+def mlp_of_sides(
+    weights: Weights,
+    layer: LayerWeights,
+    stream: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    edits: transformer.NeuronEdits | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The output of an MLP whose values and gates read streams of their own; the read's scale.
+
+    Each stream is normalized for itself.
+    """
+    config = weights.config
+    assert layer.W_out is not None
+    (read, scale), *sides = (
+        transformer.mlp_read(config, layer, one) for one in (stream, value, gate)
+    )
+    found = neurons(weights, layer.index, read, (sides[0][0], sides[1][0]))
+    active = found.activation if edits is None else edits("act", found.activation)
+    written = active @ layer.W_out + added_to_output(layer, found)
+    if config.norm_place != "before":
+        written = transformer.normalize(config, written, layer.post2_w, None)[0]
+    return written, scale
+
+
+def added_to_output(layer: LayerWeights, found: Neurons) -> Tensor:
+    """b_out and the biases of experts, [batch, pos, d] or what broadcasts to it."""
+    assert layer.W_out is not None
+    added = layer.W_out.new_zeros(layer.W_out.shape[1]) if layer.b_out is None else layer.b_out
+    if layer.b_experts is None:
+        return added
+    assert found.experts is not None
+    return added + found.experts @ layer.b_experts
 
 
 def neurons_of(run: Run, layer: int) -> Neurons:
@@ -102,6 +146,19 @@ def neurons_of(run: Run, layer: int) -> Neurons:
     return neurons(
         run.weights, layer, transformer.mlp_read(run.weights.config, raw, mlp_stream(run, layer))[0]
     )
+
+
+def neuron_values(run: Run, layer: int, value: str) -> PerNeuron:
+    """`pre` (r W_in + b_in), `gate` (r W_gate + b_gate) or `act` of a layer's neurons in a run."""
+    layer = run.weights.layers.number(layer)
+    if value == "act":
+        return neurons_of(run, layer).activation
+    config, raw = run.weights.config, run.weights.layers[layer]
+    read = transformer.mlp_read(config, raw, mlp_stream(run, layer))[0]
+    pre, gate = transformer.preactivations(raw, read, slice(None))
+    found = pre if value == "pre" else gate
+    assert found is not None
+    return found
 
 
 def mlp_stream(run: Run, layer: int) -> Stream:
