@@ -245,7 +245,7 @@ def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:
     if isinstance(name, Tensor):
         require_values(name, what)
         name = name.tolist()
-    if isinstance(name, str | Integral):  # of numpy too
+    if isinstance(name, str | int | Integral):  # numpy integers are Integral
         ids: list[int] = [model.output_id(name if isinstance(name, str) else int(name))] * batch
     else:
         ids = [model.output_id(one) for one in name]
