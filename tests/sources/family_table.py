@@ -116,7 +116,8 @@ def induction(model: Model) -> float:
     probe = repeats_probe(model, 2, 0)
     log_p = model(probe.tokens)[:, :-1].log_softmax(-1)
     losses = -log_p.gather(-1, probe.tokens[:, 1:, None])[..., 0]
-    first = losses[:, probe.first : probe.first + probe.length - 1].mean()
+    # The start token, if there is one, predicts the first token of the copy.
+    first = losses[:, : probe.first + probe.length - 1].mean()
     return abs(found.first_copy.value - float(first))
 
 

@@ -162,7 +162,7 @@ def split_arrows(text: str) -> list[str]:
 
 
 SourceKind: TypeAlias = Literal[
-    "embed", "pos", "mlp", "bias", "mlp_bias", "unembed_bias", "residual", "logits"
+    "embed", "pos", "mlp", "neuron", "bias", "mlp_bias", "unembed_bias", "residual", "logits"
 ]
 
 
@@ -173,15 +173,19 @@ class Source(Printed):
     `mlp3` is the output of layer 3's MLP; `bias2` is what the biases of layer 2's heads write, and
     `mlp_bias3` what those of layer 3's MLP write where its gates are held.
     `layer` is the layer that writes it, −1 for what is there before the first layer. These are the
-    starts of paths. `residual2`, the stream before layer 2, and `logits` name sites of a run.
+    starts of paths. `residual2`, the stream before layer 2, `mlp3.n512`, a neuron by its number,
+    and `logits` name sites of a run.
     """
 
     kind: SourceKind
     layer: int = -1
+    neuron: int = -1
 
     def __str__(self) -> str:
         if self.kind == "unembed_bias":
             return "bias_U"
+        if self.kind == "neuron":
+            return f"mlp{self.layer}.n{self.neuron}"
         return self.kind if self.layer < 0 else f"{self.kind}{self.layer}"
 
     @property
@@ -201,6 +205,9 @@ class Source(Printed):
             return cls("embed") if text == "embed" else cls("pos")
         if text in ("bias_U", "logits"):
             return cls("unembed_bias" if text == "bias_U" else "logits")
+        neuron = re.fullmatch(rf"mlp({NUMBER})\.n({NUMBER})", text, re.ASCII)
+        if neuron is not None:
+            return cls("neuron", int(neuron[1]), int(neuron[2]))
         match = re.fullmatch(rf"(mlp|bias|mlp_bias|residual)({NUMBER})", text, re.ASCII)
         if match is None:
             raise PathError(
@@ -296,7 +303,7 @@ class Path(Printed):
         check_path(model, self)
 
     def _check(self) -> None:
-        if self.source.kind in ("residual", "logits"):
+        if self.source.kind in ("residual", "logits", "neuron"):
             raise PathError(
                 f"{str(self.source)!r} is not a source of paths; sources are 'embed', 'pos', "
                 "'mlp3', 'bias2' (by layer) and 'bias_U'"

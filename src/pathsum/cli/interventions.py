@@ -51,7 +51,8 @@ def patch_command(
             may be repeated.
         --node: Patch everything that a head, embed or mlp0 writes, or only at one position:
             'L0H0@2'; may be repeated.
-        --into: Without --edge and --node: only edges into this head; may be repeated.
+        --into: Without --edge and --node: only edges into this head, this MLP (mlp3) or the
+            logits; may be repeated.
         --sweep: Patch every head (or each --node) at every position.
         --patched-run: With --sweep and --with: patch OTHER_TEXT's run ('corrupted', the default) or
             TEXT's ('clean').
@@ -171,9 +172,10 @@ def curve_command(
     steps: int = 5,
     seed: int = 0,
 ) -> None:
-    """Measure how much circuits of 0.1% to 100% of the edges keep (CPR and CMD of MIB).
+    """Measure how much 0.1% to 100% of the edges keep.
 
-    Edges between components are ranked by EAP, EAP-IG and at random.
+    Edges between components are ranked by EAP, EAP-IG and at random; the areas under the curves are
+    CPR and CMD of MIB.
 
     Options:
         PROMPTS: File of prompts with corrupted partners, one JSON object per line.

@@ -129,6 +129,14 @@ class Edit:
             return self.site.side in (Side.Q, Side.K) or str(reader).startswith("mlp")
         return self.site.value == "pattern" or str(writer).startswith("mlp")
 
+    def changes_neurons(self, layer: int) -> bool:
+        """Whether the neurons of a layer's MLP do not follow from the recorded stream."""
+        mlp, writer = Source("mlp", layer), self.site.writer
+        if self.site.reader is not None:
+            return self.site.reader == mlp
+        neuron = isinstance(writer, Source) and (writer.kind, writer.layer) == ("neuron", layer)
+        return neuron or (writer == mlp and self.site.value is not None)
+
     def changes_scores_of(self, head: HeadId) -> bool:
         """Whether a head's scores do not follow from the recorded stream."""
         if self.site.reader is not None:

@@ -7,7 +7,8 @@ head moves to each destination, before W_O,
     mean      z = m, its mean over a text:  W_O = 0, and b_O of its layer grows by m W_O
     a tensor  z = that vector, [d_head], in the same way
 
-and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]. The head still
+and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]; for a neuron its
+activation is 0, its mean, or a number [1], and its row of W_out moves into b_out. The head still
 attends; it writes nothing, or the same at every position. A head replaced by something other than
 zero writes a bias, so its edges cannot be edited in the same call.
 
@@ -100,6 +101,8 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> Edit:
     # A head that is replaced everywhere is replaced before W_O, an edge in the stream.
     head = isinstance(site.writer, HeadId) and site.reader is None
     width = model.config.d_head if head else model.config.d_model
+    if isinstance(site.writer, Source) and site.writer.kind == "neuron" and site.reader is None:
+        width = 1
     if isinstance(value, Tensor):
         check_vector(value, width, str(site))
         return Edit(site, value.detach().to(model.weights.W_E), label="a given vector")
@@ -164,6 +167,15 @@ def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> b
         if weights.config.tied:
             changed["W_U"] = weights.W_U.contiguous()
         changed["W_E"] = constant.expand(weights.W_E.shape).contiguous()
+        return True
+    if writer.kind == "neuron":
+        W_out = stored(at + "W_out").clone()
+        if bool(constant.any()):
+            known = at + "b_out" in changed or at + "b_out" in weights.store.shapes
+            bias = stored(at + "b_out") if known else W_out.new_zeros(W_out.shape[-1])
+            changed[at + "b_out"] = bias + constant * W_out[writer.neuron]
+        W_out[writer.neuron] = 0.0
+        changed[at + "W_out"] = W_out
         return True
     if weights.config.norm_place != "before" and bool(constant.any()):
         # A norm follows, so no bias gives this output.

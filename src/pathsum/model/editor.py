@@ -2,12 +2,12 @@
 
 The forward pass (`pathsum.model.forward.run`) calls the editor at five points:
 
-1. the output of a component, right after it is computed: `L0H3`, `L0H3.z`, `mlp2@5`, `embed`
+1. the output of a component, right after it is computed: `L0H3`, `mlp2@5`, `mlp2.n7`, `embed`
 2. an edge into a whole read, `L0H3→L1H4.k`: that reader sees stream + (value − written), all other
    readers see the stream
 3. an edge at single positions, `L0H3@4→L1H4@9.k`: that row of the head is recomputed
    (`node_edges`)
-4. a named value, `L1H4.pattern`, `L1H4.k` or `residual2`: replaced, or passed through a function
+4. a named value, `L1H4.pattern`, `mlp2.act` or `residual2`: replaced, or passed through a function
 5. the logits
 
 A batch may hold several copies of the tokens, each with its own edits. Copies share all that is
@@ -22,9 +22,9 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError
-from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Stream, Tokens
-from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import transformer
+from pathsum.base.shapes import AtSources, Pattern, PerHead, Stream, Tokens
+from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
+from pathsum.model import gating, transformer
 from pathsum.model.edit import Edit, Function, Writes
 from pathsum.model.node_edges import NodeEdges
 from pathsum.model.recording import KeyValues
@@ -193,9 +193,8 @@ class Editor:
             if self.nodes.overrides(writer, read):
                 whole = self.nodes.whole_edges.setdefault((writer, read), torch.zeros_like(stream))
                 whole[rows] += change
-        reader = read.reader
-        if isinstance(reader, Source) and self.nodes.reach(reader):
-            stream = self.nodes.as_read(reader, self.widen(stream))
+        if self.nodes.reach(read):
+            stream = self.nodes.as_read(read, self.widen(stream))
         return self.replaced(read, stream)
 
     def _written_instead(self, edit: Edit, like: Stream) -> WideStream:
@@ -242,8 +241,55 @@ class Editor:
             self.nodes.source_written(source, written, own)
         return written
 
+    def mlp(self, layer: LayerWeights, stream: Stream) -> tuple[WideStream, Tensor]:
+        """The output of an MLP, before its own edits, and the scale of its read."""
+        mlp = Source("mlp", layer.index)
+        stream = self.as_read(Site(None, mlp), stream)
+        sides = [Site(None, mlp, side) for side in MLP_SIDES]
+        edits = self.neurons(layer)
+        if not any(one in self.edges or self.nodes.reach(one) for one in sides):
+            return transformer.mlp(self.config, layer, stream, edits)
+        for value in ("pre", "gate"):
+            if Site(mlp, value=value) in self.values:
+                raise InputError(
+                    f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
+                    "nothing; use one of the two"
+                )
+        value, gate = self.same_batch(*(self.as_read(one, stream) for one in sides))
+        stream = repeat_batch(stream, len(value))
+        return gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
+
     def _tells_apart_at(self, source: Source) -> bool:
         return any(self._tells_apart(edit) for edit in self.values.get(Site(source), ()))
+
+    def neurons(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
+        """The edits of an MLP's neurons, points 1 and 4; None if there are none."""
+        mlp = Source("mlp", layer.index)
+        components = {site.writer for site in self.values} | self.writers
+        single = [
+            one
+            for one in components
+            if isinstance(one, Source) and one.kind == "neuron" and one.layer == layer.index
+        ]
+        if not single and not any(site.writer == mlp and site.value for site in self.values):
+            return None
+
+        def edit(value: str, tensor: Tensor) -> Tensor:
+            tensor = self.replaced(Site(mlp, value=value), tensor)
+            if value != "act" or not single:
+                return tensor
+            assert layer.W_out is not None
+            own, tensor = tensor, tensor.clone()
+            for one in single:
+                at = slice(one.neuron, one.neuron + 1)
+                tensor[..., at] = self.replaced(Site(one), own[..., at])
+                if one in self.writers:
+                    written = tensor[..., at] * layer.W_out[one.neuron]
+                    self.sources[one] = written
+                    self.nodes.source_written(one, written, own[..., at] * layer.W_out[one.neuron])
+            return tensor
+
+        return edit
 
     # ---- heads, points 1 to 4
 
@@ -278,8 +324,8 @@ class Editor:
         layer: LayerWeights,
         stream: Stream,
         query: PerHead,
-        key: PerKey,
-        value: PerKey,
+        key: AtSources,
+        value: AtSources,
         pattern: Pattern | None,
         z: PerHead,
     ) -> tuple[Float[Tensor, "copies head dest src"] | None, WidePerHead]:
@@ -291,7 +337,7 @@ class Editor:
         for head in touched:
             if head in self._attending_anew:
                 assert pattern is not None
-                for side in Side:
+                for side in HEAD_SIDES:
                     read = Site(None, head, side)
                     if read in self.edges or read in self.values:
                         streams[head.head, side] = self.as_read(read, stream)

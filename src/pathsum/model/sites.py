@@ -28,6 +28,19 @@ def find_site(model: "Model", name: Any) -> Site:
     return site
 
 
+def find_patch_site(model: "Model", name: Any) -> Site:
+    """The node, edge, stream or value of neurons that a name means in a patch."""
+    site = Site.parse(name)
+    writer = site.writer if site.reader is None else None
+    if isinstance(writer, Source) and writer.kind == "residual" and site.value is None:
+        check_stream(model.config, writer)
+        return site
+    if isinstance(writer, Source) and writer.kind == "mlp" and site.value is not None:
+        check_neuron_value(model.config, writer, site.value)
+        return site
+    return find_site(model, site)
+
+
 def writers_below(config: Config, layer: int) -> Iterator[Writer]:
     """The writers that a layer's heads read: the embedding, and heads and MLPs below."""
     yield Source("embed")
@@ -38,11 +51,21 @@ def writers_below(config: Config, layer: int) -> Iterator[Writer]:
 
 
 def site_value(run: "Trace", site: Site) -> Tensor:
-    """The value of a run at a site: a head's z, or the output of a writer, [batch, pos, width]."""
-    if site.reader is None and isinstance(site.writer, HeadId):
-        return run.head_z(site.writer)
-    assert isinstance(site.writer, HeadId | Source)
-    return run.written(site.writer)
+    """The value of a run at a site, [batch, pos, width].
+
+    A head's z, a neuron's activation, a stream, a named value of neurons; for edges and all other
+    nodes the output of the writer.
+    """
+    writer = site.writer
+    if site.reader is None and isinstance(writer, HeadId):
+        return run.head_z(writer)
+    if site.reader is None and isinstance(writer, Source):
+        if writer.kind == "neuron":
+            return run.neuron_values(writer)[..., writer.neuron : writer.neuron + 1]
+        if writer.kind == "residual" or site.value is not None:
+            return run[site.without_positions]
+    assert isinstance(writer, HeadId | Source)
+    return run.written(writer)
 
 
 def find_hook(model: "Model", name: Any, function: Any) -> Edit:
@@ -52,7 +75,8 @@ def find_hook(model: "Model", name: Any, function: Any) -> Edit:
     if site.is_edge or site.at is not None or (head is not None and site == Site(head)):
         raise PathError(
             f"{site} is not a value that a hook can be called with; use 'L1H4.pattern', 'L1H4.z', "
-            "'L1H4.q' (the stream that a head reads), 'residual1', 'embed', 'mlp0' or 'logits'"
+            "'L1H4.q' (the stream that a head reads), 'residual1', 'embed', 'mlp0', 'mlp0.act' or "
+            "'logits'"
         )
     if not callable(function):
         raise InputError(
@@ -62,11 +86,9 @@ def find_hook(model: "Model", name: Any, function: Any) -> Edit:
     if head is not None:
         find_head(head, config.n_layers, config.n_heads)
     elif isinstance(writer, Source) and writer.kind == "residual":
-        if writer.layer > config.n_layers:
-            raise PathError(
-                f"there is no {site}: this model has {config.n_layers} layers, so the last "
-                f"stream is residual{config.n_layers}"
-            )
+        check_stream(config, writer)
+    elif isinstance(writer, Source) and writer.kind == "mlp" and site.value is not None:
+        check_neuron_value(config, writer, site.value)
     elif isinstance(writer, Source) and writer.kind != "logits":
         _check_writer(config, writer)
     elif isinstance(site.reader, Source) and site.reader.kind == "mlp":
@@ -109,6 +131,8 @@ def _check_writer(config: Config, writer: object) -> None:
         find_head(writer, config.n_layers, config.n_heads)
     elif isinstance(writer, Source) and writer.kind == "mlp":
         _check_mlp(config, writer.layer)
+    elif isinstance(writer, Source) and writer.kind == "neuron":
+        check_neuron(config, writer)
     elif writer != Source("embed"):
         raise PathError(
             f"{writer} is the same in every run of one length, so exchanging it changes nothing; "
@@ -123,10 +147,44 @@ def _check_mlp(config: Config, layer: int) -> None:
         raise PathError(f"there is no mlp{layer}: this model has layers 0 to {config.n_layers - 1}")
 
 
+def check_neuron(config: Config, neuron: Source) -> None:
+    """Raise an error if a model with this config has no such neuron."""
+    _check_mlp(config, neuron.layer)
+    if neuron.neuron >= config.d_mlp:
+        raise PathError(
+            f"there is no {neuron}: mlp{neuron.layer} has {config.d_mlp} neurons, n0 to "
+            f"n{config.d_mlp - 1}"
+        )
+
+
+def check_neuron_value(config: Config, mlp: Source, value: str) -> None:
+    """Raise an error if the MLPs of a model do not have a value with this name."""
+    _check_mlp(config, mlp.layer)
+    if value == "gate" and not config.gated:
+        raise PathError(
+            f"there is no {mlp}.gate: mlp={config.mlp!r} has no W_gate; use '{mlp}.pre', which is "
+            "also the input of its gates"
+        )
+
+
+def check_stream(config: Config, stream: Source) -> None:
+    """Raise an error if a model with this config has no such stream."""
+    if stream.layer > config.n_layers:
+        raise PathError(
+            f"there is no {stream}: this model has {config.n_layers} layers, so the last stream is "
+            f"residual{config.n_layers}"
+        )
+
+
 def _check_order(config: Config, site: Site) -> None:
     writer, reader = site.writer, site.reader
     assert isinstance(writer, HeadId | Source)
     assert reader is not None
+    if isinstance(writer, Source) and writer.kind == "neuron" and config.norm_place != "before":
+        raise PathError(
+            f"{site} does not exist: a norm follows the MLPs of this model, so one neuron has no "
+            f"output of its own; name '{writer}', or the edge from mlp{writer.layer}"
+        )
     if isinstance(reader, Source) and reader.kind == "logits":
         return
     # In a serial block the MLP reads what the heads of its own layer wrote.

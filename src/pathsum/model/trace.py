@@ -18,8 +18,9 @@ from pathsum.base.terminal import shorten
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
-from pathsum.model.gating import mlp_stream
+from pathsum.model.gating import mlp_stream, neuron_values
 from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
+from pathsum.model.sites import check_neuron, check_neuron_value, check_stream
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -175,6 +176,10 @@ class Trace(Run):
             trace["L1H4.k"]          the input of its keys, [batch, pos, d_model]
             trace["residual1"]       the stream before layer 1
             trace["L1H4"], trace["mlp0"], trace["embed"]    outputs, [batch, pos, d_model]
+            trace["mlp0.pre"]        the neurons' inputs r W_in + b_in, [batch, pos, d_mlp]
+            trace["mlp0.gate"]       the inputs of their gates, r W_gate + b_gate
+            trace["mlp0.act"]        the activations that W_out reads
+            trace["mlp0.n5"]         the output of one neuron, [batch, pos, d_model]
             trace["logits"]          [batch, pos, vocab]
 
         `"L1H4@9"` is the output at position 9, [batch, d_model].
@@ -234,12 +239,36 @@ class Trace(Run):
     def _source_output(self, source: Source) -> Stream:
         if source.kind == "mlp" and source.layer < len(self.mlp_outputs):
             return self.mlp_outputs[source.layer]
+        if source.kind == "neuron":
+            return self._neuron_output(source)
         if source.kind != "embed":
             raise PathError(f"{source} is not written in a run; use a head, 'embed' or an MLP")
         if not self.edits:
             return self.weights.W_E[self.tokens]
         at = self.weights.W_pos if self.weights.config.positions == "residual" else None
         return self.streams[0] if at is None else self.streams[0] - at[: self.tokens.shape[1]]
+
+    def neuron_values(self, mlp: Source, value: str = "act") -> Float[Tensor, "batch pos m"]:
+        """`pre`, `gate` or `act` of the neurons of an MLP; see `trace[…]`."""
+        check_neuron_value(self.weights.config, mlp, value)
+        for edit in self.every_edit:
+            if edit.changes_neurons(mlp.layer):
+                raise NotExactError(
+                    f"the neurons of {mlp} were edited ({edit.site}), and a run records streams "
+                    "only; use the unedited run"
+                )
+        return neuron_values(self, mlp.layer, value)
+
+    def _neuron_output(self, source: Source) -> Stream:
+        if self.weights.config.norm_place != "before":
+            raise NotExactError(
+                f"a norm follows the MLPs of this model, so {source} alone has no output in the "
+                f"stream; use its activation, trace['mlp{source.layer}.act']"
+            )
+        check_neuron(self.weights.config, source)
+        W_out, at = self.weights.layers[source.layer].W_out, source.neuron
+        assert W_out is not None
+        return self.neuron_values(source)[..., at : at + 1] * W_out[at]
 
     def attention_scores(self, layer: int) -> Pattern:
         """Scores of a layer's heads before cap, mask and softmax, recomputed from the stream."""
@@ -352,6 +381,8 @@ def named_value(trace: Trace, site: Site) -> Float[Tensor, "..."]:
     if site.value == "pattern" or site.value == "z":
         assert site.head is not None
         found = trace.pattern(site.head) if site.value == "pattern" else trace.head_z(site.head)
+    elif site.value is not None and isinstance(site.writer, Source) and site.writer.kind == "mlp":
+        found = trace.neuron_values(site.writer, site.value)
     elif site.value == "pre":
         found = trace.uncapped_logits
     elif site.reader is not None:
@@ -359,9 +390,7 @@ def named_value(trace: Trace, site: Site) -> Float[Tensor, "..."]:
     elif str(site.without_positions) == "logits":
         found = trace.logits
     elif isinstance(site.writer, Source) and site.writer.kind == "residual":
-        if site.writer.layer >= len(trace.streams):
-            last = len(trace.streams) - 1
-            raise InputError(f"there is no {site}: the last stream is residual{last}")
+        check_stream(trace.weights.config, site.writer)
         found = trace.streams[site.writer.layer]
     elif isinstance(site.writer, HeadId | Source):
         found = trace.written(site.writer)

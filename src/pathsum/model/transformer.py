@@ -14,7 +14,8 @@
 A layer without an MLP ends at `attended`; in a parallel block the MLP reads `stream`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,8 @@ from pathsum.model.weights import (
 ONE_HEAD_AT_A_TIME = 1 << 20
 # Of mlp="clamped_gated": where gate and input are clamped, and the gate's gain inside its sigmoid.
 CLAMP, SIGMOID_GAIN = 7.0, 1.702
+# Passes a named value of an MLP's neurons, [batch, pos, neuron], through the edits of a run.
+NeuronEdits: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
 def embed(weights: Weights, tokens: Tokens, past: int = 0) -> Stream:
@@ -328,11 +331,15 @@ def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scal
     return normalize(config, written, layer.post1_w, None)
 
 
-def mlp(config: Config, layer: LayerWeights, stream: Stream) -> tuple[Stream, Scale]:
+def mlp(
+    config: Config, layer: LayerWeights, stream: Stream, edits: NeuronEdits | None = None
+) -> tuple[Stream, Scale]:
     """The output of a layer's MLP, and the scale of its read."""
     assert layer.W_out is not None
     read, scale = mlp_read(config, layer, stream)
-    if config.n_experts:
+    if edits is not None:
+        written = _edited_neurons(config, layer, read, edits)
+    elif config.n_experts:
         written = _mixed_experts(config, layer, read)
     else:
         written = _neurons(config, layer, read, slice(None)) @ layer.W_out
@@ -375,12 +382,34 @@ def _neurons(
     config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"], block: slice
 ) -> Float[Tensor, "*pos m"]:
     """The activations of a block of an MLP's neurons."""
-    before, gate = preactivations(layer, read, block)
+    return activations(config, *preactivations(layer, read, block))
+
+
+def activations(
+    config: Config, before: Float[Tensor, "*pos m"], gate: Float[Tensor, "*pos m"] | None
+) -> Float[Tensor, "*pos m"]:
+    """The activations of neurons, given `preactivations`."""
     if gate is None:
         return activation(config, before)
     if config.mlp == "clamped_gated":
         gate, before = gate.clamp(max=CLAMP), before.clamp(-CLAMP, CLAMP) + 1
     return activation(config, gate) * before
+
+
+def _edited_neurons(
+    config: Config, layer: LayerWeights, read: Stream, edits: NeuronEdits
+) -> Float[Tensor, "copies pos d"]:
+    """The output of an MLP whose neurons are edited; all experts are computed everywhere."""
+    assert layer.W_out is not None
+    before, gate = preactivations(layer, read, slice(None))
+    before, gate = edits("pre", before), None if gate is None else edits("gate", gate)
+    found = activations(config, before, gate)
+    if not config.n_experts:
+        return edits("act", found) @ layer.W_out
+    shares = expert_weights(config, layer, read)
+    found = found * shares.repeat_interleave(config.d_mlp // config.n_experts, -1)
+    written = edits("act", found) @ layer.W_out
+    return written if layer.b_experts is None else written + shares @ layer.b_experts
 
 
 def preactivations(
@@ -402,6 +431,8 @@ def activation(config: Config, x: Tensor) -> Tensor:
     kind = config.mlp.removesuffix("_gated")
     if kind == "relu":
         return F.relu(x)
+    if kind == "relu2":
+        return F.relu(x).square()
     if kind == "silu":
         return F.silu(x)
     if kind == "bilinear":

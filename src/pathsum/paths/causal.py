@@ -21,7 +21,6 @@ from pathsum.base import (
     HeadName,
     Progress,
     Record,
-    Side,
     Site,
     SiteName,
     Source,
@@ -35,11 +34,12 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.options import batched
+from pathsum.base.site import HEAD_SIDES
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
-from pathsum.model.sites import find_site, writers_below
+from pathsum.model.sites import find_patch_site, find_site, writers_below
 from pathsum.paths.patching import check_runs, patch
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
@@ -141,7 +141,8 @@ def causal_effects(
 
     `position`, `token` and `versus` define the logit as in `toward`; the default token is this
     run's prediction. Alternatively, `metric` is a function of the logits that returns one number
-    per sequence. `into` restricts the edges to those into some heads. By default, edges into all
+    per sequence. `into` restricts the edges to those into some heads, MLPs (`"mlp3"`) or the logits
+    (`"logits"`). By default, edges into all
     heads, MLPs and the logits are measured; their number grows with the square of the number of
     heads. All edges into one read run as a batch, and the layers below it are computed once.
     """
@@ -207,22 +208,37 @@ def truncate_runs(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, 
 
 
 def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[Site]:
-    """Every edge of a model, or those into some heads, from the bottom up."""
+    """Every edge of a model, or those into some heads, MLPs or the logits, from the bottom up."""
     config = model.config
-    chosen = None if into is None else {model.head(name).id for name in into}
+    chosen = None if into is None else {_reader(model, name) for name in into}
     for layer in range(config.n_layers):
         below = list(writers_below(config, layer))
         heads = [HeadId(layer, head) for head in range(config.n_heads)]
         for head in heads:
             if chosen is None or head in chosen:
                 for writer in below:
-                    yield from (Site(writer, head, side) for side in Side)
-        if config.mlp != "none" and chosen is None:
+                    yield from (Site(writer, head, side) for side in HEAD_SIDES)
+        mlp = Source("mlp", layer)
+        if config.mlp != "none" and (chosen is None or mlp in chosen):
             read = below if config.block == "parallel" else [*below, *heads]
-            yield from (Site(writer, Source("mlp", layer)) for writer in read)
-    if chosen is None:
+            yield from (Site(writer, mlp) for writer in read)
+    if chosen is None or LOGITS in chosen:
         every = writers_below(config, config.n_layers)
         yield from (Site(writer, LOGITS) for writer in every)
+
+
+def _reader(model: Model, name: HeadName) -> HeadId | Source:
+    """The head, the MLP or the logits that a name means."""
+    if isinstance(name, str) and name.strip() == "logits":
+        return LOGITS
+    if isinstance(name, str) and name.strip().startswith("mlp"):
+        mlp = find_site(model, name.strip()).writer
+        if isinstance(mlp, Source) and mlp.kind == "mlp":
+            return mlp
+        raise InputError(
+            f"{name!r} is not a reader; name a head, an MLP such as 'mlp3', or 'logits'"
+        )
+    return model.head(name).id
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +318,7 @@ def patch_effect(
 
 def _named(trace: Trace, name: Any, value: Any) -> str:
     """The site, and its replacement unless that is another run."""
-    site = str(find_site(trace.model, name))
+    site = str(find_patch_site(trace.model, name))
     if isinstance(value, Trace):
         return site
     return f"{site} = {value if isinstance(value, str) else 'a tensor'}"

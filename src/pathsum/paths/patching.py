@@ -27,7 +27,7 @@ from pathsum.base.shapes import HeadPattern
 from pathsum.model import Recording, Trace, trace_run, transformer
 from pathsum.model.edit import Edit
 from pathsum.model.reference import Reference, mean_values, reference_text
-from pathsum.model.sites import find_site, site_value
+from pathsum.model.sites import find_patch_site, find_site, site_value
 from pathsum.model.weights import layer_of_one_head
 
 
@@ -39,13 +39,17 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
         trace.patch({"L0H7": other, "mlp1": "zero"})    two nodes, one ablated
         trace.patch({"L0H7@4": other})                  what L0H7 writes at position 4
         trace.patch({"L0H7@4→L1H4@-1.k": "mean"})       what L1H4 reads of that, for the last row
+        trace.patch({"residual1@3": other})             the stream before layer 1 at position 3
+        trace.patch({"mlp0.n5": "zero"})                one neuron's activation
 
-    Writers are heads, `embed` and `mlp0`, `mlp1`, …; readers are the q, k and v of heads, `mlp0`,
-    `mlp1`, … and `logits`. What replaces them is another run, `"zero"`, `"mean"` (over positions
-    ≥ 1 of a text; see `reference_text`), or a tensor that broadcasts to [batch, pos, width], where
-    the width is d_head for a head's z and d_model for everything else. Both runs must be of one
-    model and of one length; a batch of one sequence is repeated to fit the other. Several edits act
-    together: each stands in for what its writer wrote in the patched run. The result is a trace
+    Writers are heads, `embed`, MLPs (`mlp0`, …) and neurons (`mlp0.n5`, …); readers are the q, k
+    and v of heads, `mlp0`, `mlp1`, … and `logits`. Streams (`residual1`) and the values of neurons
+    (`mlp0.pre`, `mlp0.gate`, `mlp0.act`) are replaced like nodes. What replaces them is another
+    run, `"zero"`, `"mean"` (over positions ≥ 1 of a text; see `reference_text`), or a tensor that
+    broadcasts to [batch, pos, width]: d_head for a head's z, 1 for a neuron, d_mlp for values of
+    neurons, d_model for everything else. Both runs must be of one model and of one length; a batch
+    of one sequence is repeated to fit the other. Several edits act together: each stands in for
+    what its writer wrote in the patched run. The result is a trace
     that raises NotExactError for what the edits make untrue.
     """
     parsed = patch_edits(trace, edits)
@@ -80,7 +84,7 @@ def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:
 
 def patch_edits(trace: Trace, given: Mapping[Any, Any]) -> list[Edit]:
     """The edits of a run that names and what replaces each mean."""
-    sites = [(find_site(trace.model, name), value) for name, value in given.items()]
+    sites = [(find_patch_site(trace.model, name), value) for name, value in given.items()]
     asked = [site for site, value in sites if isinstance(value, str) and value == Reference.MEAN]
     means = mean_outputs(trace, asked)
     return [

@@ -52,7 +52,7 @@ def expand_logits(trace: Trace, mlps: Mlps | str = Mlps.HELD) -> "PathSum":
 def _check_gates_follow(trace: Trace) -> None:
     for edit in trace.every_edit:
         components = (edit.site.writer, edit.site.reader)
-        if any(isinstance(one, Source) and one.kind == "mlp" for one in components):
+        if any(isinstance(one, Source) and one.kind in ("mlp", "neuron") for one in components):
             raise NotExactError(
                 f"{edit.site} was edited in this run, so what its MLP writes is not linear in what "
                 "it reads; use the unedited run, or mlps='held'"
