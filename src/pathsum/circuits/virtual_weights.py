@@ -5,6 +5,7 @@ layers lie between them.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -27,6 +28,7 @@ from pathsum.base import (
     Writer,
     parse_read,
     parse_writer,
+    rows_table,
     text_column,
 )
 from pathsum.base.errors import InputError, NotExactError
@@ -61,11 +63,11 @@ class VirtualWeights(Record, kind="virtual-weights"):
     """
 
     model: str
-    edge: Site
-    score: float
-    excess: float
-    z: float
-    p: float
+    edge: Annotated[Site, text_column("edge")]
+    score: Annotated[float, Column("score")]
+    excess: Annotated[float, Column("excess", "+.3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
     singular_values: Float[Tensor, " q"]
     dimension: int
     centered: bool
@@ -74,10 +76,7 @@ class VirtualWeights(Record, kind="virtual-weights"):
 
     def to_table(self) -> Table:
         """One row."""
-        columns = (text_column("edge"), Column("score"), Column("excess", "+.3f"))
-        row = (str(self.edge), self.score, self.excess, self.z, self.p)
-        columns += (Column("z", "+.1f"), ProbabilityColumn())
-        return Table(columns, (row,), f"virtual weights, {self.model}", self.note)
+        return rows_table([self], f"virtual weights, {self.model}", self.note)
 
     @property
     def matrix(self) -> Factored:
