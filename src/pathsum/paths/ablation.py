@@ -68,7 +68,7 @@ AFTER = {
 
 @dataclass(frozen=True, eq=False)
 class Ablation(Record, kind="ablation"):
-    """The loss with and without some heads, per prediction, with 95 % intervals.
+    """The loss with and without some heads, per prediction, with 95% intervals.
 
     `cost` is the loss without them minus the loss with them, paired by sequence. All three are in
     `unit`: nats, or the unit of a custom metric.
@@ -97,7 +97,7 @@ class Ablation(Record, kind="ablation"):
         columns = (text_column(""), *interval_columns(counted, ".4f"))
         note = (
             f"{self.knockout.value} ablation, {AFTER[self.after]}; {self.unit} per "
-            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
+            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95%"
         )
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
 
