@@ -20,8 +20,8 @@ endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --constraint $(CONSTRAINTS)
 
-# What testing needs beyond running: the tools, the notebook widget, and transformers as a reference.
-TEST_EXTRAS := hf,notebook,test
+# What testing needs beyond running: the tools, the notebook widget, the protocol of tools, and transformers as a reference.
+TEST_EXTRAS := hf,notebook,mcp,test
 # Each worker imports torch, which costs seconds and memory: use few, however many cores there are.
 WORKERS ?= auto
 PYTEST := $(PY) -m pytest

@@ -268,7 +268,7 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
         found[name] = [match.p for match in aligned.matches]
     trace = model.trace(torch.randint(1, model.config.d_vocab, (1, 8), generator=generator))
     of = PredictionRun(trace, find_target(trace), 0)
-    edges = [[edge] for edge in random_order(model.config, 7, 10, generator)]
+    edges = [[edge] for edge in random_order(model.config, 7, 8, 10, generator)]
     options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
     try:
         curve = measure_curve(of, edges, options)

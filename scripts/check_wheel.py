@@ -28,6 +28,9 @@ KINDS = {".py", ".typed", ".json", ".md", ".toml", ".safetensors", ".html", ".js
 COMMANDS = [["--version"], ["--help"], ["models"], ["demo"]]
 COMMANDS += [["report", "hand-built-skip-trigrams", "--out", "report.html"]]
 
+# With the bundled models; the largest that a registry of packages accepts is 100 MB.
+MAX_MEGABYTES = 60
+
 # The built front end, without which there is no explorer and no report, and its licenses.
 BUNDLE = ("index.html", "app.js", "app.css", "THIRD-PARTY-NOTICES.txt")
 
@@ -77,6 +80,8 @@ def faults(wheel: Path) -> Iterator[str]:
         commands = archive.read(f"{info}/entry_points.txt").decode()
         licenses = [archive.read(name) for name in held if name.startswith(f"{info}/licenses/")]
 
+    if wheel.stat().st_size > MAX_MEGABYTES * 1e6:
+        yield f"the wheel has {wheel.stat().st_size / 1e6:.0f} MB, more than {MAX_MEGABYTES} MB"
     ours = {name for name in held if not name.startswith(f"{info}/")}
     sources = {
         path.relative_to(PACKAGE.parent).as_posix()
@@ -89,9 +94,9 @@ def faults(wheel: Path) -> Iterator[str]:
         if Path(name).suffix not in KINDS:
             yield f"{name} is of no kind that the package consists of"
     for folder in sorted(path for path in PACKAGE.iterdir() if path.is_dir()):
-        room = f"pathsum/{folder.name}/"
-        if folder.name != "__pycache__" and not any(name.startswith(room) for name in ours):
-            yield f"the room {room} is not in the wheel"
+        package = f"pathsum/{folder.name}/"
+        if folder.name != "__pycache__" and not any(name.startswith(package) for name in ours):
+            yield f"the package {package} is not in the wheel"
     for name in BUNDLE:
         if f"pathsum/explorer/bundle/{name}" not in ours:
             yield f"the front end's {name} is not in the wheel; make web builds it"

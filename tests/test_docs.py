@@ -11,7 +11,7 @@ import pathsum as ps
 
 RUN = [
     pytest.param(page, marks=pytest.mark.real if page.stem in REAL else (), id=page.stem)
-    for page in PAGES
+    for page in (*PAGES, ROOT / "llms.txt")
 ]
 
 
@@ -101,6 +101,6 @@ def test_the_architecture_page_names_every_package() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in (*PAGES, ROOT / "llms.txt"):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,3 +1,3 @@
 """The version number, read by both the build and the package."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"

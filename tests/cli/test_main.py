@@ -75,8 +75,8 @@ def test_the_list_of_commands_cuts_no_sentence(
         assert "..." not in line
 
 
-def test_the_readme_lists_every_command_and_no_other() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_guide_lists_every_command_and_no_other() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
     table = text.partition("| | command | question |")[2].partition("\n\n")[0]
     cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     listed = [name.split()[-1] for cell in cells for name in re.findall(r"`([\w ]+)`", cell)]

@@ -10,6 +10,7 @@ from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
 from pathsum.base import Site
+from pathsum.base.site import HEAD_SIDES
 from pathsum.model import HeadId, Model, Source, trace_run, transformer
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.reference import AblationReference
@@ -106,7 +107,7 @@ def test_the_embedding_of_another_run_is_the_other_run(drawn: Drawn) -> None:
         assert close(mine, theirs)
 
 
-@given(models_with_tokens(min_layers=2, max_layers=2, max_heads=4), st.sampled_from(Side))
+@given(models_with_tokens(min_layers=2, max_layers=2, max_heads=4), st.sampled_from(HEAD_SIDES))
 @settings(max_examples=45)
 def test_an_edge_reaches_one_read_of_its_reader_alone(drawn: Drawn, side: Side) -> None:
     model, tokens = drawn

@@ -23,6 +23,7 @@ from pathsum.base import (
 from pathsum.base.errors import HeadError, InputError, PathError
 from pathsum.base.path import find_head
 from pathsum.base.record import jsonable
+from pathsum.base.site import HEAD_SIDES, MLP_SIDES
 
 numbers = st.integers(0, 200)
 heads = st.builds(HeadId, numbers, numbers)
@@ -49,7 +50,8 @@ parts = st.one_of(
 )
 mlps = st.builds(Source, st.just("mlp"), numbers)
 reads = st.one_of(
-    st.builds(Site, st.none(), heads, st.sampled_from(Side)),
+    st.builds(Site, st.none(), heads, st.sampled_from(HEAD_SIDES)),
+    st.builds(Site, st.none(), mlps, st.sampled_from(MLP_SIDES)),
     st.builds(Site, st.none(), st.one_of(mlps, st.just(LOGITS))),
 )
 writers = st.one_of(heads, sources)
@@ -238,15 +240,28 @@ def test_parts_are_paths_or_not(path: Path, head: HeadId, layer: int) -> None:
     assert not Part.position(layer).headed and not Part.bias("query").headed
 
 
-@given(heads, st.sampled_from(Side))
+@given(heads, st.sampled_from(HEAD_SIDES))
 def test_reads_by_side(head: HeadId, side: Side) -> None:
     assert parse_read(head, side) == parse_read(str(head), side.value) == Site(None, head, side)
     assert Site.parse((head, f"{head}.{side}")) == Site(head, head, side)
-    for name in ("logits", "mlp3"):
-        with pytest.raises(PathError, match=f"{name} has one read only; leave '{side}' out"):
-            parse_read(name, side.value)
+    with pytest.raises(PathError, match=f"logits has one read only; leave '{side}' out"):
+        parse_read("logits", side.value)
+    with pytest.raises(PathError, match=f"mlp3 has the reads 'mlp3.u' .* it has no '{side}'"):
+        parse_read("mlp3", side.value)
     with pytest.raises(PathError, match="does not name a read"):
         parse_read(f"{head}.q", side)
+
+
+@given(heads, numbers, st.sampled_from(MLP_SIDES), numbers)
+def test_an_mlp_has_two_sides(head: HeadId, layer: int, side: Side, at: int) -> None:
+    mlp = Source("mlp", layer)
+    assert parse_read(f"mlp{layer}.{side}") == parse_read(mlp, side) == Site(None, mlp, side)
+    assert Site.parse(f"mlp{layer}.{side}") == Site(None, mlp, side)
+    assert Site.parse(f"{head}→mlp{layer}") == Site(head, mlp)
+    edge = Site(head, mlp, side, at, at)
+    assert Site.parse(str(edge)) == Site.parse(f"{head}@{at}→mlp{layer}@{at}.{side}") == edge
+    with pytest.raises(PathError, match=f"{head} has three reads; .* not '{side}'"):
+        parse_read(head, side)
 
 
 def test_names_are_strings_in_a_schema() -> None:
@@ -290,7 +305,7 @@ def test_every_site_parses_back(site: Site) -> None:
     assert jsonable(site) == str(site)
 
 
-@given(nodes, nodes, st.sampled_from(Side))
+@given(nodes, nodes, st.sampled_from(HEAD_SIDES))
 def test_an_edge_joins_two_nodes(writer: Site, reader: Site, side: Side) -> None:
     if not isinstance(reader.writer, HeadId) and reader.writer != LOGITS:
         return
@@ -301,7 +316,7 @@ def test_an_edge_joins_two_nodes(writer: Site, reader: Site, side: Side) -> None
     assert edge.without_positions.at is edge.without_positions.to is None
 
 
-@given(heads, st.sampled_from(Side), numbers, numbers)
+@given(heads, st.sampled_from(HEAD_SIDES), numbers, numbers)
 def test_sites_of_other_names(head: HeadId, side: Side, at: int, to: int) -> None:
     assert Site.parse(head) == Site.parse((head.layer, head.head)) == Site(head)
     given = (f"{head}@{at}", f"{head}@{to}", side.value)

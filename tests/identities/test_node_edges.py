@@ -7,13 +7,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens
+from tests.identities.configs import Drawn, mlp_models_with_tokens, models_with_tokens
 from torch import Tensor
 
 from pathsum.base import LOGITS, HeadId, Side, Site, Source
+from pathsum.base.site import HEAD_SIDES
 from pathsum.model import Config, Model, Trace, random_model, transformer
 from pathsum.model.edit import Edit, Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
+from pathsum.model.sites import writers_below
 
 REAL: list[dict[str, Any]] = [
     {"windows": (2, None), "sinks": True},
@@ -48,7 +50,7 @@ def all_edges(model: Model, last: int) -> list[Site]:
             for dest in range(last + 1):
                 reader = Site(HeadId(layer, head), at=dest)
                 found += [Site.edge(one, reader, Side.Q) for one in writers(model, layer, dest)]
-                for source in range(dest + 1):
+                for source in range(dest + 1 if config.causal else last + 1):
                     for one in writers(model, layer, source):
                         found += [Site.edge(one, reader, side) for side in (Side.K, Side.V)]
     top = Site(LOGITS, at=last)
@@ -87,7 +89,7 @@ def node_by_node(trace: Trace, kept: set[Site], reference: Writes, last: int) ->
                 node = Site(HeadId(index, head), at=dest)
                 read = {
                     side: transformer.attention_read(config, layer, seen(node, side, index))[0]
-                    for side in Side
+                    for side in HEAD_SIDES
                 }
                 query = transformer.queries_and_keys(config, layer, read[Side.Q])[0]
                 key = transformer.queries_and_keys(config, layer, read[Side.K])[1]
@@ -244,3 +246,39 @@ def test_an_edge_at_a_position_replaces_the_edge_as_a_whole(
     mixed = trace.patch({f"L0H1→{reader}": written})
     torch.testing.assert_close(found.logits[:, 3], mixed.logits[:, 3])
     assert not torch.allclose(found.logits[:, 3], alone.logits[:, 3]) or reader != "L1H0.k"
+
+
+@given(mlp_models_with_tokens(), st.integers(0, 2**16))
+@settings(max_examples=30)
+def test_the_two_sides_of_an_mlp_cut_together_are_its_whole_input(drawn: Drawn, seed: int) -> None:
+    """Without experts: the router reads the whole input only."""
+    model, tokens = drawn
+    if model.config.n_experts:
+        return
+    trace, other = model.trace(tokens), other_run(model, tokens)
+    layer = seed % model.config.n_layers
+    writer = f"L{layer - 1}H0" if layer else "embed"
+    for at in ("", f"@{seed % tokens.shape[1]}"):
+        edges = [f"{writer}{at}→mlp{layer}{at}{side}" for side in ("", ".u", ".g")]
+        whole, *sides = (trace.patch({edge: other}).logits for edge in edges)
+        both = trace.patch(dict.fromkeys(edges[1:], other)).logits
+        torch.testing.assert_close(both, whole)
+        assert float((sum(sides) - whole - trace.logits).abs().max()) > 0 or at
+
+
+@given(mlp_models_with_tokens(), st.integers(0, 2**16))
+@settings(max_examples=30)
+def test_cutting_all_edges_into_an_mlp_replaces_its_output(drawn: Drawn, seed: int) -> None:
+    """Every writer of its input, positions and biases included, from a run of the same length."""
+    model, tokens = drawn
+    if model.config.n_experts or model.config.norm_place != "before" or model.config.sinks:
+        return
+    trace, other = model.trace(tokens), other_run(model, tokens)
+    layer = seed % model.config.n_layers
+    at, config = seed % tokens.shape[1], model.config
+    serial = config.block == "serial"
+    names = [f"L{layer}H{head}" for head in range(config.n_heads if serial else 0)]
+    names += map(str, writers_below(config, layer))
+    edges = [f"{name}@{at}→mlp{layer}@{at}.{side}" for name in names for side in "ug"]
+    found = trace.patch(dict.fromkeys(edges, other)).logits
+    torch.testing.assert_close(found, trace.patch({f"mlp{layer}@{at}": other}).logits)

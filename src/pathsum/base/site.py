@@ -2,9 +2,10 @@
 
     L1H4   L1H4@9   embed@3   mlp3   mlp3.n512   logits    a component, everywhere or at a position
     L1H4.pattern   L1H4.z   mlp3.act   residual2           a named value of a component
-    L1H4.k   mlp3.in                                       a read: all that a component sees
+    L1H4.k   mlp3.in   mlp3.g                              a read: all that a component sees
     L0H7→L1H4.k   embed→mlp2   L1H4→logits                 an edge: what a reader sees of a writer
-    L0H7@4→L1H4@9.k                                        the same edge at single positions
+    embed→mlp2.u   embed→mlp2.g                            the same in the value or the gate alone
+    L0H7@4→L1H4@9.k                                        an edge at single positions
 
 A patch replaces the value at a site, an attribution scores it, a circuit is a set of sites.
 `Site.parse(str(site)) == site`, and the printed form is the same in the terminal, in JSON, in URLs
@@ -32,18 +33,27 @@ from pathsum.base.path import (
 
 
 class Side(enum.StrEnum):
-    """The three reads of a head: for its queries, its keys and its values."""
+    """The reads of a component: queries, keys and values of a head, values and gates of an MLP."""
 
     Q = "q"
     K = "k"
     V = "v"
+    U = "u"
+    G = "g"
 
     @classmethod
     def parse(cls, name: "str | Side") -> "Side":
         """The side that a letter names."""
-        if name not in ("q", "k", "v"):
-            raise InputError(f"a head has the reads 'q', 'k' and 'v', not {name!r}")
+        if name not in tuple(cls):
+            raise InputError(
+                f"a head has the reads 'q', 'k' and 'v', not {name!r}; an MLP has 'u' (its values) "
+                "and 'g' (its gates)"
+            )
         return cls(name)
+
+
+HEAD_SIDES = (Side.Q, Side.K, Side.V)
+MLP_SIDES = (Side.U, Side.G)
 
 
 Writer: TypeAlias = HeadId | Source
@@ -71,8 +81,9 @@ class Site(Printed):
     """A component, a named value of one, a read, or an edge; `at` and `to` are positions.
 
     `writer` is the component, or the writer of an edge; a read has None. `reader` is a head (with
-    its `side`), an MLP or the logits. `at` is a position of the writer, `to` one of the reader;
-    negative positions count from the end of the text.
+    its `side`), an MLP (all of its input, or one of its two sides) or the logits. `at` is a
+    position of the writer, `to` one of the reader; negative positions count from the end of the
+    text.
 
     >>> [str(Site.parse(name)) for name in ("L0H3@4", ("L0H7", "L1H4", "k"), "L0H7@4>L1H4@-1.k")]
     ['L0H3@4', 'L0H7→L1H4.k', 'L0H7@4→L1H4@-1.k']
@@ -88,13 +99,9 @@ class Site(Printed):
     value: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.reader, HeadId) != (self.side is not None):
+        if self.side not in _sides_of(self.reader):
             who = self.reader if self.reader is not None else self.writer
-            raise PathError(
-                f"{who} has three reads; name one: '{who}.q', '{who}.k' or '{who}.v'"
-                if isinstance(who, HeadId)
-                else f"{who} has one read only; leave {str(self.side)!r} out"
-            )
+            raise _no_such_read(who, self.side)
 
     def __str__(self) -> str:
         if self.reader is None:
@@ -204,23 +211,21 @@ def parse_read(name: "HeadName | Site | Source", side: str | Side | None = None)
         name = str(name)
     if isinstance(name, str):
         text = name.strip().removesuffix(".in")
-        mlp = re.fullmatch(rf"mlp({NUMBER})", text, re.ASCII)
-        if text == "logits" or mlp:
-            if side is not None:
-                raise PathError(f"{text} has one read only; leave {side!r} out")
-            return Site(None, LOGITS if mlp is None else Source("mlp", int(mlp[1])))
         label, dot, letter = text.partition(".")
+        mlp = re.fullmatch(rf"mlp({NUMBER})", label, re.ASCII)
         if dot and side is None:
-            return Site(None, HeadId.parse(label), Side.parse(letter))
+            side = Side.parse(letter) if mlp or LABEL.fullmatch(label) else None
+            text = label if side else text
+        if text == "logits" or (mlp and text == label):
+            reader = LOGITS if mlp is None else Source("mlp", int(mlp[1]))
+            return Site(None, reader, None if side is None else Side.parse(side))
         if not LABEL.fullmatch(text):
             raise PathError(
                 f"{name!r} does not name a read; use 'L1H4.q', 'L1H4.k', 'L1H4.v', 'mlp3' or "
                 "'logits'"
             )
-    head = HeadId.parse(name)
-    if side is None:
-        raise PathError(f"{head} has three reads; name one: '{head}.q', '{head}.k' or '{head}.v'")
-    return Site(None, head, Side.parse(side))
+        name = text
+    return Site(None, HeadId.parse(name), None if side is None else Side.parse(side))
 
 
 def _parse_edge(writer: Any, reader: Any, side: Any, name: Any) -> Site:
@@ -242,7 +247,7 @@ def _parse_component(name: str) -> Site:
     stem, dot, value = text.rpartition(".")
     if re.fullmatch(rf"n{NUMBER}", value, re.ASCII):
         stem, dot = text, ""
-    if dot and value in ("q", "k", "v", "in"):
+    if dot and value in (*Side, "in"):
         return replace(parse_read(text), to=at)
     if dot and value not in VALUES:
         raise _no_site(name)
@@ -263,6 +268,27 @@ def _own_part(name: Any) -> Part | None:
     if isinstance(name, str) and re.fullmatch(rf"b_[QK]|pos@{NUMBER}", name.strip(), re.ASCII):
         return Part.parse(name)
     return None
+
+
+def _sides_of(reader: HeadId | Source | None) -> tuple[Side | None, ...]:
+    """The sides that a read may have; None is all of the input."""
+    if isinstance(reader, HeadId):
+        return HEAD_SIDES
+    return (None, *MLP_SIDES) if reader is not None and reader.kind == "mlp" else (None,)
+
+
+def _no_such_read(who: Component | None, side: Side | None) -> PathError:
+    if isinstance(who, HeadId):
+        given = "" if side is None else f", not {side.value!r}"
+        return PathError(
+            f"{who} has three reads; name one: '{who}.q', '{who}.k' or '{who}.v'{given}"
+        )
+    if isinstance(who, Source) and who.kind == "mlp":
+        return PathError(
+            f"{who} has the reads '{who}.u' (its values) and '{who}.g' (its gates), and '{who}' is "
+            f"both; it has no {str(side)!r}"
+        )
+    return PathError(f"{who} has one read only; leave {str(side)!r} out")
 
 
 def _placed(component: Component | None, position: int | None) -> str:

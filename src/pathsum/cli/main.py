@@ -52,7 +52,12 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
         interventions.rules_command,
     ),
     "Training": (training.corpus_command, training.train_command, training.dynamics_command),
-    "See it": (pages.explore_command, pages.report_command, pages.decompile_command),
+    "See it": (
+        pages.explore_command,
+        pages.report_command,
+        pages.mcp_command,
+        pages.decompile_command,
+    ),
 }
 """The commands by the question that they answer, in the order of `--help`."""
 

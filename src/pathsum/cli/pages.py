@@ -1,4 +1,4 @@
-"""See it: `explore` in a browser, `report` as one file, `decompile` as readable rules."""
+"""See it: `explore` in a browser, `report` as one file, `mcp` for agents, `decompile` as rules."""
 
 import html
 import tempfile
@@ -128,6 +128,22 @@ def report_command(
             progress=advance,
         )
     show(written, json)
+
+
+@command()
+def mcp_command(model: str, others: list[str] | None = None) -> None:
+    """Serve the explorer's questions to agents.
+
+    One tool per question, over standard input and output, by the Model Context Protocol.
+    """
+    from pathsum.explorer.explorer import Explorer
+    from pathsum.explorer.tools import serve
+
+    names = [model, *(others or [])]
+    fetch_models(names)
+    explorer = Explorer(names)
+    use_one_thread_if_small(explorer.session.models[0].model)
+    serve(explorer)
 
 
 def read_texts(file: Path) -> list[str | list[int]]:

@@ -14,6 +14,7 @@ Everything that the front end shows is the answer to a question. In reading orde
     report_contents  the questions that a report answers
     report_file      the HTML of a report, and of a fragment for another page
     notebook         answers over a notebook's connection
+    tools            questions as tools of the Model Context Protocol
     server/          the local server
     typescript       the browser's types, generated from the records
     bundle/          the built front end

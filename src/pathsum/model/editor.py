@@ -22,9 +22,9 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError
-from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Stream, Tokens
-from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import transformer
+from pathsum.base.shapes import AtSources, Pattern, PerHead, Stream, Tokens
+from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
+from pathsum.model import gating, transformer
 from pathsum.model.edit import Edit, Function, Writes
 from pathsum.model.node_edges import NodeEdges
 from pathsum.model.recording import KeyValues
@@ -193,9 +193,8 @@ class Editor:
             if self.nodes.overrides(writer, read):
                 whole = self.nodes.whole_edges.setdefault((writer, read), torch.zeros_like(stream))
                 whole[rows] += change
-        reader = read.reader
-        if isinstance(reader, Source) and self.nodes.reach(reader):
-            stream = self.nodes.as_read(reader, self.widen(stream))
+        if self.nodes.reach(read):
+            stream = self.nodes.as_read(read, self.widen(stream))
         return self.replaced(read, stream)
 
     def _written_instead(self, edit: Edit, like: Stream) -> WideStream:
@@ -241,6 +240,24 @@ class Editor:
             self.sources[source] = written
             self.nodes.source_written(source, written, own)
         return written
+
+    def mlp(self, layer: LayerWeights, stream: Stream) -> tuple[WideStream, Tensor]:
+        """The output of an MLP, before its own edits, and the scale of its read."""
+        mlp = Source("mlp", layer.index)
+        stream = self.as_read(Site(None, mlp), stream)
+        sides = [Site(None, mlp, side) for side in MLP_SIDES]
+        edits = self.neurons(layer)
+        if not any(one in self.edges or self.nodes.reach(one) for one in sides):
+            return transformer.mlp(self.config, layer, stream, edits)
+        for value in ("pre", "gate"):
+            if Site(mlp, value=value) in self.values:
+                raise InputError(
+                    f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
+                    "nothing; use one of the two"
+                )
+        value, gate = self.same_batch(*(self.as_read(one, stream) for one in sides))
+        stream = repeat_batch(stream, len(value))
+        return gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
 
     def _tells_apart_at(self, source: Source) -> bool:
         return any(self._tells_apart(edit) for edit in self.values.get(Site(source), ()))
@@ -307,8 +324,8 @@ class Editor:
         layer: LayerWeights,
         stream: Stream,
         query: PerHead,
-        key: PerKey,
-        value: PerKey,
+        key: AtSources,
+        value: AtSources,
         pattern: Pattern | None,
         z: PerHead,
     ) -> tuple[Float[Tensor, "copies head dest src"] | None, WidePerHead]:
@@ -320,7 +337,7 @@ class Editor:
         for head in touched:
             if head in self._attending_anew:
                 assert pattern is not None
-                for side in Side:
+                for side in HEAD_SIDES:
                     read = Site(None, head, side)
                     if read in self.edges or read in self.values:
                         streams[head.head, side] = self.as_read(read, stream)

@@ -124,11 +124,10 @@ def _residual_stream(
             stream = attended
             continue
         read = stream if config.block == "parallel" else attended
-        if editor is not None:
-            read = editor.as_read(Site(None, Source("mlp", index)), read)
-        neurons = None if editor is None else editor.neurons(layer)
-        output, scale = transformer.mlp(config, layer, read, neurons)
-        if editor is not None:
+        if editor is None:
+            output, scale = transformer.mlp(config, layer, read)
+        else:
+            output, scale = editor.mlp(layer, read)
             output = editor.source(Source("mlp", index), output)
             attended, output = editor.same_batch(attended, output)
         recorder.mlp(index, output, scale)

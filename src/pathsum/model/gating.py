@@ -7,7 +7,7 @@ W_out. For every activation φ that the library loads:
     silu_gated and the like    r W_in + b_in          φ(g)    r W_gate + b_gate    φ(0) = 0
     bilinear                   r W_in                 g       r W_gate             0
     gelu, gelu_tanh, silu      r W_in + b_in          ψ(u)    u                    ½
-    relu                       r W_in + b_in          ψ(u)    u                    0
+    relu, relu2                r W_in + b_in          ψ(u)    u                    0
     clamped_gated              clamp(r W_in + b_in) + 1   φ(clamp(g))  r W_gate + b_gate   0
 
 with φ(x) = x ψ(x). In a mixture of experts, the router's choice and weights are held as well: its
@@ -27,7 +27,7 @@ from pathsum.base.shapes import Stream
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.recording import Run
-from pathsum.model.weights import Weights
+from pathsum.model.weights import LayerWeights, Weights
 
 PerNeuron = Float[Tensor, "batch pos m"]
 
@@ -66,12 +66,21 @@ class Neurons:
         )
 
 
-def neurons(weights: Weights, layer: int, read: Stream) -> Neurons:
-    """The neurons of a layer's MLP, given its normalized input."""
+def neurons(
+    weights: Weights, layer: int, read: Stream, sides: tuple[Stream, Stream] | None = None
+) -> Neurons:
+    """The neurons of a layer's MLP, given its normalized input.
+
+    With `sides`, values and gates have inputs of their own, and the router alone reads the first.
+    """
     config, raw = weights.config, weights.layers[layer]
     if config.mlp == "none":
         raise InputError("this model has no MLPs, so it has no neurons; use a model with MLPs")
-    value, gate_input = transformer.preactivations(raw, read, slice(None))
+    own_value, own_gate = (read, read) if sides is None else sides
+    value, gate_input = transformer.preactivations(raw, own_value, slice(None))
+    if own_gate is not own_value:
+        alone, gate_input = transformer.preactivations(raw, own_gate, slice(None))
+        gate_input = alone if gate_input is None else gate_input
     gate_input = value if gate_input is None else gate_input
     slope = experts = None
     if config.mlp == "clamped_gated":
@@ -84,6 +93,41 @@ def neurons(weights: Weights, layer: int, read: Stream) -> Neurons:
     found = Neurons(value, gate, gate_input, slope, experts)
     weight = found.expert_weight
     return found if weight is None else Neurons(value, gate * weight, gate_input, slope, experts)
+
+
+def mlp_of_sides(
+    weights: Weights,
+    layer: LayerWeights,
+    stream: Tensor,
+    value: Tensor,
+    gate: Tensor,
+    edits: transformer.NeuronEdits | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The output of an MLP whose values and gates read streams of their own; the read's scale.
+
+    Each stream is normalized for itself.
+    """
+    config = weights.config
+    assert layer.W_out is not None
+    (read, scale), *sides = (
+        transformer.mlp_read(config, layer, one) for one in (stream, value, gate)
+    )
+    found = neurons(weights, layer.index, read, (sides[0][0], sides[1][0]))
+    active = found.activation if edits is None else edits("act", found.activation)
+    written = active @ layer.W_out + added_to_output(layer, found)
+    if config.norm_place != "before":
+        written = transformer.normalize(config, written, layer.post2_w, None)[0]
+    return written, scale
+
+
+def added_to_output(layer: LayerWeights, found: Neurons) -> Tensor:
+    """b_out and the biases of experts, [batch, pos, d] or what broadcasts to it."""
+    assert layer.W_out is not None
+    added = layer.W_out.new_zeros(layer.W_out.shape[1]) if layer.b_out is None else layer.b_out
+    if layer.b_experts is None:
+        return added
+    assert found.experts is not None
+    return added + found.experts @ layer.b_experts
 
 
 def neurons_of(run: Run, layer: int) -> Neurons:
@@ -152,15 +196,20 @@ def gate_of(config: Config, g: Tensor) -> Tensor:
 
 def gate_at_rest(config: Config) -> float:
     """The gate where its input is 0."""
-    return 0.0 if _has_gate(config) or _kind(config) == "relu" else 0.5
+    return 0.0 if _has_gate(config) or _kind(config) in ("relu", "relu2") else 0.5
 
 
 def gate_secant(config: Config, g: Tensor) -> Tensor:
-    """(gate(g) − gate(0)) / g, and the gate's derivative where g is 0 (a step has 0 there)."""
+    """(gate(g) − gate(0)) / g, and the gate's derivative where g is 0 (a step has 0 there).
+
+    A gate with a kink at 0 has the slope of its right side there.
+    """
     kind = _kind(config)
     if not _has_gate(config):
         if kind == "relu":
             return torch.where(g > 0, 1 / g, 0.0)
+        if kind == "relu2":
+            return (g >= 0).to(g)
         slope = {"gelu": 0.5 * math.sqrt(2 / math.pi), "silu": 0.25}
         slope["gelu_tanh"] = slope["gelu"]
         return torch.where(g == 0, slope[kind], 0.5 * _odd(kind, g) / g)
@@ -223,7 +272,7 @@ def router_part(config: Config, reference: Neurons, run: Neurons) -> PerNeuron |
 
 def _kind(config: Config) -> str:
     kind = config.mlp.removesuffix("_gated")
-    if kind not in ("relu", "gelu", "gelu_tanh", "silu", "clamped", "bilinear"):
+    if kind not in ("relu", "relu2", "gelu", "gelu_tanh", "silu", "clamped", "bilinear"):
         raise NotExactError(
             f"mlp={config.mlp!r} is not known as a value times a gate, so it cannot be linear with "
             "gates held; use paths that stop at MLPs (mlps='held')"
@@ -239,6 +288,8 @@ def _psi(kind: str, x: Tensor) -> Tensor:
     """ψ with φ(x) = x ψ(x)."""
     if kind == "relu":
         return (x > 0).to(x)
+    if kind == "relu2":
+        return x.relu()
     if kind == "clamped":
         return torch.sigmoid(transformer.SIGMOID_GAIN * x)
     if kind == "silu":

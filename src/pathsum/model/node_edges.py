@@ -84,7 +84,7 @@ class NodeEdges:
         slots: dict[tuple[int, Any, int, int], int] = {}
         values: dict[int, EditValue] = {}
         self._readers: dict[int, dict[_Node, dict[tuple[Side, int], dict[Any, int]]]] = {}
-        at_reader: dict[Any, dict[tuple[int, int, Any], int]] = {}
+        at_reader: dict[Site, dict[tuple[int, int, Any], int]] = {}
         for edit in edits:
             site, value = edit.site, edit.value
             assert value is not None
@@ -99,16 +99,16 @@ class NodeEdges:
                         sides = nodes.setdefault((row, site.reader.head, site.to), {})
                         sides.setdefault((site.side, place), {})[site.writer] = slot
                     else:
-                        at_reader.setdefault(site.reader, {})[row, place, site.writer] = slot
+                        at_reader.setdefault(site.read, {})[row, place, site.writer] = slot
         # Sequences, positions and slots of the reads of MLPs and of the logits.
         self._at_reader = {
-            reader: tuple(
+            read: tuple(
                 self._long(column)
                 for column in zip(
                     *((row, place, slot) for (row, place, _), slot in entries.items()), strict=True
                 )
             )
-            for reader, entries in at_reader.items()
+            for read, entries in at_reader.items()
         }
         if self.config.norm_place != "before":
             # The scale of a computed output depends on all heads that are computed apart there.
@@ -179,14 +179,14 @@ class NodeEdges:
         """Whether a layer has heads to compute apart."""
         return layer in self._tensors
 
-    def reach(self, reader: Source) -> bool:
-        """Whether edges enter an MLP or the logits at single positions."""
-        return reader in self._at_reader
+    def reach(self, read: Site) -> bool:
+        """Whether edges enter a read of an MLP or of the logits at single positions."""
+        return read in self._at_reader
 
-    def as_read(self, reader: Source, stream: Stream) -> Float[Tensor, "copies pos d"]:
+    def as_read(self, read: Site, stream: Stream) -> Float[Tensor, "copies pos d"]:
         """The stream of all sequences as an MLP or the logits read it."""
-        rows, places, slots = self._at_reader[reader]
-        changes = self._changes_of(Site(None, reader), rows, places, slots)
+        rows, places, slots = self._at_reader[read]
+        changes = self._changes_of(read, rows, places, slots)
         return stream.index_put((rows, places), changes, accumulate=True)
 
     def _changes_of(

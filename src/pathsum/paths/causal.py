@@ -21,7 +21,6 @@ from pathsum.base import (
     HeadName,
     Progress,
     Record,
-    Side,
     Site,
     SiteName,
     Source,
@@ -35,6 +34,7 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.options import batched
+from pathsum.base.site import HEAD_SIDES
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edit import Edit, Writes
@@ -217,7 +217,7 @@ def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[S
         for head in heads:
             if chosen is None or head in chosen:
                 for writer in below:
-                    yield from (Site(writer, head, side) for side in Side)
+                    yield from (Site(writer, head, side) for side in HEAD_SIDES)
         mlp = Source("mlp", layer)
         if config.mlp != "none" and (chosen is None or mlp in chosen):
             read = below if config.block == "parallel" else [*below, *heads]

@@ -153,7 +153,7 @@ def values_without(
     # Copies of a run share the layers below their edits, so rows are grouped by layer.
     by_layer: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        layers = (edge.reader.layer for edge in row if isinstance(edge.reader, HeadId))
+        layers = (edge.reader.layer for edge in row if edge.reader and edge.reader != LOGITS)
         by_layer.setdefault(min(layers, default=start.model.config.n_layers), []).append(number)
     for numbers in by_layer.values():
         for part in batched(numbers, 4 * start.streams[0].nbytes):

@@ -36,7 +36,7 @@ from pathsum.base.path import level_of
 from pathsum.base.shapes import Pattern, Scale, Stream
 from pathsum.model import HeadId, Path, Run, Source, Weights
 from pathsum.model.folding import attention_bias, fold_bias, fold_read, value_bias
-from pathsum.model.gating import Neurons, neurons_of
+from pathsum.model.gating import Neurons, added_to_output, neurons_of
 from pathsum.model.weights import LayerWeights, for_query_heads, kv_head
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -165,21 +165,11 @@ class Gates:
         gate = gate * self.run.scales.mlp[layer][..., None]
         if config.norm_place != "before":
             assert raw.W_out is not None
-            written = found.activation @ raw.W_out + _added_to_output(raw, found)
+            written = found.activation @ raw.W_out + added_to_output(raw, found)
             after = torch.rsqrt(written.square().mean(-1, keepdim=True) + config.norm_eps)
             gate, constant = gate * after, constant * after
             constant = constant if raw.post2_w is None else constant * raw.post2_w
         self._gates[layer], self._biases[layer] = gate, constant.expand(*gate.shape[:2], -1)
-
-
-def _added_to_output(raw: LayerWeights, found: Neurons) -> Tensor:
-    """b_out and the biases of experts, [batch, pos, d] or what broadcasts to it."""
-    assert raw.W_out is not None
-    added = raw.W_out.new_zeros(raw.W_out.shape[1]) if raw.b_out is None else raw.b_out
-    if raw.b_experts is None:
-        return added
-    assert found.experts is not None
-    return added + found.experts @ raw.b_experts
 
 
 def _constant_output(raw: LayerWeights, found: Neurons) -> Tensor:
@@ -190,7 +180,7 @@ def _constant_output(raw: LayerWeights, found: Neurons) -> Tensor:
     if found.value_slope is not None:
         # Clamped values have 1 added to them.
         value = value * found.value_slope + 1
-    return (value * found.gate) @ raw.W_out + _added_to_output(raw, found)
+    return (value * found.gate) @ raw.W_out + added_to_output(raw, found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Source
-from pathsum.base.site import LOGITS, Component, Side, Site
+from pathsum.base.site import HEAD_SIDES, LOGITS, Component, Side, Site
 from pathsum.model import Run, Trace, transformer
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
@@ -196,7 +196,7 @@ class GradientScores:
             directions[node_position(node)] = mean
             return {Side.V: directions}
         each = [one.at_reads(node) for one in self.gradients]
-        return {side: torch.stack([one[side] for one in each]).mean(0) for side in Side}
+        return {side: torch.stack([one[side] for one in each]).mean(0) for side in HEAD_SIDES}
 
     def _along(
         self, layer: int, directions: Float[Tensor, "src d"], places: range
