@@ -25,9 +25,10 @@ from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import remove_mean
-from pathsum.base import LOGITS, HeadId, Side, Site, Source, Writer
+from pathsum.base import LOGITS, HeadId, Site, Source, Writer
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_count
+from pathsum.base.site import HEAD_SIDES
 from pathsum.circuits.reads_and_writes import is_centered
 from pathsum.circuits.token_basis import Token, common_tokens, output_of, token_of
 from pathsum.circuits.virtual_weights import StreamEnd, read_end, write_end
@@ -196,9 +197,7 @@ class LayerNeurons:
         config = self.model.config
         for above in range(self.mlp.layer + 1, config.n_layers):
             for head in range(config.n_heads):
-                yield from (
-                    Site(None, HeadId(above, head), side) for side in (Side.Q, Side.K, Side.V)
-                )
+                yield from (Site(None, HeadId(above, head), side) for side in HEAD_SIDES)
             yield Site(None, Source("mlp", above))
         yield Site(None, LOGITS)
 
