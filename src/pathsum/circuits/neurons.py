@@ -13,7 +13,7 @@ neuron's side, so its moments are in closed form. A token is one vector e; under
 e · w has mean 0 and standard deviation ‖e‖ ‖w‖ / √d: z is e · w in this unit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows
+from pathsum.algebra.factored import RowMaxima
 from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import LOGITS, HeadId, Site, Source, Writer
@@ -155,19 +156,19 @@ class LayerNeurons:
         """How much of the writes lies where the unembedding reads."""
         return self.scores(read_end(self.model, Site(None, LOGITS), self.centered), self.writes)
 
-    def strongest_inputs(self, side: str) -> Int[Tensor, " neuron"]:
-        """For each neuron the token whose embedding raises an input most."""
+    def strongest_inputs(self, side: str) -> list[str | None]:
+        """For each neuron the token whose embedding raises an input most; None if no token does."""
         shown = common_tokens(self.model).nonzero()[:, 0]
         rows = embeddings_as_read(self.model.weights, self.mlp.layer, shown)
         best = Factored(self.reads[side].contiguous(), rows.mT.contiguous()).argmax_rows()
-        return shown[best.columns.cpu()]
+        return _named_maxima(best, shown, self.model.token_text)
 
-    def strongest_outputs(self) -> Int[Tensor, " neuron"]:
-        """For each neuron the output whose logit its write raises most."""
+    def strongest_outputs(self) -> list[str | None]:
+        """For each neuron the output whose logit its write raises most; None if it writes 0."""
         shown = self._outputs_shown().nonzero()[:, 0]
         columns = self._logit_reads(shown)
         best = Factored(self.writes.contiguous(), columns.contiguous()).argmax_rows()
-        return shown[best.columns.cpu()]
+        return _named_maxima(best, shown, self.model.output_text)
 
     def _outputs_shown(self) -> Bool[Tensor, " vocab"]:
         if self.model.config.predicts_tokens:
@@ -264,6 +265,13 @@ class LayerNeurons:
         return tuple(
             TokenScore(name(self.model, t), value, value / one) for t, value, one in numbers
         )
+
+
+def _named_maxima(
+    best: RowMaxima, shown: Int[Tensor, " some"], name: Callable[[int], str]
+) -> list[str | None]:
+    tokens, above = shown[best.columns.cpu()].tolist(), (best.values > 0).tolist()
+    return [name(token) if raised else None for token, raised in zip(tokens, above, strict=True)]
 
 
 def _side(

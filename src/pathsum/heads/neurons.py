@@ -65,18 +65,18 @@ class NeuronSummary:
     unembedding, each with z and p under random rotations. `cosine` is that of its write with the
     read of its value; neurons with a strongly negative one delete what they read. `opens` is the
     token that raises the gate's input most, `raises` the one whose logit its row of W_out raises
-    most; of a neuron that is active with a negative sign it lowers that logit.
+    most, each None if there is none. A neuron with a negative activation lowers that logit.
     """
 
     neuron: Annotated[str, text_column("neuron")]
     written: Annotated[float, Column("written", ".3f")]
     open: Annotated[float, Column("open", ".1%")]
-    opens: Annotated[str, token_column("opens")]
-    embed: Annotated[float, Column("embed", ".3f")]
-    embed_z: Annotated[float, Column("z", "+.1f")]
-    embed_p: Annotated[float, ProbabilityColumn()]
-    raises: Annotated[str, token_column("raises")]
-    logits: Annotated[float, Column("logits", ".3f")]
+    opens: Annotated[str | None, token_column("opens")]
+    embed: float
+    embed_z: Annotated[float, Column("embed z", "+.1f")]
+    embed_p: Annotated[float, ProbabilityColumn("embed p")]
+    raises: Annotated[str | None, token_column("raises")]
+    logits: float
     logits_z: Annotated[float, Column("logits z", "+.1f")]
     logits_p: Annotated[float, ProbabilityColumn("logits p")]
     cosine: Annotated[float, Column("cosine", "+.2f")]
@@ -118,8 +118,8 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
         note = (
             f"the {len(ranked)} of {len(self.neurons)} neurons that write most on {self.text}; "
             "embed: how much of the gate's read lies where embeddings do; logits: how much of the "
-            "write lies where the unembedding reads, with z and p under random rotations; cosine: "
-            "of write and read"
+            "write lies where the unembedding reads; both against random rotations; cosine: of "
+            "write and read"
         )
         return rows_table(
             ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary
@@ -261,11 +261,11 @@ def neurons(
     if embed is None or logits is None:
         which = "embeddings are" if embed is None else "unembedding is"
         raise InputError(f"the {which} zero, so no neuron can be compared with tokens")
-    columns: dict[str, list[float] | list[str]] = {
+    columns: dict[str, list[float] | list[str | None]] = {
         "written": (size / count * layer.writes.double().norm(dim=-1).cpu()).tolist(),
         "open": (opened / count).tolist(),
-        "opens": [model.token_text(token) for token in layer.strongest_inputs(side).tolist()],
-        "raises": [model.output_text(token) for token in layer.strongest_outputs().tolist()],
+        "opens": layer.strongest_inputs(side),
+        "raises": layer.strongest_outputs(),
     }
     for name, scores in (("embed", embed), ("logits", logits)):
         columns |= {name: scores.score.tolist(), f"{name}_z": scores.z.tolist()}
