@@ -33,8 +33,11 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
+from pathsum.base.options import parse_choice
 from pathsum.circuits.reads_and_writes import (
+    KINDS,
     Center,
+    CompositionKind,
     is_centered,
     read_factor,
     write_factor,
@@ -225,7 +228,8 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
     if isinstance(reader, HeadId):
         assert read.side is not None
         head = model.head(reader)
-        rows = read_factor(head, read.side.value, centered, offset).to(weights.dtype)
+        kind: CompositionKind = parse_choice(KINDS, read.side.value, "side")
+        rows = read_factor(head, kind, centered, offset).to(weights.dtype)
         return StreamEnd(rows, (head.id.layer, 0))
     raw = _mlp(model, reader.layer)
     parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]
