@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column, token_column
+from pathsum.base.table import columns_table
 from pathsum.circuits.qk_ov import token_ov, token_qk
 from pathsum.circuits.token_basis import (
     Token,
@@ -94,11 +95,6 @@ class Bug(Record, kind="bug"):
     because: tuple[Cause, Cause]
     decided_by: Literal["text", "list", "direct path"]
 
-    @property
-    def mark(self) -> str:
-        """The mark of a bug in a table of skip-trigrams."""
-        return "bug"
-
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"
 
@@ -112,18 +108,12 @@ class Bugs(Record, kind="bugs"):
     def to_table(self) -> Table:
         """One row per bug, with the triples that force it."""
         columns = (
-            text_column("head"),
-            token_column("bug"),
-            Column("QK", ".1f"),
-            Column("OV", ".1f"),
-            token_column("forced by"),
-            token_column("and"),
+            *(text_column("head", "head"), token_column("bug", str)),
+            *(Column("QK", ".1f", read="attention"), Column("OV", ".1f", read="effect")),
+            token_column("forced by", lambda bug: bug.because[0]),
+            token_column("and", lambda bug: bug.because[1]),
         )
-        rows = tuple(
-            (bug.head, str(bug), bug.attention, bug.effect, *map(str, bug.because))
-            for bug in self.bugs
-        )
-        return Table(columns, rows, title="cross terms forced by the factorization")
+        return columns_table(self.bugs, columns, "cross terms forced by the factorization")
 
 
 @dataclass(frozen=True, eq=False)

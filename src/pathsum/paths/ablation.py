@@ -100,7 +100,7 @@ class Ablation(Record, kind="ablation"):
         columns = (text_column(""), *interval_columns(counted, ".4f"))
         note = (
             f"{self.knockout.value} ablation, {AFTER[self.after]}; {self.unit} per "
-            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
+            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95%"
         )
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
 
