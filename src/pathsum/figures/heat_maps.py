@@ -219,7 +219,7 @@ def attention_map(
 def lens_map(
     lens: "Lens",
     *,
-    readout: Literal["direct", "held"] = "held",
+    readout: Literal["direct", "held"] | str = "held",
     k: int = 12,
     width: Length = 2 * COLUMN,
     theme: Theme = "light",
