@@ -314,7 +314,7 @@ class TokenCard(Record, kind="token-card"):
 def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:
     """A head's copying, token clusters and offset profile."""
     path = as_path(model, circuit)
-    single = path.order == 1 and model.config.positions != "none"
+    single = path.order == 1 and model.config.at(path.heads[0].layer).positions != "none"
     if not single:
         require_tokens_out(model, "what this card shows of a head without offsets")
     copies = model.config.predicts_tokens

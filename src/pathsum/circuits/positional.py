@@ -159,7 +159,13 @@ def positional(
             f"window={window} offsets do not fit a context of {config.n_ctx}; "
             f"choose from 1 to {config.n_ctx}"
         )
-    chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
+    chosen = [model.head(name) for name in heads or heads_with_positions(model)]
+    for head in chosen:
+        if config.at(head.id.layer).positions == "none":
+            raise InputError(
+                f"{head.label} has no position part: layer {head.id.layer} does not rotate; choose "
+                "a head of another layer"
+            )
     progress(0, len(chosen), "offsets")
     shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
 
@@ -169,6 +175,12 @@ def positional(
     found = shared_map(chosen, profile, progress, "offsets")
     remarks = dict.fromkeys(part for each in found for part in each.note.split("; "))
     return Positional(tuple(found), joined(tuple(remarks)))
+
+
+def heads_with_positions(model: Model) -> list[HeadId]:
+    """The heads whose own weights can attend by position."""
+    config = model.config
+    return [h.id for h in model.heads if config.at(h.id.layer).positions != "none"]
 
 
 def offset_profile(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetProfile:

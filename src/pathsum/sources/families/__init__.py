@@ -1,9 +1,13 @@
 """Architectures: the meaning of config.json, and the name and axes of each stored tensor.
 
-    gpt      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
-    llama    Llama (SmolLM), Mistral, Qwen2, Qwen3, OLMo 2, StableLM, Phi 1 to 3, gpt-oss
-    gemma    Gemma 1, 2 and 3
-    rotary   rotary positions of all of them
+    gpt         GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
+    llama       Llama (SmolLM), Mistral, Qwen2, Qwen3, SmolLM3, InternLM2, Baichuan,
+                Granite, StableLM, Phi 1 to 3, GLM, GLM-4
+    olmo        OLMo 1 to 3, EXAONE 4
+    experts     Mixtral, Qwen3-MoE, gpt-oss
+    layer_norm  Starcoder2, Nemotron, Command-R, Command-R7B, Falcon
+    gemma       Gemma 1, 2 and 3
+    rotary      rotary positions of all of them
 
 A family is a table of facts. To add one, copy the nearest, list its config.json's names of the
 fields of `Config` and the name and axes of each tensor, and add a tiny random checkpoint to
@@ -14,7 +18,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -112,6 +116,17 @@ def attention_rows(
         }
     if out_bias:
         rows["b_O"] = Stored(f"{o}.bias", "d")
+    return rows
+
+
+def grouped_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
+    """Queries, keys and values in one tensor: the queries, the key and the value of a kv head."""
+    blocks = ("q", "1", "1")
+    weight = Stored(f"{name}.weight", "(g s k) d -> (g s) d k", split=blocks, axis="s")
+    rows = {f"W_{letter}": replace(weight, part=part) for part, letter in enumerate("QKV")}
+    if bias:
+        biases = Stored(f"{name}.bias", "(g s k) -> (g s) k", split=blocks, axis="s")
+        rows |= {f"b_{letter}": replace(biases, part=part) for part, letter in enumerate("QKV")}
     return rows
 
 
