@@ -330,8 +330,8 @@ def fit_columns(table: Table, width: int) -> Layout:
     return Layout(tuple(widths), left_out, _total_width(least))
 
 
-# What a column is shrunk to before another one is left out. Labels are that long only if they are
-# paths or edges, and these break between their parts.
+# The width to which a column shrinks before another one is dropped. Only labels of paths and edges
+# are longer, and these break between their parts.
 _LEAST_WIDTHS = {"shorten": 8, "wrap": 18, "whole": 24}
 _LABEL_PARTS = re.compile(r"(?<=[→·⊗,] )|(?<=[→·])(?! )|(?<= )(?=[(\[])")
 

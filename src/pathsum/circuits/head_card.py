@@ -317,7 +317,7 @@ def token_card(
     *,
     offset: int | None = None,
 ) -> TokenCard:
-    """What a token attends to, what attends to it, and the logits it changes as a source."""
+    """The attention of a token to others and from others, and the logits it changes as a source."""
     path = as_path(model, circuit)
     if path.order > 1 and offset is not None:
         raise InputError(

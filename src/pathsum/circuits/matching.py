@@ -1,4 +1,4 @@
-"""Matching: does a head attend to equal tokens where its keys read what a lower head wrote?
+"""Matching: does a head attend to equal tokens if its keys read a lower head's output?
 
 With a previous-token head below, `W_E QK (OV)ᵀ W_Eᵀ` is how much a destination token attends to a
 position because of the token *before* it. An induction head matches equal tokens there, so the

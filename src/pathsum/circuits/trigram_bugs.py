@@ -2,11 +2,11 @@
 
 A head scores f₁(destination, source) · f₂(source, out). If it has keep … in → mind and
 keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
-The head does not say which corners are correct. A corpus decides (corners that really occur have
-lift > 1), or a given list of correct triples, or, with neither, the model's own direct path, which
-scores what follows a destination: where that score, with the row and column means of the rectangle
-removed, favors two opposite corners, the other two are bugs. Their cost is the model's loss minus
-its loss with the bugs removed from its logits.
+The head alone does not determine which corners are correct. A corpus decides (corners that occur in
+text have lift > 1), or a given list of correct triples. With neither, the model's own direct path
+decides, which predicts the token after a destination: if its logits, with the row and column means
+of the rectangle removed, favor two opposite corners, the other two are bugs.
+Their cost is the model's loss minus its loss with the bugs removed from its logits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -343,10 +343,10 @@ def bug_cost(
     """The cost of bugs on held-out sequences.
 
     A bug (source, destination, out) of a head is removed by subtracting, from the logit of `out`
-    wherever the destination comes after the source, exactly what the head added there:
+    wherever the destination comes after the source, exactly the head's contribution there:
     `Σ A[destination, source] · OV[source, out]`, W_U centered, with the normalization scales of the
-    run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers only
-    what goes straight to the logits is removed.
+    run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers,
+    only the direct contribution to the logits is removed.
     """
     predicted = sum(part[:, 1:].numel() for part in held_out)
     each = [0.0] * len(bugs)
