@@ -218,13 +218,14 @@ def gate_secant(config: Config, g: Tensor) -> Tensor:
 
 def mean_slopes(
     config: Config, reference: Neurons, run: Neurons
-) -> tuple[PerNeuron, PerNeuron | None]:
-    """The mean slopes of each neuron's activation between two runs, by r W_in and by r W_gate.
+) -> tuple[PerNeuron, PerNeuron]:
+    """The mean slopes of each neuron's activation between two runs, by its value and by its gate.
 
-    Along the straight line from the reference to the run these are ∫ φ(g_t) dt and
-    ∫ φ′(g_t) u_t dt. Multiplied by the differences of the two pre-activations they add up to the
-    difference of the activations. An MLP without W_gate has one slope, the difference quotient, and
-    None for the second. Where values and gates are clamped the line is straight after the clamp.
+    Along the straight line from the reference to the run these are ∫ gate(g_t) dt and
+    ∫ gate′(g_t) u_t dt. Multiplied by the differences of the two pre-activations they add up to the
+    difference of the activations. Without W_gate both multiply the same difference, and the second
+    is 0 for a ReLU, whose gate moves where the value is 0. Where values and gates are clamped the
+    line is straight after the clamp.
 
     In a mixture of experts the slopes are multiplied by the mean of the router's two weights, and
     the rest of the difference is `router_part`.
@@ -235,7 +236,8 @@ def mean_slopes(
         near = _close(a, b)
         quotient = (b * gate_of(config, b) - a * gate_of(config, a)) / torch.where(near, 1.0, b - a)
         slope = torch.where(near, _slope(config, (a + b) / 2), quotient)
-        return slope * mean_weight, None
+        by_value = slope if config.mlp == "relu" else _mean_gate(config, a, b)
+        return by_value * mean_weight, (slope - by_value) * mean_weight
     u, g = (reference.value, run.value), (reference.gate_input, run.gate_input)
     held = g
     if config.mlp == "clamped_gated":

@@ -25,7 +25,7 @@ from torch import Tensor
 from pathsum.base import HeadId, Progress, Source, silent
 from pathsum.base.errors import InputError
 from pathsum.base.options import batched
-from pathsum.base.site import LOGITS, Component, Side, Site
+from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Component, Side, Site, Writer
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
@@ -58,6 +58,12 @@ def node_position(node: Site) -> int:
     return node.at
 
 
+def is_inner(node: Site) -> bool:
+    """Whether a node reads others: a head or an MLP."""
+    writer = node.writer
+    return isinstance(writer, HeadId) or (isinstance(writer, Source) and writer.kind == "mlp")
+
+
 def best_first(
     top: Site,
     inputs: Callable[[Site], Iterable[tuple[Site, float]]],
@@ -73,7 +79,7 @@ def best_first(
     while waiting and (count is None or len(found) < count):
         _, _, edge = heapq.heappop(waiting)
         found.append(edge)
-        if edge.start.head is not None and edge.start not in reached:
+        if is_inner(edge.start) and edge.start not in reached:
             reached.add(edge.start)
             for below, strength in inputs(edge.start):
                 heapq.heappush(waiting, (-strength, str(below), below))
@@ -83,9 +89,9 @@ def best_first(
 def random_order(
     config: Config, position: int, length: int, count: int, generator: torch.Generator
 ) -> list[Site]:
-    """Edges of random walks from the logits down to a token (or an MLP), one walk after another.
+    """Edges of random walks from the logits down to a token, one walk after another.
 
-    A walk chooses one of a head's reads, a position and a writer, each uniformly. Where walks find
+    A walk chooses one of a node's reads, a position and a writer, each uniformly. Where walks find
     nothing more to add, edges into the circuit are drawn one by one.
     """
     found: dict[Site, None] = {}
@@ -95,12 +101,12 @@ def random_order(
         while True:
             edge = _random_edge(config, node, length, generator)
             found[edge] = None
-            if edge.start.head is None:
+            if not is_inner(edge.start):
                 break
             node = edge.start
         idle = idle + 1 if len(found) == before else 0
     while len(found) < count:
-        inside = dict.fromkeys([top, *(edge.start for edge in found if edge.start.head)])
+        inside = dict.fromkeys([top, *(edge.start for edge in found if is_inner(edge.start))])
         rest = [e for node in inside for e in edges_into(config, node, length) if e not in found]
         if not rest:
             break
@@ -110,11 +116,28 @@ def random_order(
 
 def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
     """Every edge into a node of a text of this length."""
-    layer = config.n_layers if node.head is None else node.head.layer
-    for side in (Side.V,) if node.head is None else Side:
+    for side in sides_of(node):
         for place in read_positions(config, node, side, length):
-            for writer in writers_below(config, layer):
+            for writer in writers_into(config, node):
                 yield edge_between(writer, place, node, side)
+
+
+def sides_of(node: Site) -> tuple[Side, ...]:
+    """The sides of a node's reads; the logits read values."""
+    if node.head is not None:
+        return HEAD_SIDES
+    return MLP_SIDES if is_inner(node) else (Side.V,)
+
+
+def writers_into(config: Config, node: Site) -> list[Writer]:
+    """The writers that a node reads; in a serial block, an MLP reads the heads of its layer too."""
+    reader = node.writer
+    if not isinstance(reader, HeadId | Source) or reader == LOGITS:
+        return list(writers_below(config, config.n_layers))
+    found = list(writers_below(config, reader.layer))
+    if isinstance(reader, Source) and config.block == "serial":
+        found += [HeadId(reader.layer, head) for head in range(config.n_heads)]
+    return found
 
 
 def read_positions(config: Config, node: Site, side: Side, length: int) -> range:
@@ -126,11 +149,9 @@ def read_positions(config: Config, node: Site, side: Side, length: int) -> range
 
 
 def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
-    sides = (Side.V,) if node.head is None else tuple(Side)
+    sides, writers = sides_of(node), writers_into(config, node)
     side = sides[_draw(len(sides), generator)]
     places = read_positions(config, node, side, length)
-    layer = config.n_layers if node.head is None else node.head.layer
-    writers = list(writers_below(config, layer))
     writer = writers[_draw(len(writers), generator)]
     return edge_between(writer, places[_draw(len(places), generator)], node, side)
 
