@@ -40,6 +40,8 @@ METADATA := pyproject.toml constraints.txt src/pathsum/_version.py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Threads that wait for each other should sleep: on a busy machine spinning costs many times the work.
 export OMP_WAIT_POLICY := passive
+# Bytecode is cached, wherever that is switched off: each worker and command would compile everything.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -100,6 +100,7 @@ def _arguments(folder: Path) -> dict[str, Any]:
         "corrupted": tokens.flip(1),
         "batches": tokens,
         "trace": trace,
+        "prompts": [ps.Prompt("a b a", corrupted="c b a")],
         "target": importlib.import_module("pathsum.paths.target").find_target(trace),
         "other": trace,
         "head": "L1H0",

@@ -6,7 +6,7 @@ The public names, in reading order:
     sources              load from_hf from_transformer_lens random_model from_tensors construct
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
-    heads                atlas attention induction in_context_learning
+    heads and neurons    atlas attention induction in_context_learning neurons neuron
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
                          mean_circuit read_prompts edge_curve rule_agreement
     training             Corpus train dynamics
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathsum.claims import paper
     from pathsum.explorer import report
     from pathsum.explorer.server import explore
-    from pathsum.heads import atlas, attention, in_context_learning, induction
+    from pathsum.heads import atlas, attention, in_context_learning, induction, neuron, neurons
     from pathsum.model import (
         Config,
         Head,
@@ -81,7 +81,7 @@ _NAMES = {
     "paths.edge_curve": "edge_curve",
     "paths.prompts": "Prompt read_prompts",
     "paths.rule_agreement": "rule_agreement",
-    "heads": "atlas attention in_context_learning induction",
+    "heads": "atlas attention in_context_learning induction neuron neurons",
     "training": "dynamics train",
     "program": "Program decompile",
     "claims": "paper",
@@ -129,6 +129,8 @@ __all__ = [
     "induction",
     "load",
     "mean_circuit",
+    "neuron",
+    "neurons",
     "paper",
     "patch_sweep",
     "random_model",

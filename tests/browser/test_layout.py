@@ -27,7 +27,7 @@ VIEWS = {
     "training, nothing to show": "#/training?model=one-layer",
     "paper": "#/paper",
     "compare": "#/compare",
-    "compare, two texts": "#/compare?what=texts",
+    "swap": "#/swap",
     "why": "#/why",
     "an unknown head, at a step": f"#/text?head=L9H9&step={STEP}",
 }

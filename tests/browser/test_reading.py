@@ -217,7 +217,7 @@ INDENTED = """
 
 
 def test_two_texts_can_be_saved_and_are_set_flush(page: Page, live: str) -> None:
-    page.goto(f"{live}#/compare?what=texts")
+    page.goto(f"{live}#/swap")
     settled(page)
     expect(page.locator("table tbody tr")).to_have_count(8)
     header = page.locator("main .header")

@@ -83,7 +83,7 @@ def test_plots_are_saved_by_themselves(page: Page, live: str, view: str, panel: 
 
 
 def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
-    page.goto(f"{live}#/compare?what=texts")
+    page.goto(f"{live}#/swap")
     settled(page)
     with page.expect_download() as started:
         page.get_by_role("button", name="Save the numbers of two texts as CSV").click()

@@ -45,7 +45,7 @@ def test_a_prediction_leads_to_why_with_that_token(page: Page, live: str) -> Non
 
 def test_a_text_of_another_length_can_be_corrected(page: Page, live: str, watched: Watched) -> None:
     watched.may_be_refused = True
-    page.goto(f"{live}#/compare?what=texts&example=0")
+    page.goto(f"{live}#/swap?example=0")
     settled(page)
     field = page.get_by_label("edit it, keeping the number of tokens")
     field.fill("one word")

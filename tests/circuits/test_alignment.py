@@ -64,7 +64,7 @@ def test_a_permuted_and_scrambled_model_matches_head_for_head() -> None:
     assert found.score == pytest.approx(1, abs=1e-6)
 
 
-@given(models(min_layers=1, max_layers=2, max_heads=3), st.integers(0, 99))
+@given(models(min_layers=1, max_layers=2, max_heads=3, causal=(True,)), st.integers(0, 99))
 @settings(max_examples=15)
 def test_similarity_does_not_depend_on_a_basis(model: Model, seed: int) -> None:
     from pathsum.model.folding import fold
@@ -131,7 +131,7 @@ def test_it_has_a_table_and_a_schema() -> None:
 
 def test_progress_is_reported_from_the_start_and_can_end_it() -> None:
     model, said = construct.induction(), list[str]()
-    align_heads(model, model, progress=lambda done, total, what: said.append(what))
+    align_heads(model, model, draws=4, progress=lambda done, total, what: said.append(what))
     assert said[0].startswith("heads of")
     assert any(what.endswith("with the other heads") for what in said)
     assert said[-1].endswith("rotated")

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
 from torch import Tensor
 
 from pathsum.base.errors import InputError
@@ -155,10 +157,10 @@ def test_an_offset_is_for_weights_only() -> None:
 
 def test_patterns_by_structure() -> None:
     texts = ["(", ")", "x", "\n    ", "\n", ":", "re", "turn", " Mary", " John", " and", "z"]
-    words = Tokenizer.of_words(texts)
+    pieces = Tokenizer(Backend(models.BPE({text: i for i, text in enumerate(texts)}, [])))
 
     def pattern(*three: str) -> Pattern:
-        return pattern_of(words, *(texts.index(one) for one in three))
+        return pattern_of(pieces, *(texts.index(one) for one in three))
 
     assert pattern("(", "x", ")") is Pattern.BRACKETS
     assert pattern("\n    ", ":", "\n") is Pattern.INDENTATION

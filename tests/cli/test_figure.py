@@ -31,7 +31,9 @@ def test_options_that_have_no_figure(tmp_path: Path, capsys: pytest.CaptureFixtu
     file = str(tmp_path / "a.svg")
     assert main(["head", "two-layer", "L1H0", "--token", "a", "--figure", file]) == 2
     assert "--token and --figure were both given" in capsys.readouterr().err
-    assert main(["patch", "two-layer", TEXT, "--by", "zero", "--node", "L1H0", "--figure", file])
+    assert main(
+        ["patch", "two-layer", TEXT, "--reference", "zero", "--node", "L1H0", "--figure", file]
+    )
     assert "--figure belongs to --sweep" in capsys.readouterr().err
     assert main(["bigram", "two-layer", "--figure", file]) == 2
     assert "No such option: --figure" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_terms_of_a_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     )
     assert (found["sequences"], found["predictions"]) == (2, 126)
     assert "no file" in refused(capsys, "terms", MODEL, "--text", str(tmp_path / "none.txt"))
-    assert "'layers', 'heads', 'virtual', 'none'" in refused(
+    assert "'layers', 'heads', 'virtual', 'mlps', 'none'" in refused(
         capsys, "terms", MODEL, "--split", "head"
     )
 

@@ -31,7 +31,15 @@ def configs(
     min_layers: int = 0,
     positions: tuple[str, ...] = ("qk", "residual", "rotary", "none"),
     norms: tuple[str, ...] = ("none", "layer", "rms"),
-    mlps: tuple[str, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu_gated", "bilinear"),
+    mlps: tuple[str, ...] = (
+        "none",
+        "relu",
+        "relu2",
+        "gelu",
+        "gelu_tanh",
+        "silu_gated",
+        "bilinear",
+    ),
     tied: bool = True,
     causal: tuple[bool, ...] = (True, False),
 ) -> Config:
@@ -93,7 +101,7 @@ def models_with_tokens(
 
 
 MLPS = (
-    *("relu", "gelu", "gelu_tanh"),
+    *("relu", "relu2", "gelu", "gelu_tanh"),
     *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated"),
 )
 

@@ -16,6 +16,7 @@ from pathsum.model import Config, Trace
 HALF = [torch.float16, torch.bfloat16]
 CONFIG = Config(2, 2, 24, 8, 17, 16, norm="rms", mlp="silu_gated", d_mlp=20)
 TOKENS = torch.randint(17, (6, 14), generator=torch.Generator().manual_seed(3))
+PAIR = [ps.Prompt(TOKENS[at].tolist(), corrupted=TOKENS[at + 1].tolist()) for at in (0, 2)]
 NOT_HERE = {"from_hf", "from_transformer_lens", "report"}
 """Functions whose `model` is of another library, and one that writes the answers of the others."""
 
@@ -26,6 +27,7 @@ def trace(model: ps.Model) -> Trace:
 
 ANSWERS: dict[str, Callable[[ps.Model], Any]] = {
     "ablate": lambda m: ps.ablate(m, "L1H0", TOKENS),
+    "attention": lambda m: ps.attention(trace(m), "L1H0"),
     "align_heads": lambda m: ps.align_heads(m, ps.random_model(CONFIG, seed=1)),
     "atlas": lambda m: ps.atlas(m, sequences=2),
     "bandwidth": ps.bandwidth,
@@ -34,12 +36,16 @@ ANSWERS: dict[str, Callable[[ps.Model], Any]] = {
     "composition": ps.composition,
     "copying": ps.copying,
     "decompile": lambda m: ps.decompile(m, TOKENS, budget=40),
+    "edge_curve": lambda m: ps.edge_curve(m, PAIR, token=3),
     "in_context_learning": lambda m: ps.in_context_learning(m, TOKENS, early=2, late=10),
     "induction": lambda m: ps.induction(m, sequences=2),
     "mean_circuit": lambda m: ps.mean_circuit(m, [[1, 2, 3], [4, 5, 6]], token=3),
+    "neuron": lambda m: ps.neuron(m, "mlp1.n2", TOKENS),
+    "neurons": lambda m: ps.neurons(m, "mlp1", TOKENS),
     "paper": lambda m: ps.paper(m, claims=["two-composition"]),
     "patch_sweep": lambda m: ps.patch_sweep(m, TOKENS[0], TOKENS[1], token=3),
     "replace": lambda m: ps.replace(m, "L1H0", TOKENS, pattern="previous"),
+    "rule_agreement": lambda m: ps.rule_agreement(m, PAIR, token=3),
     "skip_trigrams": lambda m: ps.skip_trigrams(m, "L0H1", 5),
     "term_importance": lambda m: ps.term_importance(m, TOKENS),
     "virtual_head": lambda m: ps.virtual_head(m, "L0H0", "L1H1").full_ov.dense(),

@@ -193,6 +193,67 @@ CASES |= {
         },
     ),
 }
+_TYPES = {"sliding_attention": {**_ROPE, "rope_theta": 100.0}, "full_attention": _YARN}
+_EXPERTS = {**_GQA, "num_local_experts": 5, "num_experts_per_tok": 2}
+CASES |= {
+    "gpt2-inverse": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {**_OLD, "scale_attn_by_inverse_layer_idx": True},
+    ),
+    "ministral": (
+        "MinistralConfig",
+        "MinistralForCausalLM",
+        {
+            **_GQA,
+            "head_dim": 8,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "granite": (
+        "GraniteConfig",
+        "GraniteForCausalLM",
+        {
+            **_GQA,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 2.0,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "olmo": ("OlmoConfig", "OlmoForCausalLM", _GQA),
+    "olmo3": (
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        {
+            **_GQA,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": _TYPES,
+        },
+    ),
+    "glm": ("GlmConfig", "GlmForCausalLM", {**_GQA, "head_dim": 8}),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM", {**_GQA, "head_dim": 8}),
+    "starcoder2": (
+        "Starcoder2Config",
+        "Starcoder2ForCausalLM",
+        {**_GQA, "sliding_window": 7},
+    ),
+    "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_GQA, "hidden_size": 32}),
+    "cohere": ("CohereConfig", "CohereForCausalLM", {**_GQA, "logit_scale": 0.5}),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {**_EXPERTS, "sliding_window": 7}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {**_EXPERTS, "head_dim": 8, "moe_intermediate_size": 12, "norm_topk_prob": True},
+    ),
+}
 
 
 def make(case: str, seed: int = 0) -> Any:

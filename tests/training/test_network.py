@@ -20,7 +20,7 @@ def tokens_for(config: Config, seed: int) -> torch.Tensor:
 
 @settings(max_examples=40)
 @given(
-    configs(max_layers=3),
+    configs(max_layers=3, causal=(True,)),
     st.sampled_from(["each", "shared"]),
     st.sampled_from([0.0, 0.25, 1.0]),
     st.integers(0, 1000),

@@ -68,6 +68,11 @@ class UnitMoments:
         return cls.of_shares(svdvals(factor).square())
 
     @classmethod
+    def of_gram(cls, gram: Float[Tensor, "n n"]) -> UnitMoments:
+        """Of a Gram matrix of trace 1, FᵀF or F Fᵀ, without its eigenvalues."""
+        return cls(gram.square().sum(), (gram @ gram * gram).sum())
+
+    @classmethod
     def of_rank(cls, rank: Float[Tensor, "*batch"]) -> UnitMoments:
         """Moments of projections onto subspaces, each divided by its dimension."""
         return cls(1 / rank, 1 / rank.square())

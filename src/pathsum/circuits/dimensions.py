@@ -34,7 +34,7 @@ class Spectrum:
 
     `variance`   share of each principal direction in the squared norm, descending, adds up to 1
     `effective`  (Σλ)² / Σλ², the participation ratio: d if even, 1 if all is in one direction
-    `for_90`     how many directions hold 90 % of the squared norm
+    `for_90`     how many directions hold 90% of the squared norm
     `used`       how many hold at least a tenth of an even share, 0.1/d
     """
 

@@ -92,8 +92,7 @@ def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: 
     # A second piece with a space before it would be the next word.
     if rest and second == second.lstrip() and are_variants(rest, second):
         return Pattern.PIECES_VARIANT
-    pieces = tokenizer.backend.decoder is not None
-    return _structure(whole, first, second, pieces)
+    return _structure(whole, first, second, not tokenizer.has_whole_words)
 
 
 _CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}

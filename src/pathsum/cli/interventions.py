@@ -172,9 +172,10 @@ def curve_command(
     steps: int = 5,
     seed: int = 0,
 ) -> None:
-    """Measure how much circuits of 0.1% to 100% of the edges keep (CPR and CMD of MIB).
+    """Measure how much 0.1% to 100% of the edges keep.
 
-    Edges between components are ranked by EAP, EAP-IG and at random.
+    Edges between components are ranked by EAP, EAP-IG and at random; the areas under the curves are
+    CPR and CMD of MIB.
 
     Options:
         PROMPTS: File of prompts with corrupted partners, one JSON object per line.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Mlp: TypeAlias = Literal[
         "none",
         "relu",
+        "relu2",
         "gelu",
         "gelu_tanh",
         "silu_gated",
@@ -37,7 +38,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("none", "layer", "rms"),
     "norm_place": ("before", "after", "both"),
     "mlp": (
-        *("none", "relu", "gelu", "gelu_tanh"),
+        *("none", "relu", "relu2", "gelu", "gelu_tanh"),
         *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"),
     ),
     "block": ("serial", "parallel"),
@@ -84,6 +85,7 @@ class Config:
     factors, if it is set. With `sinks`, each head has an extra logit in its softmax that has no
     value vector, so the rows of its pattern sum to less than 1.
 
+    `mlp="relu2"` squares the ReLU.
     `mlp="bilinear"` has a gate without a nonlinearity, (r W_gate) ⊙ (r W_in).
     `mlp="clamped_gated"` is the MLP of gpt-oss: with gate g and input u clamped at 7, a neuron is
     `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:

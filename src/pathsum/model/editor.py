@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError
-from pathsum.base.shapes import AtSources, Pattern, PerHead, PerKey, Stream, Tokens
+from pathsum.base.shapes import AtSources, Pattern, PerHead, Stream, Tokens
 from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import gating, transformer
 from pathsum.model.edit import Edit, Function, Writes
@@ -324,8 +324,8 @@ class Editor:
         layer: LayerWeights,
         stream: Stream,
         query: PerHead,
-        key: PerKey,
-        value: PerKey,
+        key: AtSources,
+        value: AtSources,
         pattern: Pattern | None,
         z: PerHead,
     ) -> tuple[Float[Tensor, "copies head dest src"] | None, WidePerHead]:

@@ -431,6 +431,8 @@ def activation(config: Config, x: Tensor) -> Tensor:
     kind = config.mlp.removesuffix("_gated")
     if kind == "relu":
         return F.relu(x)
+    if kind == "relu2":
+        return F.relu(x).square()
     if kind == "silu":
         return F.silu(x)
     if kind == "bilinear":

@@ -62,7 +62,7 @@ def find_circuit(
     >>> from pathsum.model import construct
     >>> found = construct.induction().trace("a b c d a").circuit(token="b")
     >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]
-    ['L0H0@2→L1H0@5.k', 'embed@2→L1H0@5.v', 'embed@5→L1H0@5.q']
+    ['embed@2→L1H0@5.v', 'L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
 
     Normalization scales are held fixed; with `other`, their change is part of `left_out`, and so is
     that of a router's weights in a mixture of experts. On a model with a soft cap on its logits,

@@ -153,7 +153,7 @@ def edge_curve(
     >>> prompts = [Prompt("a b c d a", token="b", corrupted="e b c d a")]
     >>> found = edge_curve(construct.induction(), prompts, {"L1H0→logits": 1.0, "L0H0→L1H0.k": 1.0})
     >>> found.edges, [ranking.ranking for ranking in found.rankings]
-    (27, ['given', 'EAP', 'EAP-IG', 'random'])
+    (29, ['given', 'EAP', 'EAP-IG', 'random'])
     """
     mode = parse_option(MlpMode, mlps, "mlps")
     if not prompts:

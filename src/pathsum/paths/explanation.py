@@ -165,12 +165,12 @@ def explain_prediction(
     Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
     `n_routes` of them. `mlps` is as in `trace.paths`.
     """
+    paths = expand_logits(trace, mlps)
     if len(trace.tokens) > 1:
         raise InputError(
             f"the trace has {len(trace.tokens)} sequences, and one prediction is explained; trace "
             "one sequence, or average over all of them with trace.paths().toward(...)"
         )
-    paths = expand_logits(trace, mlps)
     toward = paths.toward(position, token, versus)
     top = toward.top(k, budget, progress)
     logits = trace.logits_at(int(toward.target_positions[0]))[0]

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pathsum.base.arguments import checked_methods
+from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import InputError, near_misses
-from pathsum.base.files import parse_json, read_text
+from pathsum.base.files import parse_json, read_text, user_path
 from pathsum.base.options import list_choices
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
@@ -108,6 +108,7 @@ class Prompt:
         return range(inside[0], inside[-1] + 1)
 
 
+@checked
 def read_prompts(file: str | Path) -> list[Prompt]:
     """The prompts of a file, one JSON object or string per line; empty lines are skipped.
 
@@ -117,7 +118,7 @@ def read_prompts(file: str | Path) -> list[Prompt]:
     advice = "give one JSON object per line"
     return [
         _prompt(parse_json(line, where, advice), where)
-        for number, line in enumerate(read_text(Path(file)).split("\n"), 1)
+        for number, line in enumerate(read_text(user_path(file)).split("\n"), 1)
         if line.strip()
         for where in [f"{file}, line {number}"]
     ]

@@ -66,7 +66,7 @@ def score(
     >>> for by in ("share", "gradient", "cut"):
     ...     found = score(trace, target, ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
     ...     print(f"{by} {found['L0H0@2→L1H0@5.k'].share:+.1f}")
-    share +11.2
+    share +9.3
     gradient +0.0
     cut +10.0
     """

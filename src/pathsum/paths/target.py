@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
@@ -244,8 +245,8 @@ def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:
     if isinstance(name, Tensor):
         require_values(name, what)
         name = name.tolist()
-    if isinstance(name, str | int):
-        ids: list[int] = [model.output_id(name)] * batch
+    if isinstance(name, str | int | Integral):  # numpy integers are Integral
+        ids: list[int] = [model.output_id(name if isinstance(name, str) else int(name))] * batch
     else:
         ids = [model.output_id(one) for one in name]
     return _vector(ids, batch, what).to(trace.tokens.device)

@@ -293,7 +293,10 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
 def _refuse_untested(layout: CheckpointLayout, name: str) -> None:
     """Raise if a bridge may store scaled tensors, or norms after a block, elsewhere."""
     stored = (*layout.model.values(), *layout.layer.values())
-    if any(entry.multiply != 1 for entry in stored) or layout.config.norm_place != "before":
+    if (
+        any(entry.multiply != 1 or entry.by_layer for entry in stored)
+        or layout.config.norm_place != "before"
+    ):
         raise NotExactError(
             f"{name} scales its embeddings or queries or has norms after its blocks, which "
             "pathsum does not read from a bridge; load the checkpoint with pathsum.load, or pass "

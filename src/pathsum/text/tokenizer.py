@@ -110,6 +110,11 @@ class Tokenizer:
         """The number of ids, special tokens included."""
         return self.backend.get_vocab_size(with_added_tokens=True)
 
+    @property
+    def has_whole_words(self) -> bool:
+        """Whether every token is a word, so that none continues another."""
+        return isinstance(self.backend.model, models.WordLevel)
+
     @cached_property
     def special_tokens(self) -> tuple[int, ...]:
         """Ids of tokens that mark something (start, end, padding) and never occur inside text."""
@@ -123,7 +128,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without special tokens."""
-        if isinstance(self.backend.model, models.WordLevel):
+        if self.has_whole_words:
             self._check_known_words(text)
         return self._encoding(text).ids
 

@@ -161,7 +161,7 @@ export interface GraphEdge {
 
 export interface LeftOut {
   node: string;
-  kind: "q" | "k" | "v";
+  kind: "q" | "k" | "v" | "u" | "g";
   exact: number;
   share: number;
   count: number;

@@ -1,9 +1,12 @@
 """Architectures: the meaning of config.json, and the name and axes of each stored tensor.
 
-    gpt      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
-    llama    Llama (SmolLM), Mistral, Qwen2, Qwen3, OLMo 2, StableLM, Phi 1 to 3, gpt-oss
-    gemma    Gemma 1, 2 and 3
-    rotary   rotary positions of all of them
+    gpt         GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
+    llama       Llama (SmolLM), Mistral, Qwen2, Qwen3, Granite, StableLM, Phi 1 to 3, GLM, GLM-4
+    olmo        OLMo 1 to 3
+    experts     Mixtral, Qwen3-MoE, gpt-oss
+    layer_norm  Starcoder2, Nemotron, Command-R
+    gemma       Gemma 1, 2 and 3
+    rotary      rotary positions of all of them
 
 A family is a table of facts. To add one, copy the nearest, list its config.json's names of the
 fields of `Config` and the name and axes of each tensor, and add a tiny random checkpoint to

@@ -139,6 +139,15 @@ export const HELP: Readonly<Record<string, Help>> = {
     ],
     steps: ["Open the models in their order: no layers, one, two, then the same circuit built by hand."],
   },
+  swap: {
+    about: "One prediction on a clean and on a corrupted text, and how much of the difference each part makes if it is taken from the other text.",
+    marks: [
+      ["framed tokens", "where the two texts differ, and the position whose prediction is compared"],
+      ["grid", "the change of the logit difference when the output of one head is patched"],
+      ["share of the gap", "how much of the difference between the two texts the part alone accounts for"],
+    ],
+    steps: ["Edit the corrupted text, keeping the number of tokens.", "Choose the direction of the patch: what is needed, or what is enough."],
+  },
   compare: {
     about: "Which head of one model does the same as which head of the other, by their QK and OV circuits.",
     marks: [

@@ -3,7 +3,7 @@ import { pythonOf, type ShownState } from "./python";
 import { memoryPlace } from "./state";
 import { UrlState } from "./state.svelte";
 
-const VIEWS = ["nothing", "text", "why", "paths", "atlas", "head", "composition", "compare"];
+const VIEWS = ["nothing", "text", "why", "paths", "atlas", "head", "composition", "compare", "swap"];
 const info = {
   name: "hand-built-induction",
   path: "hand-built-induction",
@@ -35,7 +35,7 @@ const SHOWN = {
   composition: lines("composition"),
   "composition, an edge": lines("composition?edge=L0H0→L1H0.k"),
   compare: lines("compare?other=hand-built-induction"),
-  "compare, two texts": lines("compare?what=texts"),
+  swap: lines("swap"),
 };
 
 describe("lines of Python", () => {

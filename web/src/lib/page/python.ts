@@ -35,7 +35,7 @@ const CASES: readonly (readonly [views: string, ...lines: string[]])[] = [
   ["training", "shown = ps.dynamics({path})"],
   ["paper", "shown = ps.paper(model)"],
   ["models", 'shown = Explorer([{opened}]).answer("gallery", {})'],
-  ["compare", 'shown = Explorer([{opened}]).answer("texts", {texts})'],
+  ["swap", 'shown = Explorer([{opened}]).answer("texts", {texts})'],
   ["compare", "shown = ps.align_heads(model, open_model({other}).at({other_step}))"],
   ["compare", "shown = ps.align_heads(model, ps.load({other}))"],
 ];
@@ -103,7 +103,7 @@ function valuesOf({ url, info, text, position, token, head: pointed }: ShownStat
     off: url.get("off").map(literal).join(", ") || undefined,
     weighted_head: weighted && head && dict({ ...weighted, head, precision: "full", step }),
     weighted: weighted && dict({ ...weighted, precision: "full", step }),
-    texts: url.get("what") === "texts" ? dict({ ...given, position: position ?? 0, other_text: url.get("other_text"), step }) : undefined,
+    texts: dict({ ...given, position: position ?? 0, other_text: url.get("other_text"), step }),
     other: literal(url.get("other") ?? info.models.find((name) => name !== info.name) ?? info.name),
     other_step: url.get("other_step"),
   };

@@ -11,7 +11,9 @@ interface SetOptions {
  * present entry is rewritten. In a notebook there is no URL to own: the same class keeps its own history.
  */
 export class UrlState {
-  view = $state("text");
+  view = $state("");
+  /** A view that the link names but that does not exist. */
+  unknownView = $state<string | null>(null);
   private values = $state.raw<ReadonlyMap<UrlKey, string>>(new Map());
   private readonly stop: () => void;
 
@@ -25,7 +27,9 @@ export class UrlState {
 
   private read(): void {
     const { view, values } = parseHash(this.place.read());
-    this.view = this.views.includes(view) ? view : (this.views[0] as string);
+    const isKnown = this.views.includes(view);
+    this.view = isKnown ? view : (this.views[0] as string);
+    this.unknownView = isKnown || view === "" ? null : view;
     this.values = values;
   }
 
@@ -52,7 +56,7 @@ export class UrlState {
   /** To another view, with the state kept and some of it changed: an entry of the history of its own. */
   go(view: string, changes: StateValues = {}, options: SetOptions = { push: true }): void {
     const hash = this.link(view, changes);
-    if (hash === formatHash(this.view, this.values)) return;
+    if (hash === formatHash(this.view, this.values) && this.unknownView === null) return;
     this.place.write(hash, options.push ?? false);
     this.read();
   }

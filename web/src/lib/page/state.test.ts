@@ -28,6 +28,11 @@ describe("the URL's state", () => {
   it("shows the first view for a link that is stale, and drops keys that it does not know", () => {
     expect(new UrlState(memoryPlace("#/nothing?head=1"), VIEWS).view).toBe("text");
     expect(new UrlState(memoryPlace(""), VIEWS).view).toBe("text");
+    expect(new UrlState(memoryPlace(""), VIEWS).unknownView).toBe(null);
+    const stale = new UrlState(memoryPlace("#/nothing?head=1"), VIEWS);
+    expect(stale.unknownView).toBe("nothing");
+    stale.go("text");
+    expect(stale.unknownView).toBe(null);
     expect(new UrlState(memoryPlace("#/text?hd=L1H0&ranks=1"), VIEWS).link("text")).toBe("#/text?ranks=1");
   });
 

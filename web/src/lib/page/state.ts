@@ -43,7 +43,7 @@ export const KEYS = {
   tokens: text("all", "model text"),
   spaces: flag("all"),
   head: text("text head training", "model"),
-  position: number("story text why paths compare", "tokens text"),
+  position: number("story text why paths swap", "tokens text"),
   /** The token that is explained, if it is not the next one; what its logit is compared with. */
   token: number("why paths", "tokens text"),
   versus: {
@@ -101,14 +101,13 @@ export const KEYS = {
 
   claim: text("paper"),
 
-  what: choice("compare", "heads", "texts"),
   other: text("compare", "model"),
   other_step: number("compare", "model"),
   pair: text("compare", "model"),
   similarity: choice("compare", "both", "qk", "ov"),
   diagonal: flag("compare", true),
-  other_text: text("compare", "model text"),
-  patch: choice("compare", "broken", "restored"),
+  other_text: text("swap", "model text"),
+  patch: choice("swap", "broken", "restored"),
 } as const;
 
 export type UrlKey = keyof typeof KEYS;

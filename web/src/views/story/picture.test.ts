@@ -58,6 +58,15 @@ describe("the writers", () => {
   it("and the copying heads can be switched off", () => {
     expect(switches(story, ["L0H0", "L0H1"])).toEqual(["L0H0", "L0H1", "L1H0"]);
   });
+  it("share a label if they wrote at several tokens", () => {
+    const [first, second] = story.reasons as [Story["reasons"][0], Story["reasons"][0]];
+    const arcs = arcsOf({ ...story, reasons: [first, { ...second, wrote: 2 }] }, new Set());
+    expect(arcs.map(({ from, label }) => [from, label])).toEqual([
+      [2, "L0H0, L0H1"],
+      [3, ""],
+      [4, "L1H0"],
+    ]);
+  });
   it("have an arrow until they are off", () => {
     expect(arcsOf(story, new Set()).map(({ from, to, label }) => [from, to, label])).toEqual([
       [3, 4, "L0H0, L0H1"],

@@ -57,14 +57,11 @@ export function arcsOf(story: Story, off: ReadonlySet<string>): readonly Arc[] {
     if (reason.wrote === null || reason.wrote === source || parseHead(writer) === null || off.has(writer)) continue;
     notes.set(reason.wrote, [...(notes.get(reason.wrote) ?? []), writer]);
   }
-  const arcs: Arc[] = [...notes].map(([wrote, writers]) => ({
-    from: wrote,
-    to: source,
-    width: 2,
-    color: "var(--k)",
-    dash: "2 3",
-    label: writers.sort().join(", "),
-  }));
+  // Notes come from neighboring tokens: one label, over the longest arrow, names all writers.
+  const writers = [...new Set([...notes.values()].flat())].sort().join(", ");
+  const arcs: Arc[] = [...notes.keys()]
+    .sort((a, b) => a - b)
+    .map((wrote, i) => ({ from: wrote, to: source, width: 2, color: "var(--k)", dash: "2 3", label: i === 0 ? writers : "" }));
   if (source !== position && !off.has(head)) arcs.push({ from: source, to: position, width: 2.5, color: "var(--v)", label: head });
   return arcs;
 }
