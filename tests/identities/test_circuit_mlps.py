@@ -88,7 +88,10 @@ def test_all_edges_add_up_to_the_difference_of_two_runs(drawn: Drawn, seed: int)
 @pytest.mark.parametrize("between", [False, True])
 def test_neither_a_key_bias_nor_the_order_of_neurons_matters(mlp: str, between: bool) -> None:
     config = Config(
-        *(2, 2, 12, 6, 17, 8), norm="rms", mlp=mlp, d_mlp=10  # pyright: ignore[reportArgumentType]
+        *(2, 2, 12, 6, 17, 8),
+        norm="rms",
+        mlp=mlp,
+        d_mlp=10,  # pyright: ignore[reportArgumentType]
     )
     model = random_model(config, seed=3, dtype=torch.float64, biases=True, gains=True)
     stored, changes = dict(model.weights.items()), dict[str, torch.Tensor]()

@@ -221,9 +221,7 @@ def gate_secant(config: Config, g: Tensor) -> Tensor:
     return _psi(kind, g)
 
 
-def mean_slopes(
-    config: Config, reference: Neurons, run: Neurons
-) -> tuple[PerNeuron, PerNeuron]:
+def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNeuron, PerNeuron]:
     """The mean slopes of each neuron's activation between two runs, by its value and by its gate.
 
     Along the straight line from the reference to the run these are ∫ gate(g_t) dt and

@@ -30,6 +30,7 @@ from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
 from pathsum.paths.score_weights import ScoreWeights, integrate_scores
 
+
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Candidate edges into one read of several nodes: writers × positions.
@@ -302,6 +303,4 @@ class NodeAttention:
 def _mean_read(here: QkRead, there: QkRead) -> QkRead:
     """The read of the stream with the mean scale of two runs; positions and biases are constant."""
     scale = (here.scale * here.own_scale + there.scale * there.own_scale) / 2
-    return replace(
-        here, scale=scale, own_scale=torch.ones_like(scale), positions=None, bias=None
-    )
+    return replace(here, scale=scale, own_scale=torch.ones_like(scale), positions=None, bias=None)

@@ -52,12 +52,12 @@ def find_circuit(
     edges (values held) are two views of an MLP's contribution, and are never added. With `other`, a
     run of another prompt of the same length, shares are of the difference between the two runs, and
     the shares into a node add up to its difference over all kinds of edges. Nodes whose edges carry
-    less than a floor together are summed in `left_out`. The floor is `threshold` times the prediction or, if larger, times half
-    the sum of the magnitudes of its direct shares. If more than `max_nodes` nodes remain, the floor
-    is increased until they fit, and the result reports this. A score is compared with the scores of
-    the alternatives, or with the score of the position `rival`. With `effects`, each kept edge is
-    also cut, one at a time, and everything after it is recomputed; a cut edge carries zero, or its
-    value in the run `other`.
+    less than a floor together are summed in `left_out`. The floor is `threshold` times the
+    prediction or, if larger, times half the sum of the magnitudes of its direct shares. If more
+    than `max_nodes` nodes remain, the floor is increased until they fit, and the result reports
+    this. A score is compared with the scores of the alternatives, or with the score of the position
+    `rival`. With `effects`, each kept edge is also cut, one at a time, and everything after it is
+    recomputed; a cut edge carries zero, or its value in the run `other`.
 
     >>> from pathsum.model import construct
     >>> found = construct.induction().trace("a b c d a").circuit(token="b")
@@ -116,9 +116,9 @@ def mean_circuit(
     2
 
     `probability` of an edge is how often it belongs to the circuit, over bootstrap samples of the
-    prompts: its node and its mean share in the sample pass the mean floor as in a single circuit. If prompts have templates, these
-    are resampled too. If the model solves the prompts in different ways, the mean may not be the
-    circuit of any prompt; check `prompts` of each edge.
+    prompts: its node and its mean share in the sample pass the mean floor as in a single circuit.
+    If prompts have templates, these are resampled too. If the model solves the prompts in different
+    ways, the mean may not be the circuit of any prompt; check `prompts` of each edge.
     """
     given = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()

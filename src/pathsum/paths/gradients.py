@@ -55,7 +55,7 @@ def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
 
 @dataclass(frozen=True, eq=False)
 class _LayerGradients:
-    """Gradients of the prediction at a layer's z, its scores before the cap, and its MLP's reads."""
+    """Gradients of the prediction at a layer's z, scores before the cap, and its MLP's reads."""
 
     z: Float[Tensor, "head pos k"]
     scores: Float[Tensor, "head dest src"]

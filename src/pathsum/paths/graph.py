@@ -145,8 +145,9 @@ class GraphEdge:
     `exact` is the edge's part of the read in the unit of the read: logits for V edges, score units
     (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction, in
     logits, by the method of the graph. In a circuit, it equals `exact` for a V, U or G edge and is
-    computed by integrated gradients over the attention for Q and K edges. `effect` is the drop in the
-    prediction when the edge is cut and everything after it is recomputed, or None if not computed.
+    computed by integrated gradients over the attention for Q and K edges. `effect` is the drop in
+    the prediction when the edge is cut and everything after it is recomputed, or None if not
+    computed.
 
     Over several prompts, these are means. A prompt whose circuit omits the edge counts as 0, and
     `prompts` is the number of prompts that keep it. `estimates` has the intervals, and the
@@ -212,15 +213,15 @@ class Graph(Record, kind="circuit"):
     """The circuit of a prediction: nodes (component, position) and the edges between them.
 
     The V edges into a head, including omitted ones, add up to its value. The Q edges add up to the
-    effect of its attention, and so do the K edges. The U edges into an MLP (through its values, with
-    gates held) add up to its value, and so do the G edges (through its gates, with values held).
-    With a reference run (`by` is "integrated"), values are differences from it, and the edges of
-    all kinds into a node add up to its value together. A node is kept if its edges carry `floor`
-    together, in logits, or one of them does; all other edges are summed in `left_out`, one entry
-    per node and kind. The floor is `threshold` times
-    the prediction or, if larger, times half the sum of the magnitudes of its direct shares. If more
-    than `max_nodes` nodes would remain, the floor is increased, and `raised_from` is its original
-    value. `by` is the method that computed the shares.
+    effect of its attention, and so do the K edges. The U edges into an MLP (through its values,
+    with gates held) add up to its value, and so do the G edges (through its gates, with values
+    held). With a reference run (`by` is "integrated"), values are differences from it, and the
+    edges of all kinds into a node add up to its value together. A node is kept if its edges carry
+    `floor` together, in logits, or one of them does; all other edges are summed in `left_out`, one
+    entry per node and kind. The floor is `threshold` times the prediction or, if larger, times half
+    the sum of the magnitudes of its direct shares. If more than `max_nodes` nodes would remain, the
+    floor is increased, and `raised_from` is its original value. `by` is the method that computed
+    the shares.
 
     Over several `prompts`, numbers are means, `tokens` are the names of positions, and `circuits`
     holds the graph of each prompt.
@@ -378,10 +379,10 @@ class Graph(Record, kind="circuit"):
         (over positions ≥ 1 of `text`, by default the model's held-out text or a neutral one),
         "zero", "other" (the circuit's `other` run, to which edges were cut; the corrupted prompt),
         or another run of the same length. If the reference predicts nearly as much as the model,
-        there is nothing to keep, and an error states both numbers.
-        Positions and biases are the same in every run and stay. Heads and MLPs write what they
-        compute from the kept edges into them. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
-        EAP-IG with `steps` steps), of the same `sizes`.
+        there is nothing to keep, and an error states both numbers. Positions and biases are the
+        same in every run and stay. Heads and MLPs write what they compute from the kept edges into
+        them. Compared with `draws` random circuits, and with circuits by gradients (EAP, and EAP-IG
+        with `steps` steps), of the same `sizes`.
 
         Over several prompts, the edges are those of `shared`, an edge between names stands for all
         edges between the positions of those names, and shares are ratios of sums over prompts.

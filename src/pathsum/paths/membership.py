@@ -22,7 +22,8 @@ def membership(
 
     An edge belongs to the circuit of a sample by the rule of a single circuit: its mean share is at
     least `EDGE_PART` of the mean floor, and that of its node or of one of the node's edges is at
-    least the floor. `nodes` has the node of each edge, by default one of its own. Samples draw templates first, if there are several, then prompts of each.
+    least the floor. `nodes` has the node of each edge, by default one of its own. Samples draw
+    templates first, if there are several, then prompts of each.
 
     >>> membership({"a": [1.0, 0.9, 1.1], "b": [0.0, 0.0, 0.3]}, [0.2, 0.2, 0.2], draws=100)["a"]
     1.0
@@ -39,7 +40,7 @@ def membership(
     number = {name: at for at, name in enumerate(dict.fromkeys(names))}
     at = torch.tensor([number[name] for name in names])
     sums = means.new_zeros(len(means), len(number)).index_add(1, at, means).abs()
-    sums = sums.index_reduce(1, at, means.abs(), "amax")
+    sums = sums.scatter_reduce(1, at.expand_as(means), means.abs(), "amax")
     inside = (means.abs() >= EDGE_PART * floor[:, None]) & (sums >= floor[:, None])[:, at]
     return dict(zip(shares, inside.double().mean(0).tolist(), strict=True))
 

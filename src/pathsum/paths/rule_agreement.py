@@ -213,9 +213,7 @@ def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
     return found
 
 
-def _slopes(
-    runs: ComponentRuns, here: Neurons, there: Neurons
-) -> dict[str, tuple[Tensor, Tensor]]:
+def _slopes(runs: ComponentRuns, here: Neurons, there: Neurons) -> dict[str, tuple[Tensor, Tensor]]:
     """The slope of each neuron's activation by its value's input and by its gate's, by rule."""
     config = runs.graph.config
     held = here.gate if here.value_slope is None else here.gate * here.value_slope

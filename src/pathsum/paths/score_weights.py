@@ -68,8 +68,10 @@ def integrate_scores(
     """
     seen = torch.ones_like(scores, dtype=torch.bool) if seen is None else seen
     length = scores.shape[1]
-    ends = (scores, values, torch.zeros_like(scores), values) if start is None else (
-        scores, values, *start
+    ends = (
+        (scores, values, torch.zeros_like(scores), values)
+        if start is None
+        else (scores, values, *start)
     )
     s, v, s0, v0 = (given.double().where(seen, 0.0) for given in ends)
     if sink is not None:
