@@ -48,7 +48,7 @@ from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
 from pathsum.paths.edges import random_order
-from pathsum.paths.faithfulness import Options, measure_curve, summarize_curves
+from pathsum.paths.faithfulness import Options, ReferenceRuns, measure_curve, summarize_curves
 from pathsum.paths.target import PredictionRun
 
 LEVELS = (0.05, 0.01)
@@ -270,11 +270,12 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
     of = PredictionRun(trace, find_target(trace), 0)
     edges = [[edge] for edge in random_order(model.config, 7, 8, 10, generator)]
     options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
+    references = ReferenceRuns(model, options, [trace])
     try:
-        curve = measure_curve(of, edges, options)
+        curve = measure_curve(of, edges, options, references)
     except InputError:
         return found  # a model that predicts the same without its heads: a circuit has no p
-    kept = summarize_curves([curve], "", "", options).points[0].kept
+    kept = summarize_curves([curve], "", "", options, "").points[0].kept
     assert kept.p is not None  # there are draws
     return {**found, CIRCUIT: [kept.p]}
 

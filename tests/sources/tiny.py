@@ -194,6 +194,7 @@ CASES |= {
     ),
 }
 _TYPES = {"sliding_attention": {**_ROPE, "rope_theta": 100.0}, "full_attention": _YARN}
+_MIXED = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
 _EXPERTS = {**_GQA, "num_local_experts": 5, "num_experts_per_tok": 2}
 CASES |= {
     "gpt2-inverse": (
@@ -207,8 +208,7 @@ CASES |= {
         {
             **_GQA,
             "head_dim": 8,
-            "sliding_window": 7,
-            "layer_types": ["sliding_attention", "full_attention"],
+            **_MIXED,
         },
     ),
     "granite": (
@@ -233,8 +233,7 @@ CASES |= {
             **_GQA,
             "hidden_size": 32,
             "num_hidden_layers": 2,
-            "sliding_window": 7,
-            "layer_types": ["sliding_attention", "full_attention"],
+            **_MIXED,
             "rope_parameters": _TYPES,
         },
     ),
@@ -247,6 +246,33 @@ CASES |= {
     ),
     "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_GQA, "hidden_size": 32}),
     "cohere": ("CohereConfig", "CohereForCausalLM", {**_GQA, "logit_scale": 0.5}),
+    "cohere2": (
+        "Cohere2Config",
+        "Cohere2ForCausalLM",
+        {**_GQA, **_MIXED, "logit_scale": 0.5},
+    ),
+    "smollm3": (
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        {**_GQA, "hidden_size": 64, "rope_parameters": _YARN, "no_rope_layers": [1, 0]},
+    ),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", {**_GQA, **_MIXED, "head_dim": 8}),
+    "falcon": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {**_COMMON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon-multi-query": ("FalconConfig", "FalconForCausalLM", _COMMON),
+    "falcon-serial": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {**_COMMON, "multi_query": False, "parallel_attn": False, "ffn_hidden_size": 40},
+    ),
+    "llama-dynamic": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**_GQA, "rope_parameters": {**_LINEAR, "rope_type": "dynamic"}},
+    ),
     "mixtral": ("MixtralConfig", "MixtralForCausalLM", {**_EXPERTS, "sliding_window": 7}),
     "qwen3_moe": (
         "Qwen3MoeConfig",

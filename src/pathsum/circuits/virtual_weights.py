@@ -5,6 +5,7 @@ layers lie between them.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -27,12 +28,16 @@ from pathsum.base import (
     Writer,
     parse_read,
     parse_writer,
+    rows_table,
     text_column,
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
+from pathsum.base.options import parse_choice
 from pathsum.circuits.reads_and_writes import (
+    KINDS,
     Center,
+    CompositionKind,
     is_centered,
     read_factor,
     write_factor,
@@ -62,11 +67,11 @@ class VirtualWeights(Record, kind="virtual-weights"):
     """
 
     model: str
-    edge: Site
-    score: float
-    excess: float
-    z: float
-    p: float
+    edge: Annotated[Site, text_column("edge")]
+    score: Annotated[float, Column("score")]
+    excess: Annotated[float, Column("excess", "+.3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
     singular_values: Float[Tensor, " q"]
     dimension: int
     centered: bool
@@ -75,10 +80,7 @@ class VirtualWeights(Record, kind="virtual-weights"):
 
     def to_table(self) -> Table:
         """One row."""
-        columns = (text_column("edge"), Column("score"), Column("excess", "+.3f"))
-        row = (str(self.edge), self.score, self.excess, self.z, self.p)
-        columns += (Column("z", "+.1f"), ProbabilityColumn())
-        return Table(columns, (row,), f"virtual weights, {self.model}", self.note)
+        return rows_table([self], f"virtual weights, {self.model}", self.note)
 
     @property
     def matrix(self) -> Factored:
@@ -226,7 +228,8 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
     if isinstance(reader, HeadId):
         assert read.side is not None
         head = model.head(reader)
-        rows = read_factor(head, read.side.value, centered, offset).to(weights.dtype)
+        kind: CompositionKind = parse_choice(KINDS, read.side.value, "side")
+        rows = read_factor(head, kind, centered, offset).to(weights.dtype)
         return StreamEnd(rows, (head.id.layer, 0))
     raw = _mlp(model, reader.layer)
     parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]

@@ -15,7 +15,7 @@ from pathsum.base.errors import InputError, TokenError
 from pathsum.base.shapes import Tokens
 from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
-from pathsum.text.probes import random_repeats, with_start
+from pathsum.text.probes import prepend_start, random_repeats
 from pathsum.text.shards import spaced
 
 
@@ -206,4 +206,4 @@ def _one_token(model: Model) -> Example:
 def _random_tokens(model: Model, length: int) -> Sequences:
     generator = torch.Generator().manual_seed(0)
     drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
-    return Sequences("random tokens", with_start(drawn, model.config.start_token), 0)
+    return Sequences("random tokens", prepend_start(drawn, model.config.start_token), 0)

@@ -216,6 +216,15 @@ class CheckpointLayout:
     layers: str
     prefix: str = ""
 
+    def names(self, source: Store) -> set[str]:
+        """The names of the tensors that a checkpoint of one layer has."""
+        entries = list(self.model.values())
+        if self.config.n_layers:
+            start = self.layers.format(0)
+            entries += [entry.in_layer(0, start) for entry in self.layer.values()]
+        chosen = [entry.choose(source) for entry in entries if not entry.optional]
+        return {name for entry in chosen for name in (*entry.names(self.config), *entry.others)}
+
     def resolve(self, source: Store, where: str, *, ignore: Callable[[str], bool]) -> MappedStore:
         """The checkpoint's tensors under our names; each must be used, or match `ignore`."""
         stored = dict(self.model)

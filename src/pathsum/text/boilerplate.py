@@ -1,7 +1,7 @@
 """Documents without license notices and without paragraphs that occurred before.
 
-Thousands of files begin with the same notice, and what repeats word for word is what a small model
-learns first: without this, the strongest skip-trigrams of a model are those of a license.
+Thousands of files begin with the same notice, and a small model learns verbatim repetition first.
+Without this step, its strongest skip-trigrams come from license texts.
 """
 
 import hashlib

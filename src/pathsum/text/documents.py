@@ -258,7 +258,7 @@ class HubDataset:
 
     @property
     def about(self) -> str:
-        """What is read of it: how many documents, of which revision and split."""
+        """The number of documents, the revision and the split."""
         pinned = f" at {self.revision}" if self.revision else ""
         return f"up to {self.limit:,} documents of {self.id}{pinned}, split {self.split}"
 

@@ -344,9 +344,9 @@ def _file_text(path: str, content: bytes, name: str) -> str:
 
 
 def _r_strings(content: bytes) -> Iterator[str]:
-    """The strings of R's data in order: streams of zlib, in which a string has a mark and a length.
+    """The strings of R's data, in order.
 
-    The mark says that a string is ASCII, or UTF-8.
+    The data are zlib streams. Each string follows a mark (ASCII or UTF-8) and its length.
     """
     while content:
         stream = zlib.decompressobj()

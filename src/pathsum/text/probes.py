@@ -61,11 +61,11 @@ def random_repeats(
     for _ in range(sequences):
         block = ids[torch.randperm(len(ids), generator=generator)[:length]]
         rows.append(block.repeat(repeats))
-    tokens = with_start(torch.stack(rows), start_token)
+    tokens = prepend_start(torch.stack(rows), start_token)
     return RepeatedTokens(tokens, length, repeats, first=0 if start_token is None else 1)
 
 
-def with_start(
+def prepend_start(
     tokens: Int[Tensor, "sequence pos"], start_token: int | None
 ) -> Int[Tensor, "sequence all"]:
     """Sequences after a start token, if there is one."""

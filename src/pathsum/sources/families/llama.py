@@ -2,17 +2,29 @@
 
 SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Qwen2 biases of
 queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
-outputs of blocks and logits, which is multiplied into the weights. StableLM has layer norms,
-partial rotary and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that share one norm;
-Phi 3 is a Llama with fused projections. GLM rotates adjacent pairs of half of each head; GLM-4 adds
-norms after each block.
+outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
+fourth layer. InternLM2 stores the queries of a key/value head next to its key and value. Phi 3 and
+Baichuan-7B have fused projections; Baichuan2-7B normalizes the rows of its unembedding. StableLM
+has layer norms, partial rotary and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that
+share one norm. GLM rotates adjacent pairs of half of each head; GLM-4 adds norms after each block.
 """
 
 from dataclasses import replace
 from typing import Any
 
+import torch.nn.functional as F
+
+from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
-from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows, sizes
+from pathsum.sources.families import (
+    Family,
+    attention_rows,
+    embeddings,
+    grouped_rows,
+    mlp_rows,
+    norm_rows,
+    sizes,
+)
 from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
@@ -142,11 +154,8 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
 def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
     fields = llama_fields(foreign)
     config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
-    qkv = ("h k", "g k", "g k")
     layer = {
-        "W_Q": Stored("self_attn.qkv_proj.weight", "(h k) d -> h d k", split=qkv, part=0),
-        "W_K": Stored("self_attn.qkv_proj.weight", "(g k) d -> g d k", split=qkv, part=1),
-        "W_V": Stored("self_attn.qkv_proj.weight", "(g k) d -> g d k", split=qkv, part=2),
+        **_fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
         "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
         **FUSED_GATE,
     }
@@ -174,6 +183,62 @@ def _granite(foreign: ForeignConfig) -> CheckpointLayout:
         for name, stored in layout.layer.items()
     }
     return replace(layout, config=config, model=model, layer=layer)
+
+
+def _smollm3(foreign: ForeignConfig) -> CheckpointLayout:
+    layers = foreign.size("num_hidden_layers")
+    every = foreign.size("no_rope_layer_interval", 4)
+    usual = [int((layer + 1) % every != 0) for layer in range(layers)]
+    rotates = tuple(bool(each) for each in foreign.values.get("no_rope_layers", usual))
+    windows = foreign.windows(layers) if foreign.flag("use_sliding_window", False) else ()
+    bias = foreign.flag("attention_bias", False)
+    layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
+    layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
+    return _finish(foreign, layer, rotary_layers=rotates, windows=windows)
+
+
+def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
+    config, bias = Config(**llama_fields(foreign)), foreign.flag("bias", False)
+    layer = {
+        **norm_rows("ln1", "attention_norm"),
+        **norm_rows("ln2", "ffn_norm"),
+        **grouped_rows("attention.wqkv", bias=bias),
+        "W_O": Stored("attention.wo.weight", "d (h k) -> h k d"),
+        **({"b_O": Stored("attention.wo.bias", "d")} if bias else {}),
+        **mlp_rows("feed_forward.w3", "feed_forward.w2", "feed_forward.w1"),
+    }
+    layout = llama_layout(foreign, config, layer)
+    model = {**layout.model, **embeddings("model.tok_embeddings", "output", tied=config.tied)}
+    return replace(layout, model=model)
+
+
+def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
+    if "max_position_embeddings" not in foreign.values:
+        raise ConfigError(
+            f"{foreign.where} has no max_position_embeddings, as in Baichuan-13B, which has ALiBi "
+            "positions and is not read; use Baichuan-7B or Baichuan2-7B"
+        )
+    layer = {
+        **_fused_rows("self_attn.W_pack", ("h k", "h k", "h k")),
+        "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
+        **mlp_rows(*GATED),
+    }
+    layout = _finish(foreign, layer)
+    if "z_loss_weight" not in foreign.values:
+        return layout
+    # Baichuan 2.
+    head = replace(layout.model["W_U"], combine=lambda W: F.normalize(W, dim=0))
+    return replace(layout, model={**layout.model, "W_U": head})
+
+
+def _fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
+    """Queries, keys and values one after the other in one tensor."""
+    return {
+        f"W_{letter}": Stored(
+            f"{name}.weight", f"({heads} k) d -> {heads} d k", split=blocks, part=part
+        )
+        for part, (letter, heads) in enumerate(zip("QKV", [b[0] for b in blocks], strict=True))
+    }
 
 
 def _glm(foreign: ForeignConfig) -> CheckpointLayout:
@@ -221,6 +286,9 @@ def alternating_windows(foreign: ForeignConfig, every: int) -> tuple[int | None,
 
 LLAMA = Family("Llama", ("llama",), _llama)
 MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
+SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
+INTERNLM2 = Family("InternLM2", ("internlm2",), _internlm2)
+BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)
 GRANITE = Family("Granite", ("granite",), _granite)
 GLM = Family("GLM", ("glm",), _glm)
 GLM4 = Family("GLM-4", ("glm4",), _glm4)

@@ -1,8 +1,9 @@
-"""OLMo 1 to 3: a Llama whose norms differ.
+"""OLMo 1 to 3 and EXAONE 4: a Llama whose norms differ.
 
 OLMo 1 has layer norms without gains or biases. OLMo 2 has RMS norms after each block only, and one
 norm over the queries (keys) of all heads. OLMo 3 adds windows in three of four layers, and scales
-the rotations of the others only.
+the rotations of the others only. EXAONE 4 has the norms of OLMo 2, but those of queries and keys
+per head; if it has windows, layers without one do not rotate.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ from pathsum.sources.families import Family, attention_rows, embeddings, mlp_row
 from pathsum.sources.families.llama import (
     GATED,
     PROJECTIONS,
+    QK_NORMS,
     alternating_windows,
     llama_fields,
     llama_layout,
@@ -60,10 +62,21 @@ def _norms_after(foreign: ForeignConfig, fields: dict[str, Any]) -> CheckpointLa
         **norm_rows("post1", "post_attention_layernorm"),
         **norm_rows("post2", "post_feedforward_layernorm"),
     }
-    config = Config(**fields, norm_place="after", qk_norm="rms_all")
-    return llama_layout(foreign, config, layer)
+    if fields.setdefault("qk_norm", "rms_all") == "rms":
+        layer |= QK_NORMS
+    return llama_layout(foreign, Config(**fields, norm_place="after"), layer)
+
+
+def _exaone4(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = llama_fields(foreign)
+    fields["qk_norm"] = "rms"
+    if "sliding_window" in foreign.values:
+        windows = alternating_windows(foreign, every=4)
+        fields |= {"windows": windows, "rotary_layers": tuple(w is not None for w in windows)}
+    return _norms_after(foreign, fields)
 
 
 OLMO = Family("OLMo", ("olmo",), _olmo)
 OLMO2 = Family("OLMo 2", ("olmo2",), _olmo2)
 OLMO3 = Family("OLMo 3", ("olmo3",), _olmo3)
+EXAONE4 = Family("EXAONE 4", ("exaone4",), _exaone4)

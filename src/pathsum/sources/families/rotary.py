@@ -91,7 +91,8 @@ def rotary(
     width = int(d_head * part)
     frequencies = [theta ** (-2 * plane / width) for plane in range(width // 2)]
     match rope_kind(found):
-        case "default":
+        case "default" | "dynamic":
+            # Dynamic scaling begins beyond the context.
             factors = []
         case "linear":
             factors = [found.number("factor")] * len(frequencies)
@@ -104,7 +105,7 @@ def rotary(
         case kind:
             raise ConfigError(
                 f"{foreign.where} scales its rotations by {kind!r}, which pathsum does not "
-                "compute; it computes default, linear, llama3, yarn, longrope"
+                "compute; it computes default, dynamic, linear, llama3, yarn, longrope"
             )
     return {
         "positions": "rotary",
