@@ -87,12 +87,7 @@ def test_all_edges_add_up_to_the_difference_of_two_runs(drawn: Drawn, seed: int)
 @pytest.mark.parametrize("mlp", ["silu_gated", "gelu", "relu", "bilinear"])
 @pytest.mark.parametrize("between", [False, True])
 def test_neither_a_key_bias_nor_the_order_of_neurons_matters(mlp: str, between: bool) -> None:
-    config = Config(
-        *(2, 2, 12, 6, 17, 8),
-        norm="rms",
-        mlp=mlp,
-        d_mlp=10,  # pyright: ignore[reportArgumentType]
-    )
+    config = Config(*(2, 2, 12, 6, 17, 8), norm="rms").replace(mlp=mlp, d_mlp=10)
     model = random_model(config, seed=3, dtype=torch.float64, biases=True, gains=True)
     stored, changes = dict(model.weights.items()), dict[str, torch.Tensor]()
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
@@ -151,3 +146,14 @@ def test_an_integrated_score_needs_a_run_of_the_same_length() -> None:
         score(trace, target, by="integrated")
     with pytest.raises(InputError, match="tokens"):
         score(trace, target, by="integrated", reference=trace.model.trace("a b c"))
+
+
+def test_a_circuit_ends_at_an_mlp_that_is_no_value_times_a_gate() -> None:
+    config = Config(*(2, 2, 12, 6, 17, 8), norm="layer", mlp="solu", d_mlp=10)
+    trace = random_model(config, seed=3).trace([[3, 1, 4, 1, 5]])
+    found = trace.circuit(other=trace.model.trace([[2, 7, 1, 8, 2]]))
+    assert {edge.kind for edge in found.edges} <= {Side.V, Side.Q, Side.K}
+    mlps = [one for one in found.nodes if str(one.node).startswith("mlp")]
+    assert mlps and all("'solu' is not a value times a gate" in one.note for one in mlps)
+    kept = found.faithfulness("other", draws=2)
+    assert kept.points[-1].eap is not None

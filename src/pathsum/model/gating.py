@@ -29,6 +29,7 @@ from pathsum.model.config import Config
 from pathsum.model.recording import Run
 from pathsum.model.weights import LayerWeights, Weights
 
+_KINDS = ("relu", "relu2", "gelu", "gelu_tanh", "silu", "clamped", "bilinear")
 PerNeuron = Float[Tensor, "batch pos m"]
 
 # Nodes of the integral of a gate between two runs: 1e-6 for inputs that differ by 20.
@@ -270,9 +271,14 @@ def router_part(config: Config, reference: Neurons, run: Neurons) -> PerNeuron |
     return (each[0] + each[1]) / 2 * (after - before)
 
 
+def has_gates(config: Config) -> bool:
+    """Whether the MLPs of a model are values times gates, which circuits need to pass them."""
+    return config.mlp.removesuffix("_gated") in _KINDS
+
+
 def _kind(config: Config) -> str:
     kind = config.mlp.removesuffix("_gated")
-    if kind not in ("relu", "relu2", "gelu", "gelu_tanh", "silu", "clamped", "bilinear"):
+    if kind not in _KINDS:
         raise NotExactError(
             f"mlp={config.mlp!r} is not known as a value times a gate, so it cannot be linear with "
             "gates held; use paths that stop at MLPs (mlps='held')"

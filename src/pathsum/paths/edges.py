@@ -29,6 +29,7 @@ from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Component, Side, Si
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
+from pathsum.model.gating import has_gates
 from pathsum.model.losses import split_by_memory
 from pathsum.model.reference import Reference, reference_text
 from pathsum.model.sequences import TextOrTokens, TokenBatches
@@ -101,7 +102,7 @@ def random_order(
         while True:
             edge = _random_edge(config, node, length, generator)
             found[edge] = None
-            if not is_inner(edge.start):
+            if not sides_of(config, edge.start):
                 break
             node = edge.start
         idle = idle + 1 if len(found) == before else 0
@@ -116,17 +117,22 @@ def random_order(
 
 def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
     """Every edge into a node of a text of this length."""
-    for side in sides_of(node):
+    for side in sides_of(config, node):
         for place in read_positions(config, node, side, length):
             for writer in writers_into(config, node):
                 yield edge_between(writer, place, node, side)
 
 
-def sides_of(node: Site) -> tuple[Side, ...]:
-    """The sides of a node's reads; the logits read values."""
-    if node.head is not None:
-        return HEAD_SIDES
-    return MLP_SIDES if is_inner(node) else (Side.V,)
+def sides_of(config: Config, node: Site) -> tuple[Side, ...]:
+    """The sides of a node's reads, none for a node that reads nothing; the logits read values.
+
+    An MLP that is not a value times a gate is a leaf of circuits.
+    """
+    if node.writer == LOGITS:
+        return (Side.V,)
+    if not is_inner(node):
+        return ()
+    return HEAD_SIDES if node.head is not None else MLP_SIDES if has_gates(config) else ()
 
 
 def writers_into(config: Config, node: Site) -> list[Writer]:
@@ -149,7 +155,7 @@ def read_positions(config: Config, node: Site, side: Side, length: int) -> range
 
 
 def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
-    sides, writers = sides_of(node), writers_into(config, node)
+    sides, writers = sides_of(config, node), writers_into(config, node)
     side = sides[_draw(len(sides), generator)]
     places = read_positions(config, node, side, length)
     writer = writers[_draw(len(writers), generator)]
@@ -218,7 +224,8 @@ def logits_with_only(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with all other edges taken from the reference."""
-    edits = keep_edges(rows, Writes.of(start), reference)
+    hold = not has_gates(start.weights.config)
+    edits = keep_edges(rows, Writes.of(start), reference, hold)
     positions = target.positions.expand(len(rows))
     return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
 

@@ -3,6 +3,7 @@
 The score of an edge is (the writer's output − the reference) · the gradient of the prediction at
 the reader's read, at the run itself (EAP) or averaged over runs between the reference's inputs and
 its own (EAP-IG). MLPs are opened, as in the circuit: their values and their gates are two reads.
+Gradients do not pass an MLP that is not a value times a gate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import Run, Trace, transformer
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
-from pathsum.model.gating import mlp_of_sides, mlp_stream
+from pathsum.model.gating import has_gates, mlp_of_sides, mlp_stream
 from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.edges import (
     best_first,
@@ -26,6 +27,7 @@ from pathsum.paths.edges import (
     node_position,
     read_positions,
     side_of,
+    sides_of,
     writers_into,
 )
 from pathsum.paths.target import Target
@@ -90,10 +92,10 @@ class _Gradients:
         """At a layer's z, scores and MLP, and what passes through them to the stream below."""
         config, at_mlp = self.config, dict[Side, Tensor]()
         through = torch.zeros_like(above)
-        if config.mlp != "none":
+        if config.mlp != "none" and has_gates(config):
             read = mlp_stream(self.run, layer.index).detach()
-            reads = [read.clone().requires_grad_() for _ in range(3)]
-            written = mlp_of_sides(self.run.weights, layer, *reads)[0]
+            reads = tuple(read.clone().requires_grad_() for _ in range(3))
+            written = mlp_of_sides(self.run.weights, layer, reads[0], reads[1], reads[2])[0]
             router, *sides = torch.autograd.grad(written, reads, above, materialize_grads=True)
             at_mlp = {side: one[0] for side, one in zip(MLP_SIDES, sides, strict=True)}
             through = router + sides[0] + sides[1]
@@ -155,6 +157,8 @@ class GradientScores:
 
     def into(self, node: Site, count: int) -> Iterator[tuple[Site, float]]:
         """The edges into a node with the largest scores, in magnitude."""
+        if not sides_of(self.config, node):
+            return
         found = self.scores_into(node)
         flat = torch.cat([scores.flatten() for scores in found.values()])
         names = [

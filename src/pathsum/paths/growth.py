@@ -34,7 +34,7 @@ from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads
 from pathsum.model.weights import kv_head
 from pathsum.paths.attention import Inputs, NodeAttention
-from pathsum.paths.edges import edge_between, is_inner, node_position, side_of
+from pathsum.paths.edges import edge_between, is_inner, node_position, side_of, sides_of
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
 from pathsum.paths.mlp_nodes import MlpNodes
@@ -153,7 +153,7 @@ class Growth:
     def grow(self, max_nodes: int, progress: Progress = silent) -> bool:
         """From the logits to the tokens; False, and not to the end, if there are more nodes."""
         self._logits()
-        layers = self.run.frozen.n_layers
+        layers, config = self.run.frozen.n_layers, self.trace.model.config
         for level in reversed(range(2 * layers)):
             progress(2 * layers - 1 - level, 2 * layers, "decomposing layers")
             opened: dict[HeadId | Source, list[Site]] = {}
@@ -172,7 +172,10 @@ class Growth:
                     if self._count > max_nodes:
                         return False
         for node in self._decide(None):
-            self.nodes.append(GraphNode(node, self._text(node), self.writers[node].value))
+            note = f"mlp={config.mlp!r} is not a value times a gate" if is_inner(node) else ""
+            self.nodes.append(
+                GraphNode(node, self._text(node), self.writers[node].value, note=note)
+            )
         progress(2 * layers, 2 * layers, "decomposing layers")
         return len(self.nodes) <= max_nodes
 
@@ -183,7 +186,9 @@ class Growth:
         """
         kept: list[Site] = []
         for node, writer in self.writers.items():
-            if (level_of(node.writer) if is_inner(node) else None) != level:  # pyright: ignore[reportArgumentType]
+            component = node.writer if sides_of(self.trace.model.config, node) else None
+            own = level_of(component) if isinstance(component, HeadId | Source) else None
+            if own != level:
                 continue
             if self._is_strong(writer):
                 self.edges += writer.edges
@@ -344,7 +349,7 @@ class Growth:
             pattern = attention.pattern.to(along)
             return attention, pattern * scales[0] * mean, torch.zeros_like(places).double()
         weight = attention.score_weights.pattern.to(along) * mean
-        scale, stream = (sum(two) / 2 for two in (scales, streams))
+        scale, stream = ((two[0] + two[1]) / 2 for two in (scales, streams))
         held = (weight * (scales[0] - scales[1]) * (along @ stream.T)).sum(-1)
         # Values have the mean scale of a norm after the heads; its change is no edge's.
         there = attention.start

@@ -113,8 +113,8 @@ class _Line:
 
     def rows(self, rows: Tensor) -> "_Line":
         """Some of the rows."""
-        given = (one[rows] for one in (self.s, self.ds, self.v, self.dv, self.seen))
-        return _Line(*given, self.cap, self.capped)
+        s, ds, v, dv = (one[rows] for one in (self.s, self.ds, self.v, self.dv))
+        return _Line(s, ds, v, dv, self.seen[rows], self.cap, self.capped)
 
     @property
     def spread(self) -> Float[Tensor, " row"]:
