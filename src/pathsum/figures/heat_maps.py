@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pathsum.base.options import parse_choice, parse_count
 from pathsum.figures.axes import color_bar, vertical_label
@@ -219,7 +219,7 @@ def attention_map(
 def lens_map(
     lens: "Lens",
     *,
-    readout: Literal["direct", "held"] | str = "held",
+    readout: str = "held",
     k: int = 12,
     width: Length = 2 * COLUMN,
     theme: Theme = "light",
