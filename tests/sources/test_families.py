@@ -113,7 +113,8 @@ def test_alibi_is_the_position_part_of_scores(case: str, slope: float, tmp_path:
     model = ps.load(tmp_path).to(torch.float64)
     found = positional(model)["L1H1"].score
     expected = -slope * torch.arange(len(found), dtype=torch.float64)
-    torch.testing.assert_close(found, expected - expected.mean())
+    # Folded in float32, as the checkpoint is stored.
+    torch.testing.assert_close(found, expected - expected.mean(), atol=1e-5, rtol=0)
     head = model.head("L1H1")
     for weight in (head.W_Q[:, -1], head.W_V[:, -1], head.W_O[-1]):
         assert not weight.any()
