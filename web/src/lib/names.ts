@@ -7,7 +7,7 @@
  */
 import type { UrlState } from "./page/state.svelte";
 
-export type Side = "q" | "k" | "v";
+export type Side = "q" | "k" | "v" | "u" | "g";
 
 export interface Path {
   readonly source: string;
@@ -77,7 +77,7 @@ export function parseEdge(text: string): Edge | null {
   const [writer = "", read = "", ...more] = split(text);
   if (more.length > 0 || !(HEAD.test(writer) || SOURCE.test(writer))) return null;
   if (read === "logits" || /^mlp\d+$/.test(read)) return { writer, reader: read, side: null };
-  const found = /^(L\d+H\d+)\.([qkv])$/.exec(read);
+  const found = /^(L\d+H\d+)\.([qkv])$/.exec(read) ?? /^(mlp\d+)\.([ug])$/.exec(read);
   return found ? { writer, reader: found[1] as string, side: found[2] as Side } : null;
 }
 
