@@ -29,6 +29,7 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.base import Path as HeadPath
+from pathsum.base import Source
 from pathsum.base.errors import InputError
 from pathsum.circuits import (
     align_heads,
@@ -38,6 +39,8 @@ from pathsum.circuits import (
     projection_kernel,
     virtual_weights,
 )
+from pathsum.circuits.neurons import LayerNeurons
+from pathsum.circuits.virtual_weights import StreamEnd, read_end, write_end
 from pathsum.heads.circuit_scores import through_previous
 from pathsum.heads.kinds import ALL_SCORES
 from pathsum.model import HeadId, Model
@@ -45,7 +48,7 @@ from pathsum.model.make import from_tensors
 from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
 from pathsum.paths.edges import random_order
-from pathsum.paths.faithfulness import Options, measure_curve, summarize_curves
+from pathsum.paths.faithfulness import Options, ReferenceRuns, measure_curve, summarize_curves
 from pathsum.paths.target import PredictionRun
 
 LEVELS = (0.05, 0.01)
@@ -53,6 +56,8 @@ LEVELS = (0.05, 0.01)
 SHAPE = ps.Config(n_layers=2, n_heads=4, d_model=32, d_head=8, d_vocab=60, n_ctx=64)
 # Random heads, alignments and circuits per p: 99 are the fewest that can show .01.
 DRAWS = 99
+# Neurons of the MLPs that are added to models, at least as many as components that one meets.
+NEURONS = 48
 # Added to the seed of a model, it is that of a second one to compare it with.
 SECOND = 100_000
 KEPT = Path(__file__).parents[1] / "docs" / "calibration.json"
@@ -177,6 +182,7 @@ DELETING, COMPOSITION, DIRECTION = "bandwidth: deleting", "composition", "best d
 KERNEL, COSINE, VIRTUAL = "projection kernel", "cosine of two directions", "virtual weights"
 COPYING, CIRCUIT = "copying of virtual heads", "faithfulness"
 ALIGNED, ALIGNED_SAME = "aligned heads", "aligned heads, same embeddings"
+NEURON, NEURON_COSINE = "neuron and component", "neuron: cosine of write and read"
 
 PRINTED: dict[str, tuple[str, ...]] = {
     "Estimate.p": (*(score.name for score in ALL_SCORES), PART, PART_ON_TEXT, CIRCUIT),
@@ -193,6 +199,12 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "NullComparison.p": (COMPOSITION,),
     "NullComparison.p_direction": (DIRECTION,),
     "VirtualWeights.p": (VIRTUAL,),
+    "NeuronEdge.p": (NEURON,),
+    "RotationScores.p": (NEURON, NEURON_COSINE),
+    "NeuronSummary.embed_p": (NEURON,),
+    "NeuronSummary.logits_p": (NEURON,),
+    "NeuronSummary.cosine_p": (NEURON_COSINE,),
+    "Neuron.cosine_p": (NEURON_COSINE,),
 }
 """Every field of the library that is a p, and the rows of the table in which it is tested."""
 
@@ -258,19 +270,62 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
     of = PredictionRun(trace, find_target(trace), 0)
     edges = [[edge] for edge in random_order(model.config, 7, 8, 10, generator)]
     options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
+    references = ReferenceRuns(model, options, [trace])
     try:
-        curve = measure_curve(of, edges, options)
+        curve = measure_curve(of, edges, options, references)
     except InputError:
         return found  # a model that predicts the same without its heads: a circuit has no p
-    kept = summarize_curves([curve], "", "", options).points[0].kept
+    kept = summarize_curves([curve], "", "", options, "").points[0].kept
     assert kept.p is not None  # there are draws
     return {**found, CIRCUIT: [kept.p]}
+
+
+def of_neurons(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
+    """Those of neurons with random directions in both layers: every component that they meet.
+
+    One neuron per layer and side, because the p-values of one vector with several components are
+    not independent.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    own, old = tensors(model), model.config
+    d, layers = old.d_model, old.n_layers
+    config = old.replace(mlp="silu_gated", d_mlp=NEURONS)
+    shapes = {"W_in": (layers, d, NEURONS), "W_gate": (layers, d, NEURONS)}
+    shapes["W_out"] = (layers, NEURONS, d)
+    added = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    added = {name: each.to(own["W_E"].dtype) for name, each in added.items()}
+    if config.norm == "layer" or "ln1_w" in own:
+        added |= {
+            name.replace("ln1", "ln2"): own[name] for name in ("ln1_w", "ln1_b") if name in own
+        }
+    with_mlps = from_tensors(config, own | added)
+    found: dict[str, list[float]] = defaultdict(list)
+    for layer in range(layers):
+        each = LayerNeurons(with_mlps, Source("mlp", layer))
+        found[NEURON_COSINE] += each.cosines().p.tolist()
+        at = 0
+        for writer in each.writers():
+            end = write_end(with_mlps, writer, each.centered)
+            for rows in each.reads.values():
+                found[NEURON] += [float(p) for p in _p(each, end, rows[at % NEURONS])]
+            at += 1
+        for read in each.readers():
+            end = read_end(with_mlps, read, each.centered)
+            found[NEURON] += [float(p) for p in _p(each, end, each.writes[at % NEURONS])]
+            at += 1
+    return found
+
+
+def _p(layer: LayerNeurons, end: StreamEnd, vector: Tensor) -> list[float]:
+    scores = layer.scores(end, vector[None])
+    return [] if scores is None else scores.p.tolist()
 
 
 GROUPS: dict[str, Callable[[Model, Model, int], dict[str, list[float]]]] = {
     "heads": of_heads,
     "edges": of_edges,
     "models": of_models,
+    "neurons": of_neurons,
 }
 
 

@@ -10,10 +10,16 @@ generator is seeded before each test only so that an oversight does not make a t
 ones before it.
 """
 
+import dataclasses
+import functools
 import os
 import signal
 import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -44,8 +50,45 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+CHECKED_CALLS = 8
+"""In each test, run-time type checks apply to this many calls of each function."""
+_calls: Counter[Callable[..., Any]] = Counter()
+_check_all_calls = jaxtyping.jaxtyped
+
+
+def _check_first_calls(*, typechecker: Any) -> Callable[[Any], Any]:
+    """`jaxtyping.jaxtyped` for the first calls of a function in each test.
+
+    A check takes longer than most small functions, and functions that are called often are called
+    with the same types.
+    """
+
+    def decorate(target: Any) -> Any:
+        if isinstance(target, type):
+            made = vars(target).get("__init__")
+            if dataclasses.is_dataclass(target) and not hasattr(made, "__wrapped__"):
+                target.__init__ = decorate(target.__init__)
+            return target
+        checked = _check_all_calls(target, typechecker=typechecker)
+
+        @functools.wraps(target)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            _calls[target] += 1
+            return (checked if _calls[target] <= CHECKED_CALLS else target)(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+# The import hook of jaxtyping decorates pathsum's functions with this name.
+jaxtyping.jaxtyped = _check_first_calls
+
+
 @pytest.fixture(autouse=True)
 def _same_start_for_every_test() -> None:
+    _calls.clear()
     torch.manual_seed(0)
     torch.set_num_threads(1)  # work that is shared among threads leaves the number it found
 

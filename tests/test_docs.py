@@ -49,6 +49,8 @@ def test_outputs_are_written_and_compared(tmp_path: Path) -> None:
         ("a 0.50 b", "a 0.50 c", False),
         ("p 1.2e-05", "p 1.3e-05", True),
         ("p 1.2e-05", "p 2.2e-05", False),
+        ("error 3.4e-07", "error 1.1e-06", True),
+        ("error 3.4e-07", "error 1.1e-04", False),
         ("L1H0 adds", "L1H2 adds", False),
         ("12,000 steps", "12,100 steps", True),
         ("one", "one\ntwo", False),

@@ -6,9 +6,9 @@ The public names, in reading order:
     sources              load from_hf from_transformer_lens random_model from_tensors construct
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
-    heads                atlas attention induction in_context_learning
+    heads and neurons    atlas attention induction in_context_learning neurons neuron
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
-                         mean_circuit read_prompts edge_curve rule_agreement
+                         mean_circuit read_prompts edge_curve rule_agreement mean_lens
     training             Corpus train dynamics
     readable rules       decompile Program
     pages and reports    explore report paper figures
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathsum.claims import paper
     from pathsum.explorer import report
     from pathsum.explorer.server import explore
-    from pathsum.heads import atlas, attention, in_context_learning, induction
+    from pathsum.heads import atlas, attention, in_context_learning, induction, neuron, neurons
     from pathsum.model import (
         Config,
         Head,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from pathsum.paths.circuit import mean_circuit
     from pathsum.paths.edge_curve import edge_curve
+    from pathsum.paths.mean_lens import mean_lens
     from pathsum.paths.prompts import Prompt, read_prompts
     from pathsum.paths.rule_agreement import rule_agreement
     from pathsum.program import Program, decompile
@@ -79,9 +80,10 @@ _NAMES = {
     "paths": "ablate causal_effects patch_sweep replace term_importance virtual_head",
     "paths.circuit": "mean_circuit",
     "paths.edge_curve": "edge_curve",
+    "paths.mean_lens": "mean_lens",
     "paths.prompts": "Prompt read_prompts",
     "paths.rule_agreement": "rule_agreement",
-    "heads": "atlas attention in_context_learning induction",
+    "heads": "atlas attention in_context_learning induction neuron neurons",
     "training": "dynamics train",
     "program": "Program decompile",
     "claims": "paper",
@@ -129,6 +131,9 @@ __all__ = [
     "induction",
     "load",
     "mean_circuit",
+    "mean_lens",
+    "neuron",
+    "neurons",
     "paper",
     "patch_sweep",
     "random_model",

@@ -131,7 +131,7 @@ def test_it_has_a_table_and_a_schema() -> None:
 
 def test_progress_is_reported_from_the_start_and_can_end_it() -> None:
     model, said = construct.induction(), list[str]()
-    align_heads(model, model, progress=lambda done, total, what: said.append(what))
+    align_heads(model, model, draws=4, progress=lambda done, total, what: said.append(what))
     assert said[0].startswith("heads of")
     assert any(what.endswith("with the other heads") for what in said)
     assert said[-1].endswith("rotated")

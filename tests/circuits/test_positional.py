@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pathsum.base import schema
-from pathsum.base.errors import HeadError, InputError
+from pathsum.base.errors import ConfigError, HeadError, InputError, NotExactError
 from pathsum.circuits import positional
 from pathsum.model import Config, construct, from_tensors, random_model
 
@@ -70,6 +70,24 @@ def test_a_head_without_positions_has_a_sentence_and_no_table_of_zeros():
     assert found["L0H0"].to_table().rows
     assert not found["L1H0"].to_table().rows
     assert "positions do not enter this head's scores" in found["L1H0"].to_table().to_text()
+
+
+def test_layers_that_do_not_rotate_have_no_positions():
+    config = Config(2, 2, 8, 4, 9, 12, positions="rotary", rotary_layers=(True, False))
+    model = random_model(config, dtype=torch.float64)
+    assert [each.head for each in positional(model).heads] == ["L0H0", "L0H1"]
+    with pytest.raises(InputError, match="L1H0 has no position part: layer 1 does not rotate"):
+        positional(model, "L1H0")
+    still = model.head("L1H0")
+    assert torch.equal(still.qk.dense(), still.qk_at(5).dense())
+    with pytest.raises(NotExactError, match="L0H0 has no single QK matrix"):
+        _ = model.head("L0H0").qk
+    with pytest.raises(ConfigError, match="rotary_layers has 1 entries, but there are 2 layers"):
+        config.replace(rotary_layers=(False,))
+    with pytest.raises(ConfigError, match="no layer rotates"):
+        config.replace(rotary_layers=(False, False))
+    assert config.replace(n_layers=1).rotary_layers == ()
+    assert Config.from_dict(config.to_dict()) == config
 
 
 def test_bad_input_raises():

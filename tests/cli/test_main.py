@@ -20,6 +20,7 @@ def test_models_lists_what_load_knows(capsys: pytest.CaptureFixture[str]) -> Non
     assert "hand-built-induction" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # a whole report
 def test_demo_runs_unattended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
     assert main(["demo", "--report", str(page)]) == 0
@@ -30,11 +31,27 @@ def test_demo_runs_unattended(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "all paths add up to the model's own number" in shown
 
 
-def test_the_demo_of_another_model(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """The reports that a demo would write."""
     written: list[tuple[str, Path]] = []
     monkeypatch.setattr("pathsum.cli.start._write_report", lambda *found: written.append(found))
+    return written
+
+
+def test_the_demo_explains_a_trained_model(
+    written: list[tuple[str, Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--report", "page.html"]) == 0
+    shown = capsys.readouterr().out
+    assert "So it works by K-composition with L0H" in shown
+    assert "all paths add up to the model's own number" in shown
+    assert written == [(DEFAULT, Path("page.html"))]
+
+
+def test_the_demo_of_another_model(
+    written: list[tuple[str, Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
     page = Path("page.html")
     assert main(["demo", "--model", "hand-built-induction", "--report", str(page)]) == 0
     shown = capsys.readouterr().out

@@ -22,6 +22,12 @@ def relative(found: Tensor, truth: Tensor) -> float:
     return float((found - truth).abs().max() / truth.abs().max().clamp_min(1e-300))
 
 
+def rotates(config: Config, layer: int) -> bool:
+    """Whether a layer rotates its queries and keys."""
+    every = config.rotary_layers or (True,) * config.n_layers
+    return config.positions == "rotary" and every[layer]
+
+
 @st.composite
 def configs(
     draw: st.DrawFn,
@@ -31,11 +37,20 @@ def configs(
     min_layers: int = 0,
     positions: tuple[str, ...] = ("qk", "residual", "rotary", "none"),
     norms: tuple[str, ...] = ("none", "layer", "rms"),
-    mlps: tuple[str, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu_gated", "bilinear"),
+    mlps: tuple[str, ...] = (
+        "none",
+        "relu",
+        "relu2",
+        "gelu",
+        "gelu_tanh",
+        "silu_gated",
+        "bilinear",
+    ),
     tied: bool = True,
     causal: tuple[bool, ...] = (True, False),
 ) -> Config:
     """A config of any variant, small enough to compute everything densely."""
+    n_layers = draw(st.integers(min_layers, max_layers))
     n_heads = draw(st.integers(1, max_heads))
     kv = draw(st.sampled_from([n for n in range(1, n_heads + 1) if n_heads % n == 0]))
     d_head = draw(st.sampled_from([2, 4, 6]))
@@ -46,11 +61,14 @@ def configs(
         extra["rotary_fraction"] = draw(st.sampled_from([1.0, 2 / d_head]))
         extra["rotary_pairing"] = draw(st.sampled_from(["halves", "adjacent"]))
         extra["rotary_base"] = draw(st.sampled_from([100.0, 10_000.0]))
+        if n_layers and draw(st.booleans()):
+            rotates = st.lists(st.booleans(), min_size=n_layers - 1, max_size=n_layers - 1)
+            extra["rotary_layers"] = tuple(draw(st.permutations([True, *draw(rotates)])))
     if mlp != "none":
         extra["d_mlp"] = draw(st.integers(1, 9))
         extra["block"] = draw(st.sampled_from(["serial", "parallel"]))
     return Config(
-        n_layers=draw(st.integers(min_layers, max_layers)),
+        n_layers=n_layers,
         n_heads=n_heads,
         d_model=draw(st.integers(2, 13)),
         d_head=d_head,
@@ -93,7 +111,7 @@ def models_with_tokens(
 
 
 MLPS = (
-    *("relu", "gelu", "gelu_tanh"),
+    *("relu", "relu2", "gelu", "gelu_tanh"),
     *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated"),
 )
 

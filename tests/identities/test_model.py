@@ -5,7 +5,7 @@ import tempfile
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.identities.configs import models_with_tokens, relative
+from tests.identities.configs import models_with_tokens, relative, rotates
 from torch import Tensor
 
 import pathsum as ps
@@ -102,8 +102,8 @@ def test_folded_reads_and_frozen_scales_give_queries_keys_values_and_logits(
             if pos is not None:
                 mine = mine + pos[:, : tokens.shape[1]]
             mine = mine * scale[..., None]
-            if config.positions == "rotary":
-                mine = rotate(config, mine, places)
+            if rotates(config, l):
+                mine = rotate(config.replace(rotary_layers=()), mine, places)
             assert relative(mine, wanted) < 1e-10
         value = transformer.values(layer, trace.read(l))
         assert relative(transformer.project(x, reads.W_V, reads.b_V), value) < 1e-10
@@ -161,9 +161,10 @@ def test_circuits_of_a_head_are_what_it_does(drawn: tuple[Model, Tensor]) -> Non
         content = torch.einsum("bd,de,be->b", x[:, dest], head.qk_at(dest - src).dense(), x[:, src])
         reads = layer_reads(model.weights, l)
         query, key = x[:, dest] @ reads.W_Q[h], x[:, src] @ reads.W_K[head.kv]
-        if config.positions == "rotary":
-            query = rotate(config, query[:, None], torch.tensor([dest]))[:, 0]
-            key = rotate(config, key[:, None], torch.tensor([src]))[:, 0]
+        if rotates(config, l):
+            alike = config.replace(rotary_layers=())
+            query = rotate(alike, query[:, None], torch.tensor([dest]))[:, 0]
+            key = rotate(alike, key[:, None], torch.tensor([src]))[:, 0]
         torch.testing.assert_close(content, (query * key).sum(-1) * config.score_scale)
         moved = trace.pattern(head.id) @ x @ head.ov.dense()
         bias = reads.b_V[head.kv] @ head.W_O

@@ -16,7 +16,7 @@ from pathsum.model import Config, Trace
 HALF = [torch.float16, torch.bfloat16]
 CONFIG = Config(2, 2, 24, 8, 17, 16, norm="rms", mlp="silu_gated", d_mlp=20)
 TOKENS = torch.randint(17, (6, 14), generator=torch.Generator().manual_seed(3))
-PAIR = [ps.Prompt(TOKENS[0].tolist(), corrupted=TOKENS[1].tolist())]
+PAIR = [ps.Prompt(TOKENS[at].tolist(), corrupted=TOKENS[at + 1].tolist()) for at in (0, 2)]
 NOT_HERE = {"from_hf", "from_transformer_lens", "report"}
 """Functions whose `model` is of another library, and one that writes the answers of the others."""
 
@@ -40,6 +40,9 @@ ANSWERS: dict[str, Callable[[ps.Model], Any]] = {
     "in_context_learning": lambda m: ps.in_context_learning(m, TOKENS, early=2, late=10),
     "induction": lambda m: ps.induction(m, sequences=2),
     "mean_circuit": lambda m: ps.mean_circuit(m, [[1, 2, 3], [4, 5, 6]], token=3),
+    "mean_lens": lambda m: ps.mean_lens(m, TOKENS, positions=8),
+    "neuron": lambda m: ps.neuron(m, "mlp1.n2", TOKENS),
+    "neurons": lambda m: ps.neurons(m, "mlp1", TOKENS),
     "paper": lambda m: ps.paper(m, claims=["two-composition"]),
     "patch_sweep": lambda m: ps.patch_sweep(m, TOKENS[0], TOKENS[1], token=3),
     "replace": lambda m: ps.replace(m, "L1H0", TOKENS, pattern="previous"),

@@ -1,5 +1,7 @@
 """Reasons that sentences state, tested by interventions of their own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,13 +10,14 @@ from pathsum.base import HeadId
 from pathsum.base.site import Side, Site
 from pathsum.model import Model, Trace, construct
 from pathsum.paths.graph import Graph
-from pathsum.paths.reasons import Reason, attention_kind
+from pathsum.paths.reasons import attention_kind, copying_heads
 from pathsum.sources import load
 
 TEXTS = (
     "self.quixel = quixel\n        return self.quix",
     "The quick brown fox jumps over the quick",
     "def foo(self, bar):\n    self.bar =",
+    "Mr. and Mrs. T",
 )
 
 
@@ -23,11 +26,11 @@ def logit(trace: Trace, graph: Graph) -> float:
     return float(row[graph.token] - row.mean())
 
 
-def without(trace: Trace, reason: Reason) -> Trace:
+def without(trace: Trace, edge: Site) -> Trace:
     """The run without a part: an edge cut, or positions taken out of the read by a hook."""
-    if str(reason.writer)[:3] != "pos":
-        return trace.patch({str(reason.edge): "zero"})
-    head, dest, at = reason.edge.reader, reason.edge.to, reason.edge.at
+    if str(edge.writer)[:3] != "pos":
+        return trace.patch({str(edge): "zero"})
+    head, dest, at = edge.reader, edge.to, edge.at
     assert isinstance(head, HeadId) and dest is not None and at is not None
     layer, config = trace.weights.layers[head.layer], trace.model.config
     read, places = trace.streams[head.layer][0], trace.weights.W_pos
@@ -38,7 +41,7 @@ def without(trace: Trace, reason: Reason) -> Trace:
     assert places is not None
     W_Q, W_K = layer.W_Q[head.head], layer.W_K[head.head]
     query, key = read @ W_Q, read @ W_K
-    if reason.side is Side.K:
+    if edge.side is Side.K:
         key[at] = (read[at] - places[at]) @ W_K
     else:
         query[dest] = (read[dest] - places[dest]) @ W_Q
@@ -50,6 +53,36 @@ def without(trace: Trace, reason: Reason) -> Trace:
         return pattern
 
     return trace.model.trace(trace.tokens, hooks={f"{head}.pattern": changed})
+
+
+def check_reasons(trace: Trace, graph: Graph) -> int:
+    """Cut every part of the key and the query; compare with the stated reasons, and count them."""
+    lead = graph.lead
+    assert lead is not None and lead.source is not None
+    reasons = {str(reason.edge): reason for reason in lead.reasons}
+    assert ("because" in graph.sentence) == bool(reasons)
+    for side in (Side.K, Side.Q):
+        lost: dict[str, float] = {}
+        for part in graph.inputs(Site(lead.head, at=graph.position), side):
+            if side is Side.K and part.edge.at != lead.source:
+                continue
+            cut = without(trace, part.edge)
+            effect = logit(trace, graph) - logit(cut, graph)
+            weight = float(cut.pattern(lead.head)[0, graph.position, lead.source])
+            reason = reasons.get(part.name)
+            if reason is not None:
+                assert effect == pytest.approx(reason.effect, abs=1e-3 * abs(graph.total))
+                assert weight == pytest.approx(reason.weight, abs=1e-3)
+                assert effect * graph.total > 0.019 * graph.total**2
+                assert weight < lead.weight
+            if weight < lead.weight - 1e-6:
+                lost[part.name] = effect if graph.total > 0 else -effect
+        # Every part whose cut costs about as much as the costliest is named.
+        costliest = max(lost.values(), default=0.0)
+        for name, cost in lost.items():
+            if cost > max(0.55 * costliest, 0.021 * abs(graph.total)):
+                assert name in reasons
+    return len(reasons)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +103,67 @@ def test_every_stated_reason_matters(model: Model) -> None:
         trace = model.trace(text)
         for position in range(2, trace.tokens.shape[1]):
             graph = trace.circuit(position, effects=False)
-            for reason in graph.reasons:
-                stated += 1
-                lost = logit(trace, graph) - logit(without(trace, reason), graph)
-                assert lost == pytest.approx(reason.effect, abs=1e-3 * abs(graph.total))
-                assert abs(lost) > 0.02 * abs(graph.total)
-                assert str(reason.edge.end) in map(str, graph.nodes)
-            if "because" in graph.sentence:
-                assert graph.reasons
+            if graph.lead is not None and graph.lead.source is not None and not graph.lead.note:
+                stated += check_reasons(trace, graph)
     assert stated > 3
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "text",
+    [
+        "When Mary and John went to the store, John gave a drink to",
+        "1, 2, 3, 4, 5, 6, 7,",
+        "Professor Quillon arrived. Everyone greeted Professor Quill",
+        "The Eiffel Tower is in the city of",
+        "def add(a, b):\n    return a +",
+    ],
+)
+def test_reasons_of_a_real_model(text: str) -> None:
+    trace = load("smollm2").trace(text)
+    graph = trace.circuit(effects=False)
+    lead = graph.lead
+    assert lead is not None
+    if lead.source is not None and not lead.note:
+        check_reasons(trace, graph)
+    # Counting repeats only commas and spaces: heads rest there, and their output is not needed.
+    if text.startswith("1,"):
+        assert not lead.copying and lead.kind != "induction"
+
+
+def test_every_writer_that_costs_as_much_is_named() -> None:
+    trace = load("two-layer").trace("Mr. and Mrs. Tillerman kept the lighthouse. Mr. Tiller")
+    graph = trace.circuit(effects=False)
+    keys = {str(reason.writer) for reason in graph.reasons if reason.side is Side.K}
+    assert {"L0H1", "L0H3"} <= keys
+
+
+def test_a_sink_in_the_text_is_no_induction() -> None:
+    """A head that attends to one position from everywhere does not because of a repeat."""
+    trace = construct.induction().trace("a b c d a")
+    there = HeadId(1, 0)
+    assert attention_kind(trace, there, 5, 2) == "induction"
+    for row in range(2, 6):
+        trace.patterns[1][0, 0, row] = 0
+        trace.patterns[1][0, 0, row, 2] = 0.5 + 0.05 * row
+    assert attention_kind(trace, there, 5, 2) is None
+    assert copying_heads(trace, 5, int(trace.tokens[0, 2])) == []
+
+
+def test_a_repeat_of_a_long_text_is_induction() -> None:
+    """Other rows that look as far back, by induction too, do not speak against it."""
+    trace = construct.induction().trace("a b c d e a b c d e")
+    assert {attention_kind(trace, HeadId(1, 0), at, at - 4) for at in range(6, 10)} == {"induction"}
+
+
+def test_the_sentence_states_a_low_coverage() -> None:
+    graph = load("two-layer").trace("The quick brown fox").circuit(effects=False)
+    kept = sum(edge.share for edge in graph.inputs(graph.top))
+    assert graph.coverage == pytest.approx(1 - abs(1 - kept / graph.total), rel=1e-4)
+    assert graph.coverage > 0.9 and "less than half" not in graph.sentence
+    (rest,) = [rest for rest in graph.left_out if rest.node == graph.top]
+    half = replace(graph, left_out=(replace(rest, share=-0.6 * graph.total),))
+    assert half.sentence.endswith(" The graph explains less than half of the prediction (40%).")
 
 
 def test_the_largest_part_is_named_whatever_it_is() -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.sources import tiny
 from tests.sources.family_table import ANALYSES, PAGE, TOKENS, measure
 
 import pathsum as ps
 from pathsum.sources.hugging_face import _start_token, open_hugging_face
 
+WEIGHTS = "model.safetensors"
 FLOAT32, FLOAT64 = 1e-4, 1e-10
 
 
@@ -24,8 +26,6 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["qwen3", "llama", "mistral", "gemma3", "gemma2"])
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Path) -> None:
-    if (case, kind) == ("gemma3", "yarn"):
-        pytest.skip("refused: it would scale some layers' queries")
     tiny.write(case, tmp_path)
     plain, file = open_hugging_face(tmp_path)(TOKENS), tmp_path / "config.json"
     values = json.loads(file.read_text())
@@ -41,6 +41,68 @@ def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Pa
     found = open_hugging_face(tmp_path)(TOKENS)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert (found - plain).abs().max() > 1e-3
+
+
+def _internlm2(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of a Llama in InternLM2's layout: two query heads, a key and a value in turn."""
+    names = {
+        "embed_tokens": "tok_embeddings",
+        "lm_head": "output",
+        "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in llama.items():
+        for theirs, ours in names.items():
+            name = name.replace(theirs, ours)
+        found[name] = tensor
+    for layer in range(2):
+        start = f"model.layers.{layer}."
+        q, k, v = (found.pop(f"{start}self_attn.{side}_proj.weight") for side in "qkv")
+        groups = (q.view(2, 2, 8, -1), k.view(2, 1, 8, -1), v.view(2, 1, 8, -1))
+        found[f"{start}attention.wqkv.weight"] = torch.cat(groups, 1).flatten(0, 2)
+    return found
+
+
+def _baichuan(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of a Llama in Baichuan's layout."""
+    found = dict(llama)
+    for layer in range(2):
+        start = f"model.layers.{layer}.self_attn."
+        packed = [found.pop(f"{start}{side}_proj.weight") for side in "qkv"]
+        found[f"{start}W_pack.weight"] = torch.cat(packed)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["internlm2", "baichuan", "baichuan2"])
+def test_families_that_transformers_does_not_have(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Llamas under other names: a Llama's checkpoint is renamed and keeps its logits."""
+    config, model, fields = tiny.CASES["llama"]
+    if kind != "internlm2":
+        fields = fields | {"num_key_value_heads": 4}
+    monkeypatch.setitem(tiny.CASES, "llama", (config, model, fields))
+    theirs = tiny.make("llama")
+    rename = _internlm2 if kind == "internlm2" else _baichuan
+    theirs.save_pretrained(tmp_path)
+    tensors = rename(theirs.state_dict())
+    save_file({name: each.contiguous() for name, each in tensors.items()}, tmp_path / WEIGHTS)
+    if kind == "baichuan2":
+        theirs.lm_head.weight.data /= theirs.lm_head.weight.data.norm(dim=1, keepdim=True)
+    file = tmp_path / "config.json"
+    values = {**json.loads(file.read_text()), "model_type": kind.removesuffix("2")}
+    values |= {
+        "internlm2": {"model_type": kind, "bias": False},
+        "baichuan2": {"z_loss_weight": 0},
+    }.get(kind, {})
+    file.write_text(json.dumps(values))
+    expected = theirs(TOKENS).logits.detach()
+    torch.testing.assert_close(ps.load(tmp_path)(TOKENS), expected, atol=1e-4, rtol=1e-4)
 
 
 def rows() -> dict[str, list[str]]:

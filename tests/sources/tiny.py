@@ -193,6 +193,93 @@ CASES |= {
         },
     ),
 }
+_TYPES = {"sliding_attention": {**_ROPE, "rope_theta": 100.0}, "full_attention": _YARN}
+_MIXED = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
+_EXPERTS = {**_GQA, "num_local_experts": 5, "num_experts_per_tok": 2}
+CASES |= {
+    "gpt2-inverse": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {**_OLD, "scale_attn_by_inverse_layer_idx": True},
+    ),
+    "ministral": (
+        "MinistralConfig",
+        "MinistralForCausalLM",
+        {
+            **_GQA,
+            "head_dim": 8,
+            **_MIXED,
+        },
+    ),
+    "granite": (
+        "GraniteConfig",
+        "GraniteForCausalLM",
+        {
+            **_GQA,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 2.0,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "olmo": ("OlmoConfig", "OlmoForCausalLM", _GQA),
+    "olmo3": (
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        {
+            **_GQA,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            **_MIXED,
+            "rope_parameters": _TYPES,
+        },
+    ),
+    "glm": ("GlmConfig", "GlmForCausalLM", {**_GQA, "head_dim": 8}),
+    "glm4": ("Glm4Config", "Glm4ForCausalLM", {**_GQA, "head_dim": 8}),
+    "starcoder2": (
+        "Starcoder2Config",
+        "Starcoder2ForCausalLM",
+        {**_GQA, "sliding_window": 7},
+    ),
+    "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_GQA, "hidden_size": 32}),
+    "cohere": ("CohereConfig", "CohereForCausalLM", {**_GQA, "logit_scale": 0.5}),
+    "cohere2": (
+        "Cohere2Config",
+        "Cohere2ForCausalLM",
+        {**_GQA, **_MIXED, "logit_scale": 0.5},
+    ),
+    "smollm3": (
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        {**_GQA, "hidden_size": 64, "rope_parameters": _YARN, "no_rope_layers": [1, 0]},
+    ),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM", {**_GQA, **_MIXED, "head_dim": 8}),
+    "falcon": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {**_COMMON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    ),
+    "falcon-multi-query": ("FalconConfig", "FalconForCausalLM", _COMMON),
+    "falcon-serial": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {**_COMMON, "multi_query": False, "parallel_attn": False, "ffn_hidden_size": 40},
+    ),
+    "llama-dynamic": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**_GQA, "rope_parameters": {**_LINEAR, "rope_type": "dynamic"}},
+    ),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {**_EXPERTS, "sliding_window": 7}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        "Qwen3MoeForCausalLM",
+        {**_EXPERTS, "head_dim": 8, "moe_intermediate_size": 12, "norm_topk_prob": True},
+    ),
+}
 
 
 def make(case: str, seed: int = 0) -> Any:

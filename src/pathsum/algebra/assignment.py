@@ -1,6 +1,6 @@
 """The assignment problem: the one-to-one pairing with the largest sum of values.
 
-`displacement` is what the other rows lose if one row takes a given column. It does not depend on
+`displacement` is the loss of the other rows if one row takes a given column. It does not depend on
 that row's values, so the best pairing is known for any values of that row.
 """
 

@@ -5,8 +5,8 @@ largest entry of a row can still matter. Rows of A and columns of B are visited 
 length: since |a · b| ≤ ‖a‖ ‖b‖, the longest of each bound a block and all blocks after it, and a
 block that cannot reach the answer is never computed.
 
-Exact means: what a stable sort of the dense product would give, with entries computed in the dtype
-of the factors (half precision is read as float32). Equal entries come in order of row, then column.
+The result is that of a stable sort of the dense product, with entries computed in the dtype of the
+factors (half precision is converted to float32). Equal entries come in order of row, then column.
 Entries that differ by rounding alone may swap places, as they may between two dense products that
 are blocked differently. Factors whose product could overflow are rejected (`_check_finite`).
 
@@ -116,7 +116,7 @@ def row_ranks(
 class _Best:
     """The k best entries so far. An entry is a value and a key, row · n + column, that breaks ties.
 
-    `floor` is the value of the k-th best and `floor_key` its key: what an entry has to beat.
+    An entry must beat the k-th best: `floor` is its value and `floor_key` its key.
     """
 
     def __init__(self, k: int, factor: Tensor) -> None:
@@ -172,7 +172,7 @@ def _offer_block(
     row_keys: Int[Tensor, "high"],
     ids: Int[Tensor, "wide"],
 ) -> None:
-    """Offer what can still enter: one pass over the block, more only over rows that have some."""
+    """Offer the entries of a block that can still enter: one pass, and more over rows with hits."""
     peaks = block.amax(1)
     hit = (peaks >= best.floor).nonzero().squeeze(1)
     if not len(hit):

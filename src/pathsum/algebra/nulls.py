@@ -68,6 +68,11 @@ class UnitMoments:
         return cls.of_shares(svdvals(factor).square())
 
     @classmethod
+    def of_gram(cls, gram: Float[Tensor, "n n"]) -> UnitMoments:
+        """The moments of a Gram matrix of trace 1, FᵀF or F Fᵀ, without its eigenvalues."""
+        return cls(gram.square().sum(), (gram @ gram * gram).sum())
+
+    @classmethod
     def of_rank(cls, rank: Float[Tensor, "*batch"]) -> UnitMoments:
         """Moments of projections onto subspaces, each divided by its dimension."""
         return cls(1 / rank, 1 / rank.square())
@@ -82,7 +87,7 @@ class UnitMoments:
         Zero, exactly, where it is not above rounding: for I/d, which no rotation moves.
         """
         square = self.square.double()
-        # Factors may come in float32: what is left of a cancellation below that is noise.
+        # Factors may be float32: a difference below its rounding error is noise.
         noise = torch.finfo(torch.float32).eps * square
         return torch.where(square - 1 / d > noise, square - 1 / d, torch.zeros_like(square))
 
@@ -106,30 +111,30 @@ class RotationNull:
     def z(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """(value − mean) / standard deviation; NaN where the variance is zero.
 
-        Not normally distributed: z = 3 can be a chance of one in fifty. Use `p`.
+        z is not normally distributed: z = 3 can have a probability of 1 in 50. Use `p` instead.
         """
         deviation = torch.where(self.variance > 0, self.variance.sqrt(), torch.nan)
         return (value.double() - self.mean) / deviation
 
     def p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
-        """The chance of a value at least as large, never less than 10⁻⁶.
+        """The probability of a value at least as large, never less than 10⁻⁶.
 
-        Down to there the approximation was compared with exact tails and is conservative. To rank
-        values further out use `z` or `log_p`.
+        Down to 10⁻⁶ the approximation was compared with exact tails and is conservative. To rank
+        values further out, use `z` or `log_p`.
         """
         return self.log_p(value).exp().clamp(min=LEAST_FITTED)
 
     def log_p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """The natural logarithm of `p`, accurate where p itself would be 0.
 
-        By the shifted gamma of the same mean, variance and skewness γ (Pearson's type III): shape
-        4/γ², at 4/γ² + 2z/γ. Where γ is negative the tail of γ = 0.01 is used, almost a normal one,
-        which is on the safe side.
+        The tail is that of the shifted gamma distribution with the same mean, variance and
+        skewness γ (Pearson's type III): shape 4/γ², at 4/γ² + 2z/γ. If γ is negative, the tail of
+        γ = 0.01 is used instead, which is almost normal and conservative.
 
-        An approximation. Where the tail is known exactly (a direction against a subspace, a beta
-        distribution) it gives 0.91 to 1.2 times the true chance at 0.05 and 0.01 for d ≥ 32, and
-        too large a chance further out, by a factor of 1.2 at 10⁻⁶ for d = 768, 3 for d = 128 and
-        more for smaller d: beyond 10⁻³ it is a bound, and ranks.
+        This is an approximation. Where the tail is known exactly (a direction against a subspace,
+        a beta distribution), the result is 0.91 to 1.2 times the true probability at 0.05 and 0.01
+        for d ≥ 32. Further out it is too large: by a factor of 1.2 at 10⁻⁶ for d = 768, 3 for
+        d = 128 and more for smaller d. Beyond 10⁻³, use it as a bound and for ranking.
         """
         z = self.z(value)
         skewness = self.skewness.clamp(min=LEAST_SKEWNESS).expand(z.shape)
@@ -166,13 +171,13 @@ def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
 def log_upper_gamma(
     shape: Float[Tensor, "*batch"], at: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
-    """log Q(a, x), the log of the chance that a gamma variable of shape a and scale 1 exceeds x.
+    """log Q(a, x), the log-probability that a gamma variable of shape a and scale 1 exceeds x.
 
     >>> log_upper_gamma(torch.tensor([1.0]), torch.tensor([5000.0]))  # Q(1, x) = exp(−x)
     tensor([-5000.], dtype=torch.float64)
 
-    In float64. From the incomplete gamma function where that is a number worth taking a logarithm
-    of, beyond it from `Q(a, x) = x^a e^−x / Γ(a) · 1/(x + 1 − a − 1(1 − a)/(x + 3 − a − …))`.
+    Computed in float64, from the incomplete gamma function unless that underflows, otherwise from
+    `Q(a, x) = x^a e^−x / Γ(a) · 1/(x + 1 − a − 1(1 − a)/(x + 3 − a − …))`.
     """
     shape, at = shape.double(), at.double()
     near = torch.special.gammaincc(shape, at)

@@ -174,9 +174,9 @@ def sequential_p(
 
     (1 + draws at or above) / (1 + draws). Draws for a matrix end when `STOP_AT` of them are at or
     above its ratio, or when all are made (twice as many as `cores`: each stands for its negative
-    too). That is Besag and Clifford's sequential test with draws taken in pairs. A p at or below
-    STOP_AT / draws is one that never stopped, so at such levels it is the p of all draws, and
-    exact; what is common takes a fraction of the eigenvalues.
+    too). That is Besag and Clifford's sequential test with draws taken in pairs. A p-value at
+    or below STOP_AT / draws never stopped early, so it is exact: the p-value of all draws. Larger
+    p-values take a fraction of the eigenvalues.
     """
     n, half = len(ratios), len(cores[0])
     least = ratios.double().cpu() - TIE
@@ -288,7 +288,7 @@ class _SumBounds:
 
             Σ|λ| ≥ ρ log |det(1 + M² / ρ²)| / c      for every ρ,
 
-        and what is much smaller than ρ does not count.
+        and eigenvalues much smaller than ρ contribute nothing.
         """
         D, C, high = self._D[matrix], self._C[draw], self.high[matrix, draw]
         counted = D.sum(-1).square() / D.square().sum(-1)

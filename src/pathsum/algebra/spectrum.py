@@ -160,8 +160,8 @@ def positivity(values: Complex[Tensor, "*batch q"]) -> Float[Tensor, "*batch"]:
     >>> positivity(torch.tensor([3.0 + 0j, -1.0 + 0j]))
     tensor(0.5000)
 
-    NaN where every eigenvalue is zero. A summary, not a proof, and large by chance where the
-    factors share directions: compare it with a null that keeps what is shared.
+    NaN where every eigenvalue is zero. The ratio is a summary, not a proof, and it is large under
+    the null if the factors share directions: compare it with a null that keeps shared directions.
     """
     return values.real.sum(-1) / values.abs().sum(-1)
 

@@ -1,8 +1,8 @@
 """Reading and writing files, and the cache folder (`cache_folder`, `locked`).
 
 Reading: regular files only (opening a FIFO blocks forever), of bounded size, UTF-8, and JSON of
-bounded depth; anything else raises a FileError. Never more bytes are read than the file's size at
-opening: system files, as in /proc, report 0 and may be endless.
+bounded depth; anything else raises a FileError. At most as many bytes are read as the file has when
+it is opened: system files, as in /proc, report 0 and may be endless.
 
 Writing: files of a folder that belong together are written to temporary names and renamed as one
 step (`write_together`). A single output is checked before anything is computed, then replaced as a

@@ -18,7 +18,7 @@ import enum
 import importlib
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import fields, is_dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
@@ -27,22 +27,14 @@ from pathsum.base.estimate import Estimate
 from pathsum.base.path import HeadId, HeadName
 from pathsum.base.table import Cell
 
-
-@runtime_checkable
-class HasHead(Protocol):
-    """A record about one head."""
-
-    @property
-    def head(self) -> str:
-        """The label of the head."""
-        ...
-
-
-Entry = TypeVar("Entry", bound=HasHead)
+Entry = TypeVar("Entry")
 
 
 class HeadMapping(Generic[Entry]):
     """A mixin for records with a field `heads`: a mapping from head label to record.
+
+    A mapping of something else names its field of records, and the field of each that is its label,
+    in `ENTRIES` and `LABEL` (neurons: `neurons` and `neuron`).
 
     Iteration yields labels, as for any mapping; `x.heads` is the tuple of records. A lookup takes a
     label or a pair (layer, head). Subclasses may override `missing` to say why a head is absent.
@@ -52,14 +44,19 @@ class HeadMapping(Generic[Entry]):
             heads: tuple[HeadCopying, ...]
     """
 
-    heads: tuple[Entry, ...]
+    ENTRIES: ClassVar[str] = "heads"
+    LABEL: ClassVar[str] = "head"
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The records."""
+        return getattr(self, self.ENTRIES)
 
     def by_label(self) -> dict[str, Entry]:
         """The records in a plain dictionary, in order of the heads."""
-        return {entry.head: entry for entry in self.heads}
+        return {getattr(entry, self.LABEL): entry for entry in self.entries()}
 
     def __len__(self) -> int:
-        return len(self.heads)
+        return len(self.entries())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.by_label())
@@ -107,7 +104,7 @@ class HeadMapping(Generic[Entry]):
         An `Estimate` named `x` gives `x`, and where they are known `x_stderr`, `x_null` and `x_p`;
         a mapping contributes one value per key. Tensors and lists are left out.
         """
-        return [flat_fields(entry) for entry in self.heads]
+        return [flat_fields(entry) for entry in self.entries()]
 
     def to_pandas(self) -> Any:
         """`to_dicts` as a pandas DataFrame with one row per head, indexed by label."""
@@ -117,7 +114,7 @@ class HeadMapping(Generic[Entry]):
             raise FailedError(
                 "pandas is not installed; run `pip install pandas`, or use to_dicts()"
             ) from None
-        return pandas.DataFrame(self.to_dicts()).set_index("head")
+        return pandas.DataFrame(self.to_dicts()).set_index(self.LABEL)
 
 
 def flat_fields(record: object) -> dict[str, Cell]:

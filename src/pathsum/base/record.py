@@ -68,7 +68,7 @@ def jsonable(
 
 
 _Converter: TypeAlias = Callable[[Any, Callable[[Tensor], Any], str | None], Any]
-"""A value, what a tensor becomes, and the format that rounds floats: its JSON form."""
+"""Turns a value into JSON, given a function for tensors and a format that rounds floats."""
 
 
 @cache

@@ -18,7 +18,8 @@ A record whose table has one row per field labels them with `Row`:
 
     loss: Annotated[Estimate, Row("loss of the program", ".3f")]
 
-Without `Row`, the label of a field is its name. Columns for which no row has a value are omitted.
+Without `Row`, the label of a field is its name. `columns_table` is for rows whose columns are not
+their fields in order. Columns for which no row has a value are omitted.
 
 In a terminal that is too narrow, sentences wrap and tokens are shortened with an ellipsis; if that
 is not enough, columns are dropped, the last first, and a note names them. A number or a label is
@@ -31,7 +32,7 @@ import io
 import math
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias, cast
@@ -45,6 +46,7 @@ from rich.text import Text
 from pathsum.base.terminal import SafeConsole, printable
 
 Cell: TypeAlias = bool | int | float | str | None
+Read: TypeAlias = str | Callable[[Any], Any]
 
 MISSING = "–"
 
@@ -55,7 +57,8 @@ class Column:
 
     `fit` is how its cells adapt to a narrow terminal: "whole" shows them in full or not at all
     (numbers and labels), "shorten" ends them with an ellipsis, "wrap" breaks them between words.
-    `part` is the attribute of an `Estimate` that it shows.
+    `part` is the attribute of an `Estimate` that it shows. `read` is an attribute, or a function,
+    of the field's value (in `columns_table`, of the row), where the cell is not the value itself.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Column:
     align: Literal["left", "right"] = "right"
     fit: Literal["whole", "shorten", "wrap"] = "whole"
     part: Literal["value", "low", "high", "null", "p"] = "value"
+    read: Read | None = None
 
     @property
     def heading(self) -> str:
@@ -88,6 +92,8 @@ class Column:
 
     def cell(self, value: Any) -> Cell:
         """The cell for the value of a field: a number, a label, an estimate or a token."""
+        if value is not None and self.read is not None:
+            value = getattr(value, self.read) if isinstance(self.read, str) else self.read(value)
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if hasattr(value, "stderr"):  # an Estimate, whose module imports this one
@@ -108,19 +114,19 @@ def format_number(value: float, spec: str) -> str:
     return text.lstrip("-") if not text.strip("-0.%") else text
 
 
-def text_column(name: str) -> Column:
+def text_column(name: str, read: Read | None = None) -> Column:
     """A column of labels, such as heads, paths and kinds: left-aligned, never cut."""
-    return Column(name, align="left")
+    return Column(name, align="left", read=read)
 
 
-def token_column(name: str) -> Column:
+def token_column(name: str, read: Read | None = None) -> Column:
     """A column of tokens or pieces of text: left-aligned, shortened with an ellipsis."""
-    return Column(name, align="left", fit="shorten")
+    return Column(name, align="left", fit="shorten", read=read)
 
 
-def prose_column(name: str) -> Column:
+def prose_column(name: str, read: Read | None = None) -> Column:
     """A column of sentences: left-aligned, wrapped between words."""
-    return Column(name, align="left", fit="wrap")
+    return Column(name, align="left", fit="wrap", read=read)
 
 
 def interval_columns(name: str, spec: str) -> tuple[Column, Column, Column]:
@@ -257,6 +263,18 @@ def rows_table(
     )
 
 
+def columns_table(
+    rows: Iterable[object], columns: Sequence[Column], title: str = "", note: str = ""
+) -> Table:
+    """A table of one row per record, where each column reads its cell from the record.
+
+    >>> columns_table([3 + 4j], [Column("re", read="real"), Column("size", read=abs)]).rows
+    ((3.0, 5.0),)
+    """
+    cells = tuple(tuple(column.cell(each) for column in columns) for each in rows)
+    return Table(tuple(columns), cells, title, note)
+
+
 def stacked(*parts: RenderableType) -> Group:
     """Tables or records one below the other, with an empty line between them."""
     # Text, not str: rich reads markup in a str, and a token may look like markup.
@@ -312,8 +330,8 @@ def fit_columns(table: Table, width: int) -> Layout:
     return Layout(tuple(widths), left_out, _total_width(least))
 
 
-# What a column is shrunk to before another one is left out. Labels are that long only if they are
-# paths or edges, and these break between their parts.
+# The width to which a column shrinks before another one is dropped. Only labels of paths and edges
+# are longer, and these break between their parts.
 _LEAST_WIDTHS = {"shorten": 8, "wrap": 18, "whole": 24}
 _LABEL_PARTS = re.compile(r"(?<=[→·⊗,] )|(?<=[→·])(?! )|(?<= )(?=[(\[])")
 

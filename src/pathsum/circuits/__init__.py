@@ -11,6 +11,7 @@
     composition        Q-, K- and V-composition of all pairs of heads, with its null
     composition_pairs  one pair by singular directions; projection kernel; empirical nulls
     virtual_weights    any write times any later read: heads, MLPs, embedding, unembedding
+    neurons            reads and writes of neurons against random rotations
     bandwidth          use of the residual stream by heads, and heads that delete
     dimensions         used dimensions of the stream: by one matrix, by two, layer by layer
     trigrams           skip_trigrams: [source] … [destination] → [out], ranked by text or weights

@@ -143,7 +143,7 @@ class Bandwidth(Record, kind="bandwidth"):
         j = self.joint
         columns = (
             *(text_column(""), Column("effective", ".1f")),
-            *(Column("for 90 %"), Column("used")),
+            *(Column("for 90%"), Column("used")),
         )
         return Table(
             columns,

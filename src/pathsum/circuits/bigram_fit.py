@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.subspaces import remove_mean
-from pathsum.base import Column, Progress, Record, Table, silent
+from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base.table import columns_table
 from pathsum.model.sequences import Split
 from pathsum.text.shards import spaced
 
@@ -152,23 +153,17 @@ class BigramFit(Record, kind="bigram-fit"):
 
     def to_table(self) -> Table:
         """One row per bucket, and one for all."""
-        columns = (
-            Column("seen", align="left"),
-            Column("tokens"),
-            Column("positions"),
-            Column("KL"),
-            Column("rank ρ"),
-            Column("loss"),
-            Column("unigram"),
-            Column("bigram"),
-        )
-        rows = tuple(
+        table = columns_table(
+            self.buckets,
             (
-                f"≥ {b.low}" if b.high is None else f"{b.low}–{b.high - 1}",
-                *(b.tokens, b.positions, b.kl, b.rank_correlation),
-                *(b.loss, b.loss_unigram, b.loss_bigram),
-            )
-            for b in self.buckets
+                text_column(
+                    "seen", lambda b: f"≥ {b.low}" if b.high is None else f"{b.low}–{b.high - 1}"
+                ),
+                *(Column("tokens", read="tokens"), Column("positions", read="positions")),
+                *(Column("KL", read="kl"), Column("rank ρ", read="rank_correlation")),
+                *(Column("loss", read="loss"), Column("unigram", read="loss_unigram")),
+                Column("bigram", read="loss_bigram"),
+            ),
         )
         everything = ("all", sum(b.tokens for b in self.buckets), self.held_out, None, None)
         note = (
@@ -176,8 +171,8 @@ class BigramFit(Record, kind="bigram-fit"):
             "counts smoothed by Witten–Bell over an additive unigram"
         )
         return Table(
-            columns,
-            (*rows, (*everything, self.loss, self.loss_unigram, self.loss_bigram)),
+            table.columns,
+            (*table.rows, (*everything, self.loss, self.loss_unigram, self.loss_bigram)),
             title="the direct path against counts, by how often a token was seen",
             note=note,
         )

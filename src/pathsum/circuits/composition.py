@@ -137,7 +137,7 @@ class ScoredEdge:
     def kind(self) -> CompositionKind:
         """The kind of composition: `q`, `k` or `v`."""
         assert self.edge.side is not None
-        return self.edge.side.value
+        return parse_choice(KINDS, self.edge.side.value, "kind")
 
 
 @dataclass(frozen=True)
@@ -415,7 +415,7 @@ def _clear_missing_edges(
     for edge in model.weights.edited_edges:
         if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
             assert edge.side is not None
-            kind = KINDS.index(edge.side.value)
+            kind = KINDS.index(parse_choice(KINDS, edge.side.value, "side"))
             squares[kind, number[edge.writer], number[edge.reader]] = torch.nan
 
 

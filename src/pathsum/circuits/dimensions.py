@@ -34,7 +34,7 @@ class Spectrum:
 
     `variance`   share of each principal direction in the squared norm, descending, adds up to 1
     `effective`  (Σλ)² / Σλ², the participation ratio: d if even, 1 if all is in one direction
-    `for_90`     how many directions hold 90 % of the squared norm
+    `for_90`     how many directions hold 90% of the squared norm
     `used`       how many hold at least a tenth of an even share, 0.1/d
     """
 
@@ -116,8 +116,8 @@ def _untied(
 ) -> Float[Tensor, "d d"]:
     """Where variances tie, the directions that separate the first form from the second.
 
-    Any rotation inside a tie is a PCA too, but would mix what the two forms use; this choice does
-    not, and does not depend on the basis of the stream.
+    Any rotation inside a tie is a PCA too, but it would mix directions used by the two forms. This
+    choice keeps them apart and does not depend on the basis of the stream.
     """
     gaps = values.diff() > tie * values[-1]
     starts = [0, *(gaps.nonzero().flatten() + 1).tolist(), len(values)]
@@ -160,8 +160,9 @@ def stream_use(
 ) -> tuple[StreamUse, ...]:
     """Use of the stream before each layer and before the unembedding.
 
-    From the top down: what a layer writes is subtracted from all that is written, and what it reads
-    is added to what is read above. So memory holds two d × d matrices at any depth.
+    Layers are visited from the top down. The form of a layer's writes is subtracted from that of
+    all writes, and the form of its reads is added to that of the reads above, so memory holds two
+    d × d matrices at any depth.
     """
     config = model.config
     steps = 2 * config.n_layers + 1

@@ -17,6 +17,7 @@ and examples.
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,6 +28,7 @@ from pathsum.algebra.decompositions import eig, pinv
 from pathsum.algebra.spectrum import balanced
 from pathsum.base import Column, Progress, Record, Table, prose_column, silent, stacked, text_column
 from pathsum.base.errors import InputError
+from pathsum.base.table import columns_table
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.qk_ov import Effect, TokenAttention, attention, effect, token_ov, token_qk
@@ -50,6 +52,14 @@ from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
 
 
+def _format_eigenvalue(value: complex) -> str:
+    return f"{value.real:+.2g}" + (f" ± {value.imag:.2g}i" if value.imag else "")
+
+
+def _words(tokens: tuple[Scored, ...]) -> str:
+    return " ".join(scored.token.text for scored in tokens) or "–"
+
+
 @dataclass(frozen=True, eq=False)
 class Mode(Record, kind="ov-mode"):
     """One eigenvalue and the tokens at its two ends, each with its share of the mode.
@@ -58,10 +68,10 @@ class Mode(Record, kind="ov-mode"):
     v[i] u[i], or their real part for a complex pair, which also rotates tokens into one another.
     """
 
-    eigenvalue: complex
-    weight: float
-    tokens: tuple[Scored, ...]
-    opposite: tuple[Scored, ...]
+    eigenvalue: Annotated[complex, text_column("λ", _format_eigenvalue)]
+    weight: Annotated[float, Column("weight", ".1%")]
+    tokens: Annotated[tuple[Scored, ...], prose_column("one end", _words)]
+    opposite: Annotated[tuple[Scored, ...], prose_column("other end", _words)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,23 +82,16 @@ class Clusters(Record, kind="ov-clusters"):
     modes: tuple[Mode, ...]
     note: str
 
-    def to_table(self) -> Table:
-        """One row per mode: its eigenvalue and the tokens at its ends."""
-        columns = (
-            text_column("λ"),
-            Column("weight", ".1%"),
-            prose_column("one end"),
-            prose_column("other end"),
-        )
-        rows = tuple(
-            (_written(mode.eigenvalue), mode.weight, _words(mode.tokens), _words(mode.opposite))
-            for mode in self.modes
-        )
-        legend = (
-            "λ > 0: the tokens of an end raise each other and lower the other end; λ < 0: reversed"
-        )
-        title = f"{self.head}: token clusters, the eigenvectors of full OV"
-        return Table(columns, rows, title=title, note=joined((legend, self.note)))
+    @property
+    def table_title(self) -> str:
+        """The head, and what its clusters are."""
+        return f"{self.head}: token clusters, the eigenvectors of full OV"
+
+    @property
+    def table_note(self) -> str:
+        """The meaning of the sign of λ, and notes."""
+        legend = "the tokens of an end raise each other and lower the other end"
+        return joined((f"λ > 0: {legend}; λ < 0: reversed", self.note))
 
 
 @torch.no_grad()
@@ -146,16 +149,6 @@ def _largest(model: Model, shares: Float[Tensor, " vocab"], k: int) -> tuple[Sco
     return scored(model, best.indices[real], best.values[real])
 
 
-def _written(value: complex) -> str:
-    if value.imag == 0:
-        return f"{value.real:+.2g}"
-    return f"{value.real:+.2g} ± {value.imag:.2g}i"
-
-
-def _words(tokens: tuple[Scored, ...]) -> str:
-    return " ".join(scored.token.text for scored in tokens) or "–"
-
-
 EXAMPLES = 3
 
 
@@ -185,24 +178,14 @@ class SourceTable(Record, kind="source-table"):
     def to_table(self) -> Table:
         """Source, destinations, outs and examples, as the paper prints them."""
         columns = (
-            text_column("head"),
-            Column("strength", ".1f"),
-            prose_column("destinations"),
-            prose_column("outs"),
-            prose_column("examples"),
-        )
-        rows = tuple(
-            (
-                *(row.head, row.strength),
-                " ".join(scored.token.text for scored in row.destinations),
-                " ".join(scored.token.text for scored in row.outs),
-                ", ".join(row.examples),
-            )
-            for row in self.rows
+            *(text_column("head", "head"), Column("strength", ".1f", read="strength")),
+            prose_column("destinations", lambda row: _words(row.destinations)),
+            prose_column("outs", lambda row: _words(row.outs)),
+            prose_column("examples", lambda row: ", ".join(row.examples)),
         )
         title = f"skip-trigrams with the source {self.source}"
         legend = "strength = best QK · best OV, both centered"
-        return Table(columns, rows, title=title, note=joined((legend, self.note)))
+        return columns_table(self.rows, columns, title, joined((legend, self.note)))
 
 
 @torch.no_grad()
@@ -314,7 +297,7 @@ class TokenCard(Record, kind="token-card"):
 def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:
     """A head's copying, token clusters and offset profile."""
     path = as_path(model, circuit)
-    single = path.order == 1 and model.config.positions != "none"
+    single = path.order == 1 and model.config.at(path.heads[0].layer).positions != "none"
     if not single:
         require_tokens_out(model, "what this card shows of a head without offsets")
     copies = model.config.predicts_tokens
@@ -334,7 +317,7 @@ def token_card(
     *,
     offset: int | None = None,
 ) -> TokenCard:
-    """What a token attends to, what attends to it, and the logits it changes as a source."""
+    """The attention of a token to others and from others, and the logits it changes as a source."""
     path = as_path(model, circuit)
     if path.order > 1 and offset is not None:
         raise InputError(

@@ -36,12 +36,12 @@ from pathsum.model.weights import for_query_heads
 
 @dataclass(frozen=True, eq=False)
 class LayerHeads:
-    """The heads of one layer as the model stores them, and what they read; in float64.
+    """The stored weights of one layer's heads and the inputs of their reads, in float64.
 
     Queries include the scale of scores, and gains of QK-norm are folded into W_Q, W_K and their
     biases. `mean` is the mean embedding at the input of the reads, `shift` the bias of the norm
-    before them and `places` the position vectors there. `W_O` is transposed: its columns are what
-    the head writes.
+    before them and `places` the position vectors there. `W_O` is transposed: its columns are
+    the head's output directions.
     """
 
     W_Q: Float[Tensor, "head d k"]

@@ -1,4 +1,4 @@
-"""Matching: does a head attend to equal tokens where its keys read what a lower head wrote?
+"""Matching: does a head attend to equal tokens if its keys read a lower head's output?
 
 With a previous-token head below, `W_E QK (OV)ᵀ W_Eᵀ` is how much a destination token attends to a
 position because of the token *before* it. An induction head matches equal tokens there, so the
@@ -48,9 +48,8 @@ def matching_spectra(
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
     heads = [model.head(reader) for reader in readers]
-    queries = torch.stack([head.W_Q for head in heads])
-    if model.config.positions == "rotary":
-        queries = queries @ average_rotation(heads[0])  # the same for all
+    rotary = model.config.positions == "rotary"
+    queries = torch.stack([h.W_Q @ average_rotation(h) if rotary else h.W_Q for h in heads])
     keys = torch.stack([head.W_K for head in heads])
     if writer is not None:
         below = model.head(writer)

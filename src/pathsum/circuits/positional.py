@@ -18,6 +18,7 @@ from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.table import columns_table
 from pathsum.circuits.qk_ov import token_keys, token_queries
 from pathsum.circuits.reads_and_writes import rotated_gram
 from pathsum.circuits.token_basis import (
@@ -104,26 +105,20 @@ class Positional(Record, HeadMapping[OffsetProfile], kind="positional"):
 
     def to_table(self) -> Table:
         """One row per head: where its profile peaks, and position against content."""
+
+        def attention(h: OffsetProfile) -> float | None:
+            return None if h.attention is None else float(h.attention[h.peak])
+
         columns = (
-            text_column("head"),
-            Column("peak at"),
-            Column("score", "+.2f"),
-            Column("attention"),
-            Column("position sd", ".2f"),
-            Column("content sd", ".2f"),
-            Column("share", ".1%"),
-        )
-        rows = tuple(
-            (
-                *(h.head, h.peak, float(h.score[h.peak])),
-                None if h.attention is None else float(h.attention[h.peak]),
-                *(h.position, h.content, h.share),
-            )
-            for h in self.heads
+            *(text_column("head", "head"), Column("peak at", read="peak")),
+            Column("score", "+.2f", read=lambda h: float(h.score[h.peak])),
+            Column("attention", read=attention),
+            Column("position sd", ".2f", read="position"),
+            *(Column("content sd", ".2f", read="content"), Column("share", ".1%", read="share")),
         )
         legend = "score, attention: at the peak; share: position² / (position² + content²)"
-        title = "attention by position alone"
-        return Table(columns, rows, title=title, note=joined((legend, self.note)))
+        note = joined((legend, self.note))
+        return columns_table(self.heads, columns, "attention by position alone", note)
 
 
 @torch.no_grad()
@@ -159,7 +154,13 @@ def positional(
             f"window={window} offsets do not fit a context of {config.n_ctx}; "
             f"choose from 1 to {config.n_ctx}"
         )
-    chosen = [model.head(name) for name in heads or [head.id for head in model.heads]]
+    chosen = [model.head(name) for name in heads or heads_with_positions(model)]
+    for head in chosen:
+        if config.at(head.id.layer).positions == "none":
+            raise InputError(
+                f"{head.label} has no position part: layer {head.id.layer} does not rotate; choose "
+                "a head of another layer"
+            )
     progress(0, len(chosen), "offsets")
     shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
 
@@ -169,6 +170,12 @@ def positional(
     found = shared_map(chosen, profile, progress, "offsets")
     remarks = dict.fromkeys(part for each in found for part in each.note.split("; "))
     return Positional(tuple(found), joined(tuple(remarks)))
+
+
+def heads_with_positions(model: Model) -> list[HeadId]:
+    """The heads whose own weights can attend by position."""
+    config = model.config
+    return [h.id for h in model.heads if config.at(h.id.layer).positions != "none"]
 
 
 def offset_profile(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetProfile:

@@ -1,4 +1,4 @@
-"""QK and OV circuits in the token basis: who attends to whom, and which logits that changes.
+"""QK and OV circuits in the token basis: attention between tokens, and its effect on logits.
 
 A score is `query(destination) · key(source)`, and softmax compares the sources of one destination,
 so it ignores whatever is constant along a row. Rows of QK are centered over source tokens: an entry

@@ -7,7 +7,7 @@ forming anything larger than vocabulary × width of the circuit:
     unembed_through(W)          a write, times W_U centered over the vocabulary  [k, vocab]
 
 A soft cap is not linear, so a circuit's entries are exact terms of scores and logits before the
-cap, and results say so (`score_cap_note`, `logit_cap_note`).
+cap. Results carry a note about that (`score_cap_note`, `logit_cap_note`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -2,11 +2,11 @@
 
 A head scores f₁(destination, source) · f₂(source, out). If it has keep … in → mind and
 keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
-The head does not say which corners are correct. A corpus decides (corners that really occur have
-lift > 1), or a given list of correct triples, or, with neither, the model's own direct path, which
-scores what follows a destination: where that score, with the row and column means of the rectangle
-removed, favors two opposite corners, the other two are bugs. Their cost is the model's loss minus
-its loss with the bugs removed from its logits.
+The head alone does not determine which corners are correct. A corpus decides (corners that occur in
+text have lift > 1), or a given list of correct triples. With neither, the model's own direct path
+decides, which predicts the token after a destination: if its logits, with the row and column means
+of the rectangle removed, favor two opposite corners, the other two are bugs.
+Their cost is the model's loss minus its loss with the bugs removed from its logits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column, token_column
+from pathsum.base.table import columns_table
 from pathsum.circuits.qk_ov import token_ov, token_qk
 from pathsum.circuits.token_basis import (
     Token,
@@ -94,11 +95,6 @@ class Bug(Record, kind="bug"):
     because: tuple[Cause, Cause]
     decided_by: Literal["text", "list", "direct path"]
 
-    @property
-    def mark(self) -> str:
-        """The mark of a bug in a table of skip-trigrams."""
-        return "bug"
-
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"
 
@@ -112,18 +108,12 @@ class Bugs(Record, kind="bugs"):
     def to_table(self) -> Table:
         """One row per bug, with the triples that force it."""
         columns = (
-            text_column("head"),
-            token_column("bug"),
-            Column("QK", ".1f"),
-            Column("OV", ".1f"),
-            token_column("forced by"),
-            token_column("and"),
+            *(text_column("head", "head"), token_column("bug", str)),
+            *(Column("QK", ".1f", read="attention"), Column("OV", ".1f", read="effect")),
+            token_column("forced by", lambda bug: bug.because[0]),
+            token_column("and", lambda bug: bug.because[1]),
         )
-        rows = tuple(
-            (bug.head, str(bug), bug.attention, bug.effect, *map(str, bug.because))
-            for bug in self.bugs
-        )
-        return Table(columns, rows, title="cross terms forced by the factorization")
+        return columns_table(self.bugs, columns, "cross terms forced by the factorization")
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,10 +343,10 @@ def bug_cost(
     """The cost of bugs on held-out sequences.
 
     A bug (source, destination, out) of a head is removed by subtracting, from the logit of `out`
-    wherever the destination comes after the source, exactly what the head added there:
+    wherever the destination comes after the source, exactly the head's contribution there:
     `Σ A[destination, source] · OV[source, out]`, W_U centered, with the normalization scales of the
-    run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers only
-    what goes straight to the logits is removed.
+    run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers,
+    only the direct contribution to the logits is removed.
     """
     predicted = sum(part[:, 1:].numel() for part in held_out)
     each = [0.0] * len(bugs)

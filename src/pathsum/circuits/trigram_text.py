@@ -376,7 +376,7 @@ def _right_places(
     p = text.log_p(at, after[at]).exp().to(c)
     gain = c + torch.log1p(p * torch.expm1(-c))
     places = torch.arange(len(tokens), device=at.device)
-    # Of the copies before the destination, the one with the most attention.
+    # Among the copies before the destination, take the one with the most attention.
     copies = (place[None] == which[:, None]) & (places < at[:, None])
     source_at = pattern[at].masked_fill(~copies, -torch.inf).argmax(1)
     rows = torch.stack((known[which], tokens[at], after[at], at, source_at), 1)
@@ -404,9 +404,9 @@ class _Gains:
         self._found.append((row, c.cpu(), gain.double().cpu()))
 
     def ranked(self, count: int) -> tuple[float, list[TextEffect]]:
-        """The total gain, and the skip-trigrams with the largest, largest first.
+        """The total gain, and the skip-trigrams with the largest gains, largest first.
 
-        Of equal gains, and of equal effects of one skip-trigram, the first one found comes first.
+        Ties keep the order in which they were found.
         """
         if not self._found:
             return 0.0, []
@@ -445,7 +445,7 @@ class _Gains:
 class _Candidates:
     """The candidates of one head, and the loss that each has saved so far, in nats.
 
-    `effect` is what a unit of attention to the source adds to the logit of the out.
+    `effect` is the change of the out token's logit per unit of attention to the source.
     """
 
     head: Head

@@ -41,7 +41,7 @@ from pathsum.base import (
 )
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
-from pathsum.base.table import Cell, rows_table
+from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
 from pathsum.circuits.token_basis import (
     Token,
@@ -97,17 +97,6 @@ AROUND = 3
 """Tokens of the text quoted before a destination."""
 
 
-@dataclass(frozen=True)
-class AttributeColumn(Column):
-    """A column of one attribute of a record."""
-
-    attribute: str = ""
-
-    def cell(self, value: object) -> Cell:
-        """The attribute, if there is a record."""
-        return None if value is None else getattr(value, self.attribute)
-
-
 class Rank(StrEnum):
     """The ranking of skip-trigrams: by their effect on text, or from weights alone."""
 
@@ -144,11 +133,11 @@ class SkipTrigram(Record, kind="skip-trigram"):
     effect: Annotated[float, Column("OV", ".2f")]
     score: Annotated[float, Column("score", ".4g")]
     pattern: Annotated[Pattern, text_column("pattern")]
-    bug: Annotated[Bug | None, AttributeColumn("bug", align="left", attribute="mark")]
+    bug: Annotated[Bug | None, text_column("bug", lambda _: "bug")]
     evidence: Annotated[
         Evidence | None,
-        AttributeColumn("n", attribute="antecedents"),
-        AttributeColumn("lift", ".1f", attribute="lift"),
+        Column("n", read="antecedents"),
+        Column("lift", ".1f", read="lift"),
     ]
     fires: Annotated[int | None, Column("fires")] = None
     variants: tuple[str, ...] = ()

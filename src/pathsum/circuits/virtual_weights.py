@@ -5,6 +5,7 @@ layers lie between them.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -27,12 +28,16 @@ from pathsum.base import (
     Writer,
     parse_read,
     parse_writer,
+    rows_table,
     text_column,
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
+from pathsum.base.options import parse_choice
 from pathsum.circuits.reads_and_writes import (
+    KINDS,
     Center,
+    CompositionKind,
     is_centered,
     read_factor,
     write_factor,
@@ -40,6 +45,7 @@ from pathsum.circuits.reads_and_writes import (
 from pathsum.model import LayerWeights, Model
 from pathsum.model.folding import centered_unembedding, fold_read
 from pathsum.model.rotary import check_offset
+from pathsum.model.sites import check_neuron
 
 DOMINANT = 0.1
 """A direction with at least this share of a read's squared norm is noted."""
@@ -61,11 +67,11 @@ class VirtualWeights(Record, kind="virtual-weights"):
     """
 
     model: str
-    edge: Site
-    score: float
-    excess: float
-    z: float
-    p: float
+    edge: Annotated[Site, text_column("edge")]
+    score: Annotated[float, Column("score")]
+    excess: Annotated[float, Column("excess", "+.3f")]
+    z: Annotated[float, Column("z", "+.1f")]
+    p: Annotated[float, ProbabilityColumn()]
     singular_values: Float[Tensor, " q"]
     dimension: int
     centered: bool
@@ -74,10 +80,7 @@ class VirtualWeights(Record, kind="virtual-weights"):
 
     def to_table(self) -> Table:
         """One row."""
-        columns = (text_column("edge"), Column("score"), Column("excess", "+.3f"))
-        row = (str(self.edge), self.score, self.excess, self.z, self.p)
-        columns += (Column("z", "+.1f"), ProbabilityColumn())
-        return Table(columns, (row,), f"virtual weights, {self.model}", self.note)
+        return rows_table([self], f"virtual weights, {self.model}", self.note)
 
     @property
     def matrix(self) -> Factored:
@@ -89,7 +92,7 @@ class VirtualWeights(Record, kind="virtual-weights"):
 
 
 @dataclass(frozen=True, eq=False)
-class _End:
+class StreamEnd:
     """A write or a read: its rows in the stream, and when it happens, for ordering."""
 
     rows: Float[Tensor, "r d"]
@@ -107,9 +110,9 @@ def virtual_weights(
 ) -> VirtualWeights:
     """The virtual weights from a write to a later read.
 
-    Writes are `embed`, `pos` (where positions are in the stream), a head (`L0H3`) and an MLP
-    (`mlp2`). Reads are a head's query, key or value read (`L1H0.q`, `L1H0.k`, `L1H0.v`), an MLP and
-    `logits`.
+    Writes are `embed`, `pos` (where positions are in the stream), a head (`L0H3`), an MLP (`mlp2`)
+    and a neuron (`mlp2.n5`). Reads are a head's query, key or value read (`L1H0.q`, `L1H0.k`,
+    `L1H0.v`), an MLP and `logits`.
 
     >>> import pathsum as ps
     >>> model = ps.construct.induction()
@@ -134,14 +137,14 @@ def virtual_weights(
             f"{edge} carries the same for every text in this edited model, so it has no virtual "
             "weights; use the model without that edit"
         )
-    left = _write(model, writer, centered)
-    right = _read(model, reader, centered, offset)
+    left = write_end(model, writer, centered)
+    right = read_end(model, reader, centered, offset)
     if right.time <= left.time:
         raise InputError(
             f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream "
             "earlier; name a write and a later read"
         )
-    small_left, small_right = _unit(left.rows, writer), _unit(right.rows, reader)
+    small_left, small_right = unit_factor(left.rows, writer), unit_factor(right.rows, reader)
     values = svdvals(small_left @ small_right.mT)
     square = values.square().sum().clamp(max=1.0)
     null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
@@ -177,7 +180,7 @@ def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -
     )
 
 
-def _unit(rows: Float[Tensor, "n d"], name: Writer | Site) -> Float[Tensor, "r d"]:
+def unit_factor(rows: Float[Tensor, "n d"], name: Writer | Site) -> Float[Tensor, "r d"]:
     """A factor of norm 1 with the same Gram matrix, up to its size."""
     small = compact(rows)
     size = torch.linalg.vector_norm(small)
@@ -186,44 +189,55 @@ def _unit(rows: Float[Tensor, "n d"], name: Writer | Site) -> Float[Tensor, "r d
     return small / size
 
 
-def _write(model: Model, writer: Writer, centered: bool) -> _End:
+def write_end(model: Model, writer: Writer, centered: bool) -> StreamEnd:
+    """A write of a model: the embedding, positions, a head, an MLP or one of its neurons."""
     config, weights = model.config, model.weights
     if isinstance(writer, HeadId):
         head = model.head(writer)
-        return _End(write_factor(head, centered).to(weights.dtype), (writer.layer, 1))
+        return StreamEnd(write_factor(head, centered).to(weights.dtype), (writer.layer, 1))
     if writer.kind == "embed":
-        return _End(remove_mean(weights.W_E, centered), (-1, 0))
+        return StreamEnd(remove_mean(weights.W_E, centered), (-1, 0))
     if writer.kind == "pos":
         if config.positions != "residual" or weights.W_pos is None:
             raise InputError(
                 f"'pos' is not a write of this model: positions={config.positions!r} write nothing "
                 "to the stream"
             )
-        return _End(remove_mean(weights.W_pos, centered), (-1, 0))
-    if writer.kind != "mlp":
-        raise InputError(f"{writer} is a vector, not a matrix; name embed, pos, a head or an MLP")
-    W_out = _mlp(model, writer.layer).W_out
-    assert W_out is not None
-    return _End(remove_mean(W_out, centered), (writer.layer, 3))
+        return StreamEnd(remove_mean(weights.W_pos, centered), (-1, 0))
+    if writer.kind not in ("mlp", "neuron"):
+        raise InputError(f"{writer} is a bias, not a matrix; name embed, pos, a head or an MLP")
+    raw = _mlp(model, writer.layer)
+    assert raw.W_out is not None
+    rows = raw.W_out
+    if writer.kind == "neuron":
+        check_neuron(config, writer)
+        rows = rows[writer.neuron : writer.neuron + 1]
+    # The gain of a norm after the MLP is part of what it writes.
+    rows = rows if raw.post2_w is None else rows * raw.post2_w
+    return StreamEnd(remove_mean(rows, centered), (writer.layer, 3))
 
 
-def _read(model: Model, read: Site, centered: bool, offset: int | None) -> _End:
+def read_end(model: Model, read: Site, centered: bool, offset: int | None = None) -> StreamEnd:
+    """A read of a model: of a head, of an MLP or of the logits."""
     config, weights = model.config, model.weights
     reader = read.reader
     assert reader is not None
     if reader == LOGITS:
         rows = centered_unembedding(weights).mT
-        return _End(remove_mean(rows, centered), (config.n_layers, 0))
+        return StreamEnd(remove_mean(rows, centered), (config.n_layers, 0))
     if isinstance(reader, HeadId):
         assert read.side is not None
         head = model.head(reader)
-        rows = read_factor(head, read.side.value, centered, offset).to(weights.dtype)
-        return _End(rows, (head.id.layer, 0))
+        kind: CompositionKind = parse_choice(KINDS, read.side.value, "side")
+        rows = read_factor(head, kind, centered, offset).to(weights.dtype)
+        return StreamEnd(rows, (head.id.layer, 0))
     raw = _mlp(model, reader.layer)
     parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]
     rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in parts])
     # In a parallel block the MLP reads what the heads read, in a serial one what they wrote.
-    return _End(remove_mean(rows, centered), (reader.layer, 0 if config.block == "parallel" else 2))
+    return StreamEnd(
+        remove_mean(rows, centered), (reader.layer, 0 if config.block == "parallel" else 2)
+    )
 
 
 def _mlp(model: Model, layer: int) -> LayerWeights:

@@ -13,6 +13,7 @@ from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import Estimate
 from pathsum.base.files import exists, user_path
+from pathsum.base.table import columns_table
 from pathsum.claims.claim import Claim, Section, SharedResults, Statement, Subject, measure
 from pathsum.claims.examples import examples
 from pathsum.claims.one_layer import ONE
@@ -77,28 +78,19 @@ class Paper(Record, kind="paper"):
     def to_table(self) -> Table:
         """Claim, value, seeds, the paper's value and the verdicts."""
         columns = (
-            text_column("claim"),
-            prose_column("measured"),
-            text_column("verdict"),
-            prose_column("seeds"),
-            text_column("over seeds"),
-            prose_column("the paper"),
-        )
-        rows = tuple(
-            (
-                one.outline.id,
-                one.measured if one.value else one.note,
-                one.verdict,
-                _seeds_text(one.outline.seeds, one.outline.rule.unit),
-                one.outline.seeds.verdict,
-                one.outline.paper_value or None,
-            )
-            for one in self.claims
+            text_column("claim", lambda one: one.outline.id),
+            prose_column("measured", lambda one: one.measured if one.value else one.note),
+            text_column("verdict", "verdict"),
+            prose_column(
+                "seeds", lambda one: _seeds_text(one.outline.seeds, one.outline.rule.unit)
+            ),
+            text_column("over seeds", lambda one: one.outline.seeds.verdict),
+            prose_column("the paper", lambda one: one.outline.paper_value or None),
         )
         counts = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally.items())
         over = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally_over_seeds.items())
         note = f"{len(self.claims)} claims ({counts}). Over seeds: {over}. {OVER_SEEDS}"
-        return Table(columns, rows, f"the paper's claims, {self.model}", note)
+        return columns_table(self.claims, columns, f"the paper's claims, {self.model}", note)
 
     def rules_table(self) -> Table:
         """The rule of each claim."""

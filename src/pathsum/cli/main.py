@@ -29,6 +29,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "The paper": (
         paper.bigram_command,
         paper.head_command,
+        paper.neurons_command,
         paper.trigrams_command,
         paper.composition_command,
         paper.bandwidth_command,

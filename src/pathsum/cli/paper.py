@@ -11,6 +11,9 @@ from pathsum.cli.inputs import given_sequences, parse_targets, repeated_sequence
 from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
 
+NEURONS, ROWS = 20, 10
+"""Neurons that are listed, and rows of each list about one neuron."""
+
 
 @command()
 def bigram_command(
@@ -207,6 +210,40 @@ def atlas_command(
         seed=seed,
     )
     session.show(found if head is None else found[head])
+
+
+@command(exclusive=["text tokens"])
+def neurons_command(
+    session: CommandSession,
+    neurons: str,
+    *,
+    text: Path | None = None,
+    tokens: list[str] | None = None,
+    k: int | None = None,
+) -> None:
+    """Show the neurons of an MLP, or the page of one neuron.
+
+    What opens its gate and sets its value, what it writes, who reads it, where in a text it is most
+    active, and the cost of its ablation.
+
+    Options:
+        NEURONS: An MLP (mlp3) for a table of its neurons, or a neuron (mlp3.n512) for its page.
+        --text: The text file on which activity is measured; default: the model's held-out text, or
+            a short neutral text.
+        --k: How many neurons to list (default 20), or rows of each list about one neuron (10).
+    """
+    from pathsum.circuits.neurons import parse_neurons
+    from pathsum.heads import neuron
+    from pathsum.heads import neurons as all_neurons
+
+    loaded = session.open()
+    wanted = parse_neurons(loaded, neurons)
+    given = given_sequences(loaded, text, tokens)
+    if wanted.kind == "mlp":
+        rows = NEURONS if k is None else k
+        session.show(session.compute(all_neurons, loaded, wanted, given, k=rows))
+    else:
+        session.show(session.compute(neuron, loaded, wanted, given, k=ROWS if k is None else k))
 
 
 def _thresholds(given: list[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ chooses and fills them.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
+from torch import Tensor
 
 from pathsum.base import Progress, Record
 from pathsum.base.errors import NotExactError
@@ -22,7 +22,6 @@ from pathsum.base.sentence import (
     signed,
     strong,
 )
-from pathsum.base.site import Site
 from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.answers.prediction import (
     THRESHOLD,
@@ -34,26 +33,26 @@ from pathsum.explorer.answers.text import predictions, rank_by_interest
 from pathsum.explorer.params import TextParams
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
-from pathsum.model.edit import Edit
-from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
 from pathsum.paths.patching import without
 from pathsum.paths.reasons import (
     AttentionKind,
+    Lead,
     Reason,
-    attention_kind,
-    find_reasons,
+    copying_heads,
+    find_lead,
+    probabilities_without,
     write_reasons,
 )
-from pathsum.paths.target import find_target
+from pathsum.paths.target import PredictionRun, find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.
 CANDIDATES, COMPARABLE = 4, 0.5
-# A head attends to something if more than this share of its attention is there: most of it.
-MOST = 0.5
 # Heads that the sentence names one by one, and the longest beginning of a word that it quotes.
 MOST_NAMED, LONGEST_START = 8, 12
+# Strongest predictions among which a rival from the text is looked for.
+RIVALS = 10
 
 WORDS = {
     "opening": "After “{before}{token}” the model gives “{predicted}” {probability}",
@@ -81,6 +80,7 @@ WORDS = {
     "mlps": " MLPs write {mlps} of {total} of the logit, {mlp} alone {mlp_share}",
     "mlps_without_head": "; without {head_name} they would write {mlps_left}",
     "mlps_without_heads": "; without these heads they would write {mlps_left}",
+    "coverage": " The circuit explains less than half of the logit ({coverage}).",
 }
 """The clauses of the sentence; a slot in braces is a number, a token or a head (`slots_of`)."""
 
@@ -99,24 +99,31 @@ class MlpShare:
 class Story(Record, kind="page-story"):
     """One prediction of a text, and its explanation; `sentence` is the explanation in words.
 
-    `token` was predicted at `position` with `probability`; where the same pair of tokens stood
-    before, at `first`, with `probability_first` (None if the text repeats nothing). `heads` give
-    most of their attention to what followed the earlier copies of the token at `position`, if
-    `token` did: they do induction. `head` is the one whose ablation costs most among them, or, if
-    there are none, the head that adds most to the logit. It adds `share` of `total` directly, and
-    attends to `source` with `weight`; `kind` says whether by induction or as to a sink. `reasons`
-    are the parts of its key and query that decide this. `writer` is the head that wrote the first
-    of them, if a head did. With `writer` switched off, or without the first reason, the weight and
-    the probability are `weight_without` and `probability_without`. `mlps` is None for a model
-    without MLPs.
+    `token` is predicted at `position` with `probability`; `expected` is the likeliest token, and
+    `rival` the one to compare `token` with: the likeliest other one that occurs in the text, if it
+    is among the strongest predictions, else the likeliest other one. Where the same pair of tokens
+    stood before, at `first`, `token` had `probability_first` (None if the text repeats nothing).
+    `heads` give most of their attention to what followed the earlier copies of the token at
+    `position`, if `token` did: they do induction. `head` is the one whose ablation costs most among
+    them, or, if there are none, the head that adds most to the logit. It adds `share` of `total`
+    directly, and attends to `source` with `weight`; `kind` says whether by induction or as to a
+    sink. `reasons` are the parts of its key and query that decide this; `is_decomposed` is False if
+    its attention matters too little for that. `writer` is the head that wrote the first reason,
+    if a head did. With `writer` switched off, or without the first reason, the weight and the
+    probability are `weight_without` and `probability_without`. `mlps` is None for a model without
+    MLPs, and `coverage`, the share of the logit that the circuit's edges carry, if the model has no
+    exact circuit.
     """
 
     position: int
     token: int
+    expected: int
+    rival: int
     probability: float
     first: int | None
     probability_first: float | None
     total: float
+    coverage: float | None = None
     heads: tuple[str, ...] = ()
     probability_without_heads: float | None = None
     head: str | None = None
@@ -129,15 +136,20 @@ class Story(Record, kind="page-story"):
     writer: str | None = None
     weight_without: float | None = None
     probability_without: float | None = None
+    is_decomposed: bool = True
     mlps: MlpShare | None = None
     sentence: Sentence = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoryParams(TextParams):
-    """The position of the prediction; by default the most interesting one."""
+    """The position of the prediction, by default the most interesting one, and the token.
+
+    Without a token, the actual next one is explained, or at the end the model's prediction.
+    """
 
     position: int | None = None
+    token: int | None = None
 
 
 def story(session: Session, params: StoryParams) -> Story:
@@ -155,7 +167,7 @@ def story(session: Session, params: StoryParams) -> Story:
     else:
         position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
-    numbers = StoryBuilder(trace, position, session.progress).build(first)
+    numbers = StoryBuilder(trace, position, params.token, session.progress).build(first)
     return replace(numbers, sentence=sentence_of(numbers, trace))
 
 
@@ -171,103 +183,71 @@ def _most_interesting(
         (position, first, heads)
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
-        and (heads := _copying_heads(trace, position, find_target_token(trace, position)))
+        and (heads := copying_heads(trace, position, find_target_token(trace, position)))
     ]
     if not tried:
         return ranked[0]
     places = [position for position, _, _ in tried]
-    after = _probabilities_without(trace, [heads for _, _, heads in tried], places)
+    tokens = [find_target_token(trace, position) for position in places]
+    after = probabilities_without(trace, [heads for _, _, heads in tried], places, tokens)
     lost = [probabilities[place] - left for place, left in zip(places, after, strict=True)]
     best = lost.index(max(lost))
     return tried[best][0], tried[best][1]
 
 
-def _followers(trace: Trace, position: int, token: int) -> list[int]:
-    """Earlier positions of `token` right after a copy of the token at `position`."""
-    ids = trace.tokens[0].tolist()
-    return [
-        place
-        for place in range(1, position + 1)
-        if ids[place] == token and ids[place - 1] == ids[position]
-    ]
-
-
-def _copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
-    """The heads that attend mostly to the earlier followers, the strongest first."""
-    sources = _followers(trace, position, token)
-    weights = {
-        HeadId(layer, head): weight
-        for layer, patterns in enumerate(trace.patterns)
-        for head, weight in enumerate(patterns[0, :, position, sources].sum(-1).tolist())
-        if weight > MOST
-    }
-    return sorted(
-        (
-            head
-            for head in weights
-            if any(attention_kind(trace, head, position, at) == "induction" for at in sources)
-        ),
-        key=lambda head: -weights[head],
-    )
-
-
-@torch.no_grad()
-def _probabilities_without(
-    trace: Trace, groups: Sequence[Sequence[HeadId]], positions: Sequence[int]
-) -> list[float]:
-    """The probability of the token at each position, in a run without each group of heads."""
-    prefix = trace.prefix(0, max(positions) + 1)
-    zero = prefix.weights.W_E.new_zeros(trace.model.config.d_head)
-    edits = [
-        Edit(Site(head, value="z"), zero, row) for row, group in enumerate(groups) for head in group
-    ]
-    at = torch.tensor(positions, device=prefix.tokens.device)
-    logits = run_logits(prefix.weights, prefix.tokens, edits, at, copies=len(groups))[:, 0]
-    tokens = torch.tensor([find_target_token(trace, position) for position in positions])
-    return logits.softmax(-1).gather(-1, tokens.to(logits.device)[:, None])[:, 0].tolist()
-
-
 class StoryBuilder:
     """Measures the numbers of the story about one position of a run."""
 
-    def __init__(self, trace: Trace, position: int, progress: Progress) -> None:
+    def __init__(self, trace: Trace, position: int, token: int | None, progress: Progress) -> None:
         self.trace, self.position, self.progress = trace, position, progress
-        self.token = find_target_token(trace, position)
-        self.heads = _copying_heads(trace, position, self.token)
+        self.token = find_target_token(trace, position, token)
 
     def build(self, first: int | None) -> Story:
         """The numbers of the story; `first` is where the same pair of tokens stood before."""
         found = self._circuit()
+        target = find_target(self.trace, self.position, self.token, "mean")
+        lead = find_lead(PredictionRun(self.trace, target), found) if found is None else found.lead
         logits = self.trace.logits_at(self.position)[0]
-        head, after_head = self._lead(found)
-        source, weight = self._attended(found, head)
-        reasons = () if found is None or head is None else self._reasons(found, head, source)
-        writer = reasons[0].edge.start.head if reasons else None
-        after = self._after(reasons, writer, head, source)
-        kind = None
-        if head is not None and source is not None:
-            kind = attention_kind(self.trace, head, self.position, source)
-        without_heads = self._without(self.heads) if self.heads else None
-        return Story(
+        copying = () if lead is None else lead.copying
+        without_heads = self._without(copying) if copying else None
+        numbers = Story(
             position=self.position,
             token=self.token,
+            expected=int(logits.argmax()),
+            rival=_find_rival(self.trace.tokens[0].tolist(), logits, self.token),
             probability=float(logits.softmax(-1)[self.token]),
             first=first,
             probability_first=self._probability(self.trace, first),
             total=float(logits[self.token] - logits.mean()) if found is None else found.total,
-            heads=tuple(map(str, self.heads)),
+            coverage=None if found is None else found.coverage,
+            heads=tuple(map(str, copying)),
             probability_without_heads=self._probability(without_heads, self.position),
-            head=None if head is None else str(head),
-            probability_without_head=after_head,
-            share=0.0 if head is None else self._parts(self.trace)[str(head)],
-            source=source,
-            weight=weight,
-            kind=kind,
-            reasons=reasons,
+            mlps=self._mlp_share(without_heads),
+        )
+        return numbers if lead is None else self._with_lead(numbers, lead)
+
+    def _with_lead(self, numbers: Story, lead: Lead) -> Story:
+        writer = lead.reasons[0].edge.start.head if lead.reasons else None
+        after: tuple[float | None, float | None] = None, None
+        if writer is not None and lead.source is not None:
+            cut = self._without([writer])
+            row = cut.patterns[lead.head.layer][0, lead.head.head, self.position]
+            after = float(row[lead.source]), self._probability(cut, self.position)
+        elif lead.reasons:
+            after = lead.reasons[0].weight, lead.reasons[0].probability
+        return replace(
+            numbers,
+            head=str(lead.head),
+            probability_without_head=lead.probability,
+            share=lead.share,
+            source=lead.source,
+            weight=lead.weight,
+            kind=lead.kind,
+            reasons=lead.reasons,
             writer=None if writer is None else str(writer),
             weight_without=after[0],
             probability_without=after[1],
-            mlps=self._mlp_share(without_heads),
+            is_decomposed=not lead.note,
         )
 
     def _circuit(self) -> Graph | None:
@@ -282,50 +262,6 @@ class StoryBuilder:
             )
         except NotExactError:
             return None
-
-    def _lead(self, found: Graph | None) -> tuple[HeadId | None, float | None]:
-        """The head that the story is about, and the probability without it."""
-        if self.heads:
-            groups = [[head] for head in self.heads]
-            after = _probabilities_without(self.trace, groups, [self.position] * len(groups))
-            least = min(after)
-            return self.heads[after.index(least)], least
-        head = None if found is None else _top_head(found)
-        if head is None:
-            return None, None
-        return head, _probabilities_without(self.trace, [[head]], [self.position])[0]
-
-    def _attended(self, found: Graph | None, head: HeadId | None) -> tuple[int | None, float]:
-        if head is None:
-            return None, 0.0
-        if self.heads:
-            row = self.trace.patterns[head.layer][0, head.head, self.position]
-            source = max(
-                _followers(self.trace, self.position, self.token), key=lambda at: float(row[at])
-            )
-            return source, float(row[source])
-        assert found is not None
-        attended = found.node(Site(head, at=self.position)).attended
-        return (None, 0.0) if attended is None else (attended.source, attended.weight)
-
-    def _reasons(self, found: Graph, head: HeadId, source: int | None) -> tuple[Reason, ...]:
-        """The reasons for a head's attention, if the circuit explains the same source."""
-        node = Site(head, at=self.position)
-        here = [one.attended for one in found.nodes if one.node == node and one.attended]
-        return find_reasons(found, node) if here and here[0].source == source else ()
-
-    def _after(
-        self,
-        reasons: Sequence[Reason],
-        writer: HeadId | None,
-        head: HeadId | None,
-        source: int | None,
-    ) -> tuple[float | None, float | None]:
-        """Attention and probability without the first reason, or without the head that wrote it."""
-        if writer is None:
-            return (reasons[0].weight, reasons[0].probability) if reasons else (None, None)
-        cut = self._without([writer])
-        return self._weight(cut, head, source), self._probability(cut, self.position)
 
     def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
         if self.trace.model.config.mlp == "none":
@@ -355,22 +291,19 @@ class StoryBuilder:
             return None
         return float(trace.logits_at(position)[0].softmax(-1)[self.token])
 
-    def _weight(self, trace: Trace | None, head: HeadId | None, source: int | None) -> float | None:
-        if trace is None or head is None or source is None:
-            return None
-        return float(trace.patterns[head.layer][0, head.head, self.position, source])
 
-
-def _top_head(found: Graph) -> HeadId | None:
-    """The head that raises the prediction most."""
-    edges = found.inputs(found.top)
-    return next((head for edge in edges if (head := edge.edge.start.head) and edge.share > 0), None)
+def _find_rival(ids: Sequence[int], logits: Tensor, token: int) -> int:
+    likeliest = logits.topk(min(RIVALS + 1, len(logits))).indices.tolist()
+    others = [one for one in likeliest if one != token] or [token]
+    return next((one for one in others if one in ids), others[0])
 
 
 def sentence_of(story: Story, trace: Trace) -> Sentence:
     """The story in words."""
-    clauses = "".join(WORDS[name] for name in _clauses(story, trace.tokens[0].tolist()))
-    return fill(clauses, **slots_of(story, trace))
+    names = [*_clauses(story, trace.tokens[0].tolist())]
+    if story.coverage is not None and story.coverage < COMPARABLE:
+        names.append("coverage")
+    return fill("".join(WORDS[name] for name in names), **slots_of(story, trace))
 
 
 def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
@@ -403,7 +336,8 @@ def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
         is_part = (story.weight_without or 0.0) > story.weight / 3
         yield from ("partly_because" if is_part else "because", "without_writer")
     elif len(story.heads) <= 1 or not is_induction:
-        yield from ("no_reason", "without_head")
+        yield from (("no_reason",) if story.is_decomposed else ())
+        yield "without_head"
     if is_induction:
         yield from mlps
 
@@ -465,6 +399,7 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         "reasons": write_reasons(story.reasons, quoted, cuts=False),
         "weight": percent(story.weight),
         "weight_without": share(story.weight_without),
+        "coverage": share(max(0.0, story.coverage or 0.0)),
         "mlps": "" if mlps is None else signed(mlps.total, 1),
         "mlp": "" if mlps is None else mlps.strongest,
         "mlp_share": "" if mlps is None else signed(mlps.strongest_share, 1),

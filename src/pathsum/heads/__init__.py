@@ -1,4 +1,4 @@
-"""Kinds of heads: scores with their nulls, the atlas, and induction tested by intervention.
+"""Kinds of heads: scores with their nulls, the atlas, induction; and neurons of MLPs.
 
 In reading order:
 
@@ -17,6 +17,7 @@ induction            `induction`: which heads do induction, through which lower 
 in_context_learning  `in_context_learning`: loss late in a text minus loss early in it
 attention            `attention`: the patterns of a run, as a heat map and as a table
 contexts             `top_contexts`: the contexts of a text in which a head is most active
+neurons              `neurons`: all neurons of an MLP; `neuron`: the page of one
 """
 
 from pathsum.heads.atlas import Atlas, atlas
@@ -25,6 +26,7 @@ from pathsum.heads.contexts import Context, TopContexts, top_contexts
 from pathsum.heads.in_context_learning import in_context_learning
 from pathsum.heads.induction import Induction, InductionHead, induction
 from pathsum.heads.kinds import HeadEntry
+from pathsum.heads.neurons import Neuron, Neurons, neuron, neurons
 from pathsum.heads.score import Score, ScoreInfo
 
 __all__ = [
@@ -34,6 +36,8 @@ __all__ = [
     "HeadEntry",
     "Induction",
     "InductionHead",
+    "Neuron",
+    "Neurons",
     "Score",
     "ScoreInfo",
     "TopContexts",
@@ -41,5 +45,7 @@ __all__ = [
     "attention",
     "in_context_learning",
     "induction",
+    "neuron",
+    "neurons",
     "top_contexts",
 ]

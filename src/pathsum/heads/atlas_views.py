@@ -40,7 +40,7 @@ class PrintedAtlas:
             if not found.score(name):
                 continue
             title = next(info.title for info in found.infos if info.name == name)
-            yield heat_map(title, found.score(name))
+            yield score_grid(title, found.score(name))
             yield Text()
         yield found.kinds_table()
         yield Text()
@@ -80,7 +80,7 @@ def _with_null(score: "Score | None", alpha: float) -> str | None:
     )
 
 
-def heat_map(title: str, values: Mapping[HeadId, float]) -> Text:
+def score_grid(title: str, values: Mapping[HeadId, float]) -> Text:
     """One shade per head from 0 to 1, layers as rows; negative values are blank."""
     layers = sorted({head.layer for head in values})
     n_heads = 1 + max(head.head for head in values)

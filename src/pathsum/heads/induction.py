@@ -284,7 +284,7 @@ def _test_heads(
     previous: dict[HeadId, float],
     progress: Progress,
 ) -> tuple[InductionHead, ...]:
-    """Cut the edges into each candidate, and test what it contributes."""
+    """Cut the edges into each candidate and measure its contribution."""
     composed = composition(trace.model, progress=progress)
     other = trace
     if candidates:

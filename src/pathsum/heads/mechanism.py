@@ -31,9 +31,9 @@ MOST_BY_PATTERN = 3
 class PartnerEdge(Record, kind="partner-edge"):
     """An edge from a lower head into an induction head's query or key.
 
-    `stripe_left` is the head's stripe when this edge alone carries what it carries on shuffled
-    tokens, and `share_lost` the share of the stripe that this removes. `score`, `z` and `p` are the
-    edge's composition.
+    `stripe_left` is the head's stripe if this edge alone is patched with its value on shuffled
+    tokens, and `share_lost` is the share of the stripe that this removes. `score`, `z`
+    and `p` are the edge's composition.
     """
 
     edge: Annotated[Site, text_column("edge")]
@@ -137,7 +137,7 @@ def matching_through(
 def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
     """The share of the score at the stripe that each group of terms carries.
 
-    Each row's mean is removed first: softmax ignores what is the same for all sources.
+    Each row's mean is removed first, because softmax ignores a constant over sources.
     """
     scores = trace.scores(head)
     sequences, rows, columns = induction_cells(probe).nonzero(as_tuple=True)

@@ -42,7 +42,7 @@ from pathsum.heads.score import (
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
 from pathsum.model.sequences import TextOrTokens, token_batches
-from pathsum.text.probes import RepeatedTokens, with_start
+from pathsum.text.probes import RepeatedTokens, prepend_start
 from pathsum.text.shards import spaced
 
 REPEATS_SCORES: tuple[DataScore, ...] = (*PATTERN_SCORES, COPYING_BY_DATA, DELETING)
@@ -183,7 +183,7 @@ def similar_tokens_probe(model: Model, sequences: int, seed: int) -> RepeatedTok
         chosen = pairs[torch.randperm(len(pairs), generator=generator)[:length]]
         swap = torch.rand(length, generator=generator) < 0.5
         rows.append(torch.where(swap[:, None], chosen.flip(1), chosen).mT.flatten())
-    tokens = with_start(torch.stack(rows), start)
+    tokens = prepend_start(torch.stack(rows), start)
     return RepeatedTokens(tokens, length, repeats=2, first=int(start is not None))
 
 
@@ -349,7 +349,7 @@ def split_words_probe(
     positions = torch.randint(length - 1, (len(words),), generator=generator)
     tokens[torch.arange(len(words)), positions] = words.whole
     tokens[:, -1] = words.first
-    tokens = with_start(tokens, config.start_token)
+    tokens = prepend_start(tokens, config.start_token)
     return SplitWordsProbe(tokens, length, repeats=1, first=first, positions=positions + first)
 
 

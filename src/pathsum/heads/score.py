@@ -233,11 +233,11 @@ def against_null(
     compared: Float[Tensor, " head"] | None = None,
     through: HeadId | None = None,
 ) -> list[Score]:
-    """The mean over sequences of each head, compared with random heads of its own.
+    """The mean score of each head over sequences, compared with its random heads.
 
-    One row of values, as scores from weights have, gives no error. `compared` is each head's score
-    on the sequences of its random heads, if those are not all. Random heads that do nothing (NaN)
-    are left out of the null.
+    Scores from weights have one row of values and no standard error. `compared` is each head's
+    score on the sequences that its random heads ran on, if those are not all. Random heads that do
+    nothing (NaN) are excluded from the null.
     """
     sequences = len(values)
     mean = values.mean(0)

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     Mlp: TypeAlias = Literal[
         "none",
         "relu",
+        "relu2",
         "gelu",
         "gelu_tanh",
+        "solu",
+        "solu_ln",
         "silu_gated",
         "gelu_gated",
         "gelu_tanh_gated",
@@ -37,7 +40,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("none", "layer", "rms"),
     "norm_place": ("before", "after", "both"),
     "mlp": (
-        *("none", "relu", "gelu", "gelu_tanh"),
+        *("none", "relu", "relu2", "gelu", "gelu_tanh", "solu", "solu_ln"),
         *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"),
     ),
     "block": ("serial", "parallel"),
@@ -81,9 +84,12 @@ class Config:
     `windows` gives each layer the number of positions that its heads attend to, its own included,
     or None for all. Rotations: plane i turns by `rotary_base^(−2i/width) / rotary_factors[i]` per
     position (no factors: all 1); layers with a window use `rotary_local_base` instead, without
-    factors, if it is set. With `sinks`, each head has an extra logit in its softmax that has no
-    value vector, so the rows of its pattern sum to less than 1.
+    factors, if it is set. `rotary_layers` lists which layers rotate (empty: all); in the others,
+    scores do not depend on positions. With `sinks`, each head has an extra logit in its softmax
+    that has no value vector, so the rows of its pattern sum to less than 1.
 
+    `mlp="relu2"` squares the ReLU. `mlp="solu"` is x · softmax(x) over the neurons; `"solu_ln"`
+    also divides it by its standard deviation, as a layer norm whose centering is part of W_out.
     `mlp="bilinear"` has a gate without a nonlinearity, (r W_gate) ⊙ (r W_in).
     `mlp="clamped_gated"` is the MLP of gpt-oss: with gate g and input u clamped at 7, a neuron is
     `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:
@@ -123,6 +129,7 @@ class Config:
     rotary_pairing: RotaryPairing = "halves"
     rotary_factors: tuple[float, ...] = ()
     rotary_local_base: float | None = None
+    rotary_layers: tuple[bool, ...] = ()
     windows: tuple[int | None, ...] = ()
     sinks: bool = False
     norm_eps: float = 1e-5
@@ -142,6 +149,8 @@ class Config:
         # Windows also determine which layers rotate by the local base.
         forget = unlimited and self.rotary_local_base is None
         object.__setattr__(self, "windows", () if forget else self.windows)
+        if all(self.rotary_layers):
+            object.__setattr__(self, "rotary_layers", ())
         if self.mlp != "none" and self.d_mlp == 0:
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
         if self.d_vocab_out == 0:
@@ -195,7 +204,8 @@ class Config:
 
     def at(self, layer: int) -> "Config":
         """The config with the rotations of one layer, where layers rotate differently."""
-        return _at(self, layer) if self.rotary_local_base is not None else self
+        differ = self.rotary_local_base is not None or bool(self.rotary_layers)
+        return _at(self, layer) if differ else self
 
     def replace(self, **changes: Any) -> "Config":
         """A copy with the named fields changed; fields derived from them are recomputed."""
@@ -208,8 +218,9 @@ class Config:
             values["d_vocab_out"] = 0
         if self.score_scale == 1.0 / math.sqrt(self.d_head):
             values["score_scale"] = 0.0
-        if changes.get("n_layers", self.n_layers) != self.n_layers and "windows" not in changes:
-            values["windows"] = self.windows[: changes["n_layers"]]
+        for name in ("windows", "rotary_layers"):
+            if changes.get("n_layers", self.n_layers) != self.n_layers:
+                values[name] = getattr(self, name)[: changes["n_layers"]]
         return Config.from_dict({**values, **changes})
 
     def to_dict(self) -> dict[str, Any]:
@@ -243,7 +254,11 @@ class Config:
 
 @cache
 def _at(config: Config, layer: int) -> Config:
-    if config.window(layer) is None:
+    if config.rotary_layers and not config.rotary_layers[layer]:
+        fields = [field for field in dataclasses.fields(config) if field.name.startswith("rotary_")]
+        return config.replace(positions="none", **{field.name: field.default for field in fields})
+    config = config.replace(rotary_layers=())
+    if config.window(layer) is None or config.rotary_local_base is None:
         return config.replace(rotary_local_base=None)
     local = {"rotary_base": config.rotary_local_base, "rotary_local_base": None}
     return config.replace(**local, rotary_factors=())
@@ -269,6 +284,12 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     tuple[float, ...]: (
         "a list of numbers",
         lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)),
+    ),
+    tuple[bool, ...]: (
+        "a list of true or false",
+        lambda value: (
+            isinstance(value, list | tuple) and all(isinstance(entry, bool) for entry in value)
+        ),
     ),
     tuple[int | None, ...]: (
         "a list of whole numbers or null",
@@ -386,6 +407,13 @@ def _check_rotary(config: Config) -> None:
                     "set positions='rotary', or leave it out"
                 )
         return
+    if config.rotary_layers and len(config.rotary_layers) != config.n_layers:
+        raise ConfigError(
+            f"rotary_layers has {len(config.rotary_layers)} entries, but there are "
+            f"{config.n_layers} layers; give true or false per layer"
+        )
+    if config.rotary_layers and not any(config.rotary_layers):
+        raise ConfigError("rotary_layers says that no layer rotates; use positions='none'")
     width = config.d_head * config.rotary_fraction
     if not 0 < config.rotary_fraction <= 1 or round(width) != width or round(width) % 2:
         raise ConfigError(

@@ -7,7 +7,7 @@ W_out. For every activation φ that the library loads:
     silu_gated and the like    r W_in + b_in          φ(g)    r W_gate + b_gate    φ(0) = 0
     bilinear                   r W_in                 g       r W_gate             0
     gelu, gelu_tanh, silu      r W_in + b_in          ψ(u)    u                    ½
-    relu                       r W_in + b_in          ψ(u)    u                    0
+    relu, relu2                r W_in + b_in          ψ(u)    u                    0
     clamped_gated              clamp(r W_in + b_in) + 1   φ(clamp(g))  r W_gate + b_gate   0
 
 with φ(x) = x ψ(x). In a mixture of experts, the router's choice and weights are held as well: its
@@ -196,15 +196,20 @@ def gate_of(config: Config, g: Tensor) -> Tensor:
 
 def gate_at_rest(config: Config) -> float:
     """The gate where its input is 0."""
-    return 0.0 if _has_gate(config) or _kind(config) == "relu" else 0.5
+    return 0.0 if _has_gate(config) or _kind(config) in ("relu", "relu2") else 0.5
 
 
 def gate_secant(config: Config, g: Tensor) -> Tensor:
-    """(gate(g) − gate(0)) / g, and the gate's derivative where g is 0 (a step has 0 there)."""
+    """(gate(g) − gate(0)) / g, and the gate's derivative where g is 0 (a step has 0 there).
+
+    A gate with a kink at 0 has the slope of its right side there.
+    """
     kind = _kind(config)
     if not _has_gate(config):
         if kind == "relu":
             return torch.where(g > 0, 1 / g, 0.0)
+        if kind == "relu2":
+            return (g >= 0).to(g)
         slope = {"gelu": 0.5 * math.sqrt(2 / math.pi), "silu": 0.25}
         slope["gelu_tanh"] = slope["gelu"]
         return torch.where(g == 0, slope[kind], 0.5 * _odd(kind, g) / g)
@@ -267,7 +272,7 @@ def router_part(config: Config, reference: Neurons, run: Neurons) -> PerNeuron |
 
 def _kind(config: Config) -> str:
     kind = config.mlp.removesuffix("_gated")
-    if kind not in ("relu", "gelu", "gelu_tanh", "silu", "clamped", "bilinear"):
+    if kind not in ("relu", "relu2", "gelu", "gelu_tanh", "silu", "clamped", "bilinear"):
         raise NotExactError(
             f"mlp={config.mlp!r} is not known as a value times a gate, so it cannot be linear with "
             "gates held; use paths that stop at MLPs (mlps='held')"
@@ -283,6 +288,8 @@ def _psi(kind: str, x: Tensor) -> Tensor:
     """ψ with φ(x) = x ψ(x)."""
     if kind == "relu":
         return (x > 0).to(x)
+    if kind == "relu2":
+        return x.relu()
     if kind == "clamped":
         return torch.sigmoid(transformer.SIGMOID_GAIN * x)
     if kind == "silu":

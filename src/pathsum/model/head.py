@@ -92,7 +92,7 @@ class Head:
     @property
     def qk(self) -> Factored:
         """QK = W_Q W_Kᵀ · score_scale; rows are the destination side, columns the source side."""
-        if self.model.config.positions == "rotary":
+        if self.model.config.at(self.id.layer).positions == "rotary":
             raise NotExactError(
                 f"{self.label} has no single QK matrix: positions are rotary, so it depends on the "
                 "offset between destination and source; qk_at(offset) gives it for one offset"

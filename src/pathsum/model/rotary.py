@@ -17,7 +17,7 @@ from pathsum.model.config import Config
 
 def angular_frequencies(config: Config) -> Float[Tensor, " plane"]:
     """Radians per position for each rotated plane, in float64."""
-    if config.rotary_local_base is not None:
+    if config.rotary_local_base is not None or config.rotary_layers:
         raise ConfigError("layers rotate differently: pass config.at(layer)")
     width = config.rotary_width
     exponents = torch.arange(0, width, 2, dtype=torch.float64) / width

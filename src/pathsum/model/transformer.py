@@ -431,6 +431,15 @@ def activation(config: Config, x: Tensor) -> Tensor:
     kind = config.mlp.removesuffix("_gated")
     if kind == "relu":
         return F.relu(x)
+    if kind == "relu2":
+        return F.relu(x).square()
+    if kind in ("solu", "solu_ln"):
+        y = x * x.softmax(-1)
+        return (
+            y
+            if kind == "solu"
+            else y * torch.rsqrt(y.var(-1, False, keepdim=True) + config.norm_eps)
+        )
     if kind == "silu":
         return F.silu(x)
     if kind == "bilinear":

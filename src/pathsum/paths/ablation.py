@@ -1,9 +1,9 @@
-"""Ablation: the loss without some heads, whose outputs are replaced by a `Reference`."""
+"""Ablation: the loss without some heads, MLPs or neurons, replaced by a `Reference`."""
 
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,9 @@ from pathsum.base import (
     Progress,
     Record,
     Site,
+    Source,
     Table,
+    Writer,
     interval_columns,
     parse_option,
     silent,
@@ -45,6 +47,7 @@ from pathsum.model.reference import (
     reference_text,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches
+from pathsum.model.sites import find_site, site_value
 from pathsum.paths.descriptions import IdealPattern
 
 
@@ -68,14 +71,14 @@ AFTER = {
 
 @dataclass(frozen=True, eq=False)
 class Ablation(Record, kind="ablation"):
-    """The loss with and without some heads, per prediction, with 95 % intervals.
+    """The loss with and without some heads or other nodes, per prediction, with 95% intervals.
 
     `cost` is the loss without them minus the loss with them, paired by sequence. All three are in
     `unit`: nats, or the unit of a custom metric.
     """
 
     model: str
-    heads: tuple[HeadId, ...]
+    heads: tuple[Writer, ...]
     knockout: AblationReference
     after: After
     loss: Estimate
@@ -97,7 +100,7 @@ class Ablation(Record, kind="ablation"):
         columns = (text_column(""), *interval_columns(counted, ".4f"))
         note = (
             f"{self.knockout.value} ablation, {AFTER[self.after]}; {self.unit} per "
-            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95 %"
+            f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95%"
         )
         return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
 
@@ -105,7 +108,7 @@ class Ablation(Record, kind="ablation"):
 @checked
 def ablate(
     model: Model,
-    heads: HeadName | Sequence[HeadName],
+    heads: HeadName | Source | Sequence[HeadName | Source],
     batches: TextOrTokens,
     *,
     reference: AblationReference | str = Reference.ZERO,
@@ -118,7 +121,7 @@ def ablate(
     knockout: AblationReference | str | None = None,
     progress: Progress = silent,
 ) -> Ablation:
-    """The loss with and without some heads (one, or several together).
+    """The loss with and without some heads, MLPs (`mlp2`) or neurons (`mlp2.n5`), all together.
 
     `batches` is text or token ids in any form (see `TextOrTokens`); losses are means over
     predictions from `from_position` on. A position predicts the next token, or its entry of
@@ -139,7 +142,7 @@ def ablate(
     """
     reference = parse_ablation(reference if knockout is None else knockout)
     after = parse_option(After, after, "after")
-    found = find_heads(model, heads)
+    found = find_nodes(model, heads)
     on = LossRuns.on(model, batches, targets, metric, from_position)
     replaced = AblatedOutputs(model, found, reference, on.batches, text, seed)
     loss, lost = on.losses(replaced, (replaced.edits,), after, progress, "ablating")
@@ -212,13 +215,27 @@ class LossRuns:
         return tuple(map(SequenceLosses.joined, found))
 
 
-def find_heads(model: Model, heads: HeadName | Sequence[HeadName]) -> tuple[HeadId, ...]:
-    """One head or several, each once."""
-    one = isinstance(heads, str) or is_pair(heads)
-    names = [heads] if one else list(heads)
+def find_nodes(
+    model: Model, nodes: HeadName | Source | Sequence[HeadName | Source]
+) -> tuple[Writer, ...]:
+    """One head, MLP or neuron, or several, each once."""
+    single = isinstance(nodes, str | Source) or is_pair(nodes)
+    names: list[Any] = [nodes] if single else list(nodes)  # pyright: ignore[reportArgumentType]
     if not names:
         raise InputError("no heads were given, so there is nothing to ablate; name at least one")
-    return tuple(dict.fromkeys(model.head(name).id for name in names))  # pyright: ignore[reportArgumentType]
+    return tuple(dict.fromkeys(_find_node(model, name) for name in names))
+
+
+def _find_node(model: Model, name: Any) -> Writer:
+    if not isinstance(name, Source) and not str(name).strip().startswith("mlp"):
+        return model.head(name).id
+    site = find_site(model, name.strip() if isinstance(name, str) else name)
+    if site.reader is not None or site.at is not None:
+        raise InputError(
+            f"{site} cannot be ablated; name a head, an MLP or a neuron, without positions"
+        )
+    assert isinstance(site.writer, Source)
+    return site.writer
 
 
 def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
@@ -230,17 +247,23 @@ def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
 
 
 class AblatedOutputs:
-    """The replacement for the outputs of ablated heads, batch by batch."""
+    """The replacement for the outputs of ablated heads, MLPs and neurons, batch by batch."""
 
     def __init__(
         self,
         model: Model,
-        heads: tuple[HeadId, ...],
+        heads: tuple[Writer, ...],
         reference: AblationReference,
         batches: TokenBatches,
         text: TextOrTokens | None = None,
         seed: int = 0,
     ) -> None:
+        others = [str(node) for node in heads if not isinstance(node, HeadId)]
+        if reference is Reference.FIRST and others:
+            raise InputError(
+                f"{others[0]} does not attend, so it cannot attend to the first token; use "
+                "reference='zero', 'mean' or 'resample'"
+            )
         self.model, self.heads, self.reference = model, heads, reference
         self._generator = seeded(seed)
         if text is not None and reference is not Reference.MEAN:
@@ -253,7 +276,7 @@ class AblatedOutputs:
                 "a resample ablation takes each head's output from another sequence of the same "
                 "length, but a batch has one sequence only; give at least two of each length"
             )
-        self._means: dict[HeadId, Float[Tensor, " k"]] = {}
+        self._means: dict[Writer, Float[Tensor, " k"]] = {}
         if reference is Reference.MEAN:
             over = reference_text(model, text, batches)
             self._means = mean_values(model, over.batches, {head: Site(head) for head in heads})
@@ -268,18 +291,25 @@ class AblatedOutputs:
         return tokens[partner.to(tokens.device)]
 
     def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:
-        """The edits that ablate the heads in a run."""
+        """The edits that ablate the nodes in a run."""
         if self.reference is Reference.FIRST:
             first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
             return tuple(Edit(Site(head, value="pattern"), first) for head in self.heads)
         other = self.model.trace(partners) if self.reference is Reference.RESAMPLE else trace
         edits: list[Edit] = []
-        for head in self.heads:
+        for node in self.heads:
+            site = Site(node)
             if self.reference is Reference.ZERO:
-                z = trace.streams[head.layer].new_zeros(self.model.config.d_head)
+                value = trace.streams[0].new_zeros(self._width(node))
             elif self.reference is Reference.MEAN:
-                z = self._means[head]
+                value = self._means[node]
             else:
-                z = other.head_z(head)
-            edits.append(Edit(Site(head, value="z"), z))
+                value = site_value(other, site)
+            # A head is replaced before W_O.
+            edits.append(Edit(Site(node, value="z") if site.head is not None else site, value))
         return tuple(edits)
+
+    def _width(self, node: Writer) -> int:
+        if isinstance(node, HeadId):
+            return self.model.config.d_head
+        return 1 if node.kind == "neuron" else self.model.config.d_model

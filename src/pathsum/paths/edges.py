@@ -25,7 +25,7 @@ from torch import Tensor
 from pathsum.base import HeadId, Progress, Source, silent
 from pathsum.base.errors import InputError
 from pathsum.base.options import batched
-from pathsum.base.site import LOGITS, Component, Side, Site
+from pathsum.base.site import HEAD_SIDES, LOGITS, Component, Side, Site
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
@@ -111,7 +111,7 @@ def random_order(
 def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
     """Every edge into a node of a text of this length."""
     layer = config.n_layers if node.head is None else node.head.layer
-    for side in (Side.V,) if node.head is None else Side:
+    for side in (Side.V,) if node.head is None else HEAD_SIDES:
         for place in read_positions(config, node, side, length):
             for writer in writers_below(config, layer):
                 yield edge_between(writer, place, node, side)
@@ -126,7 +126,7 @@ def read_positions(config: Config, node: Site, side: Side, length: int) -> range
 
 
 def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
-    sides = (Side.V,) if node.head is None else tuple(Side)
+    sides = (Side.V,) if node.head is None else HEAD_SIDES
     side = sides[_draw(len(sides), generator)]
     places = read_positions(config, node, side, length)
     layer = config.n_layers if node.head is None else node.head.layer

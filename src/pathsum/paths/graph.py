@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathsum.model.sequences import TextOrTokens
     from pathsum.paths.faithfulness import Faithfulness
     from pathsum.paths.graph_views import GraphDiff
-    from pathsum.paths.reasons import Reason
+    from pathsum.paths.reasons import Lead, Reason
 
 Unit: TypeAlias = Literal["logits", "score"]
 
@@ -257,13 +257,28 @@ class Graph(Record, kind="circuit"):
         return write_sentence(self)
 
     @cached_property
+    def lead(self) -> "Lead | None":
+        """The head that `sentence` describes, with the reasons for its attention.
+
+        None if no head adds to the prediction, and over several prompts.
+        """
+        from pathsum.paths.reasons import find_lead
+
+        return None if self.is_mean else find_lead(self.prediction, self)
+
+    @property
     def reasons(self) -> "tuple[Reason, ...]":
         """The parts of key and query that decide the attention of the head in `sentence`."""
-        from pathsum.paths.graph_views import strongest_head
-        from pathsum.paths.reasons import find_reasons
+        return () if self.lead is None else self.lead.reasons
 
-        top = strongest_head(self)
-        return () if top is None else find_reasons(self, top.node)
+    @property
+    def coverage(self) -> float:
+        """The share of the prediction that the kept edges into the logits carry, at most 1.
+
+        Omitted edges that add to the prediction and those that subtract from it both lower it.
+        """
+        omitted = [rest.share for rest in self.left_out if rest.node == self.top]
+        return 1 - abs(sum(omitted) / self.total) if self.total else 0.0
 
     @property
     def sentence(self) -> str:

@@ -17,7 +17,7 @@ from pathsum.base.sentence import Sentence, Span, concat, fill, head_span, perce
 from pathsum.base.site import Side, Site
 from pathsum.paths.edges import node_position
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, layer_of
-from pathsum.paths.reasons import attention_kind, write_reasons
+from pathsum.paths.reasons import strongest_head, write_reasons
 
 # Smaller sums of omitted edges are not printed.
 _SMALLEST_REST = 5e-4
@@ -297,53 +297,49 @@ def _independent(mine: Estimate | None, theirs: Estimate | None) -> Estimate:
 
 WORDS = {
     "no_head": "No head that is kept adds to this prediction.",
-    "adds": "{head} adds {share} of {total} logits{attends}{because}.",
+    "adds": "{head} adds {share} of {total} logits{attends}{because}.{coverage}",
     "attends": ", attending to {token} ({weight}, position {position}{kind})",
     "induction": ", induction",
     "sink": ", attention sink",
     "because": " because {reasons}",
     "no_reason": "; no single part of its key or query explains why",
+    "coverage": " The graph explains less than half of the prediction ({share}).",
 }
 """Templates by name; `{name}` is a slot."""
-
-
-def strongest_head(graph: Graph) -> GraphNode | None:
-    """The head at the prediction's position that adds most to it, over all its edges."""
-    into_logits = {str(edge.edge.start) for edge in graph.inputs(graph.top)}
-    heads = [one for one in graph.nodes if one.node.head and str(one.node) in into_logits]
-    top = max(heads, key=lambda one: one.value * graph.total, default=None)
-    return top if top is not None and top.value * graph.total > 0 else None
+# Below this coverage the sentence states it.
+_HALF = 0.5
 
 
 def write_sentence(graph: Graph) -> Sentence:
-    """The part of the strongest head in words: its share, its attention and the reasons for it."""
-    top = strongest_head(graph)
-    if top is None:
+    """The part of the leading head in words: its share, its attention and the reasons for it."""
+    lead, strongest = graph.lead, strongest_head(graph)
+    if lead is None and strongest is None:
         return fill(WORDS["no_head"])
-    attends = because = concat()
-    if top.attended is not None and not top.note:
-        at, head = top.attended.source, top.node.head
-        assert head is not None
-        of, place = graph.prediction, node_position(top.node)
-        kind = attention_kind(of.trace, head, place, at, of.sequence)
+    attends = because = coverage = concat()
+    if graph.coverage < _HALF:
+        coverage = fill(WORDS["coverage"], share=percent(max(0.0, graph.coverage)))
+    if lead is not None and lead.source is not None and not lead.note:
         attends = fill(
             WORDS["attends"],
-            token=_token(graph, at),
-            weight=percent(top.attended.weight),
-            position=str(at),
-            kind="" if kind is None else WORDS[kind],
+            token=_token(graph, lead.source),
+            weight=percent(lead.weight),
+            position=str(lead.source),
+            kind="" if lead.kind is None else WORDS[lead.kind],
         )
         because = fill(WORDS["no_reason"])
-        if graph.reasons:
-            reasons = write_reasons(graph.reasons, lambda position: _token(graph, position))
+        if lead.reasons:
+            reasons = write_reasons(lead.reasons, lambda position: _token(graph, position))
             because = fill(WORDS["because"], reasons=reasons)
+    head = strongest if lead is None else lead.head
+    into_logits = {edge.edge.start.head: edge.share for edge in graph.inputs(graph.top)}
     return fill(
         WORDS["adds"],
-        head=head_span(str(top.node.head)),
-        share=signed(top.value),
+        head=head_span(str(head)),
+        share=signed(into_logits[head] if lead is None else lead.share),
         total=signed(graph.total),
         attends=attends,
         because=because,
+        coverage=coverage,
     )
 
 

@@ -1,11 +1,13 @@
-"""Why a head attends where it does: the parts of its key and query that matter, tested by cutting.
+"""The head that a sentence about a prediction describes, and why it attends where it does.
 
-A part is the output of one component in one read: a token, a position, a head, an MLP. On each side
-the candidates are the largest part and all parts of at least half its share, whatever they are. A
-candidate is a reason if the prediction changes by more than 2% without it.
+`find_lead` chooses the head, for the sentence of a graph and for the explorer's story alike. A part
+of its key or query is the output of one component in one read: a token, a position, a head, an MLP.
+Every part that the graph keeps is cut. It is a reason if the prediction drops by more than 2% and
+the head attends less there without it, and if its share or its effect is at least half of the
+largest on its side.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -16,18 +18,23 @@ from pathsum.base.sentence import Sentence, Slot, fill, head_span, join_spans, s
 from pathsum.base.site import Component, Side, Site
 from pathsum.model import Path, Trace
 from pathsum.model.edit import Edit
-from pathsum.model.forward import run
+from pathsum.model.forward import run, run_logits
 from pathsum.model.transformer import head_pattern
 from pathsum.paths.edges import Reference, is_written, node_position, reference_writes, side_of
 from pathsum.paths.score_sum import expand_scores
+from pathsum.paths.target import PredictionRun, Target, find_target
 
 if TYPE_CHECKING:
     from pathsum.paths.graph import Graph, GraphEdge
 
 # Parts of at least this share of the largest are named with it.
 COMPARABLE = 0.5
-# A part without which the prediction changes by less than this share of it is no reason.
+# A part without which the prediction drops by less than this share of it is no reason.
 LEAST_EFFECT = 0.02
+# A head copies if more than this share of its attention is on earlier followers: most of it.
+MOST = 0.5
+# Attention to an earlier follower is induction if it exceeds this many times the usual attention.
+TIMES_USUAL = 2.0
 
 AttentionKind: TypeAlias = Literal["induction", "sink"]
 
@@ -71,39 +78,158 @@ class Reason:
         return side_of(self.edge)
 
 
-def find_reasons(graph: "Graph", node: Site) -> tuple[Reason, ...]:
-    """The reasons for the attention of a head node of one prompt's graph, keys before queries.
+@dataclass(frozen=True)
+class Lead:
+    """The head that explains most of a prediction, and its attention at that position.
 
-    Empty if no single part changes the prediction enough.
+    `copying` are the heads that copy the token by induction, if they add at least half of what the
+    strongest head does. Then the lead is the one whose ablation costs most; otherwise it is the
+    head that adds most to the prediction. Without it, the predicted token has
+    `probability`. It adds `share` directly and attends to `source` with `weight`, the source whose
+    attention matters most. `note` explains why its scores are not decomposed, if they are not.
+    """
+
+    head: HeadId
+    share: float
+    probability: float
+    copying: tuple[HeadId, ...]
+    source: int | None
+    weight: float
+    kind: AttentionKind | None
+    reasons: tuple[Reason, ...]
+    note: str
+
+
+def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
+    """The lead of a prediction and its graph, if it has one; None if no head adds to it.
 
     >>> from pathsum.model import construct
-    >>> found = construct.induction().trace("a b c d a").circuit(token="b", effects=False)
-    >>> [str(reason.edge) for reason in find_reasons(found, Site.parse("L1H0@5"))]
+    >>> lead = construct.induction().trace("a b c d a").circuit(token="b", effects=False).lead
+    >>> str(lead.head), lead.source, lead.kind
+    ('L1H0', 2, 'induction')
+    >>> [str(reason.edge) for reason in lead.reasons]
     ['L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
     """
-    here = next((one for one in graph.nodes if one.node == node), None)
-    if graph.is_mean or here is None or here.attended is None or here.note:
-        return ()
-    source = here.attended.source
-    candidates = [
-        *_largest(graph, [e for e in graph.inputs(node, Side.K) if e.edge.at == source]),
-        *_largest(graph, graph.inputs(node, Side.Q)),
-    ]
-    if not candidates:
-        return ()
-    found = _measure(graph, [edge.edge for edge in candidates], source)
-    least = LEAST_EFFECT * abs(graph.total)
-    reasons = [
-        Reason(edge.edge, edge.share, *numbers, _wrote(graph, edge.edge.start))
-        for edge, numbers in zip(candidates, found, strict=True)
-    ]
-    return tuple(reason for reason in reasons if abs(reason.effect) > least)
+    trace, target = of.alone()
+    position, token = int(target.positions[0]), int(target.tokens[0])
+    copying = copying_heads(trace, position, token)
+    strongest = None if graph is None else strongest_head(graph)
+    if strongest is not None:
+        copied = sum(direct_share(trace, target, head) for head in copying)
+        if copied < COMPARABLE * direct_share(trace, target, strongest):
+            copying = []  # other heads make this prediction
+    groups = [[head] for head in copying or ([] if strongest is None else [strongest])]
+    if not groups:
+        return None
+    after = probabilities_without(trace, groups, [position] * len(groups), [token] * len(groups))
+    (head,) = groups[after.index(min(after))]
+    nodes = () if graph is None else graph.nodes
+    node = next((one for one in nodes if one.node == Site(head, at=position)), None)
+    row = trace.patterns[head.layer][0, head.head, position]
+    source = None if node is None or node.attended is None else node.attended.source
+    if copying:
+        source = max(followers(trace, position, token), key=lambda at: float(row[at]))
+    reasons = ()
+    if graph is not None and node is not None and source is not None:
+        reasons = _find_reasons(graph, node.node, source)
+    return Lead(
+        head=head,
+        share=direct_share(trace, target, head),
+        probability=min(after),
+        copying=tuple(copying),
+        source=source,
+        weight=0.0 if source is None else float(row[source]),
+        kind=None if source is None else attention_kind(trace, head, position, source),
+        reasons=reasons,
+        note="" if node is None else node.note,
+    )
 
 
-def _largest(graph: "Graph", edges: Sequence["GraphEdge"]) -> "list[GraphEdge]":
-    """The largest part that adds to the prediction, and those comparable to it."""
-    adding = [edge for edge in edges if edge.share * graph.total > 0]
-    return [edge for edge in adding if abs(edge.share) >= COMPARABLE * abs(adding[0].share)]
+def strongest_head(graph: "Graph") -> HeadId | None:
+    """The head that adds most to the prediction directly; None if no head does."""
+    for edge in graph.inputs(graph.top):
+        if edge.edge.start.head is not None and edge.share * graph.total > 0:
+            return edge.edge.start.head
+    return None
+
+
+def followers(trace: Trace, position: int, token: int) -> list[int]:
+    """Earlier positions of `token` right after a copy of the token at `position`."""
+    ids = trace.tokens[0].tolist()
+    return [
+        place
+        for place in range(1, position + 1)
+        if ids[place] == token and ids[place - 1] == ids[position]
+    ]
+
+
+def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
+    """The heads that copy the token by induction, the strongest attention first.
+
+    They attend mostly to its earlier followers, and add more than 2% of its logit directly.
+    """
+    sources = followers(trace, position, token)
+    target = find_target(trace, position, token, "mean")
+    least = LEAST_EFFECT * float(target.of_rows(trace.uncapped_logits_at(position))[0])
+    weights: dict[HeadId, float] = {}
+    for layer, patterns in enumerate(trace.patterns):
+        for number, row in enumerate(patterns[0, :, position, sources].tolist()):
+            head = HeadId(layer, number)
+            if sum(row) > MOST and direct_share(trace, target, head) > least:
+                weights[head] = sum(
+                    weight
+                    for at, weight in zip(sources, row, strict=True)
+                    if attention_kind(trace, head, position, at) == "induction"
+                )
+    return sorted((head for head in weights if weights[head] > MOST), key=lambda h: -weights[h])
+
+
+def direct_share(trace: Trace, target: Target, head: HeadId) -> float:
+    """How much a head adds to the target of a run's one sequence directly."""
+    position = int(target.positions[0])
+    gradient = target.direction(trace.weights)[0][0] * trace.scales.final[0, position]
+    return float(trace.written(head)[0, position] @ gradient)
+
+
+@torch.no_grad()
+def probabilities_without(
+    trace: Trace,
+    groups: Sequence[Sequence[HeadId]],
+    positions: Sequence[int],
+    tokens: Sequence[int],
+) -> list[float]:
+    """The probability of each token at its position, in a run without its group of heads."""
+    prefix = trace.prefix(0, max(positions) + 1)
+    zero = prefix.weights.W_E.new_zeros(trace.model.config.d_head)
+    edits = [
+        Edit(Site(head, value="z"), zero, row) for row, group in enumerate(groups) for head in group
+    ]
+    at = torch.tensor(positions, device=prefix.tokens.device)
+    logits = run_logits(prefix.weights, prefix.tokens, edits, at, copies=len(groups))[:, 0]
+    chosen = torch.tensor(tokens, device=logits.device)[:, None]
+    return logits.softmax(-1).gather(-1, chosen)[:, 0].tolist()
+
+
+def _find_reasons(graph: "Graph", node: Site, source: int) -> tuple[Reason, ...]:
+    """The reasons for a head's attention to a source, keys before queries."""
+    keys = [edge for edge in graph.inputs(node, Side.K) if edge.edge.at == source]
+    sides = [edges for edges in (keys, graph.inputs(node, Side.Q)) if edges]
+    return tuple(reason for edges in sides for reason in _reasons_of_side(graph, edges, source))
+
+
+def _reasons_of_side(graph: "Graph", edges: "Sequence[GraphEdge]", source: int) -> Iterator[Reason]:
+    """The parts of a key or a query that survive being cut, in the order of their shares."""
+    before, *after = _measure(graph, [edge.edge for edge in edges], source)
+    sign = 1 if graph.total > 0 else -1
+    largest = max(abs(edge.share) for edge in edges)
+    strongest = max(sign * effect for effect, _, _ in after)
+    for edge, (effect, weight, probability) in zip(edges, after, strict=True):
+        is_large = sign * edge.share >= COMPARABLE * largest
+        is_strong = sign * effect >= COMPARABLE * strongest
+        matters = sign * effect > LEAST_EFFECT * abs(graph.total) and weight < before[1]
+        if matters and (is_large or is_strong):
+            wrote = _wrote(graph, edge.edge.start)
+            yield Reason(edge.edge, edge.share, effect, weight, probability, wrote)
 
 
 @torch.no_grad()
@@ -112,25 +238,27 @@ def _measure(
 ) -> list[tuple[float, float, float]]:
     """The effect of removing each part, and attention and probability without it.
 
-    Parts that no component writes (positions, biases) are taken out of the scores.
+    First, the same of removing nothing. Parts that no component writes (positions, biases) are
+    taken out of the scores.
     """
     of = graph.prediction
     start, target = of.alone()
     writes = reference_writes(of, Reference.ZERO if of.other is None else of.other)
-    reader, position = edges[0].reader, int(target.positions[0])
+    reader = edges[0].reader
     assert isinstance(reader, HeadId)
     edits: list[Edit] = []
-    for row, edge in enumerate(edges):
+    for row, edge in enumerate(edges, 1):
         if is_written(edge.start):
             edits.append(Edit(edge, writes, row))
         else:
             edits.append(Edit(Site(reader, value="pattern"), _pattern_without(start, edge), row))
-    positions = target.positions.expand(len(edges))
-    after = run(start.weights, start.tokens, edits, positions=positions, copies=len(edges))
+    copies = 1 + len(edges)
+    positions = target.positions.expand(copies)
+    after = run(start.weights, start.tokens, edits, positions=positions, copies=copies)
     assert after.recorded_logits is not None
     logits = after.recorded_logits[:, 0]
-    before = float(target.of_rows(start.logits_at(position))[0])
-    effects = (before - target.of_runs(logits)).tolist()
+    values = target.of_runs(logits)
+    effects = (values[0] - values).tolist()
     dest = edges[0].to
     weights = after.patterns[reader.layer][:, reader.head, dest, source].tolist()
     token = int(target.tokens[0])
@@ -159,9 +287,16 @@ def _pattern_without(trace: Trace, edge: Site) -> torch.Tensor:
 
 
 def _wrote(graph: "Graph", writer: Site) -> int | None:
-    """The position from which a head moved most of its output there."""
-    moved = [edge for edge in graph.inputs(writer, Side.V) if edge.share * graph.total > 0]
-    return node_position(moved[0].edge.start) if writer.head and moved else None
+    """The position from which a head moved most of its output there, if there is one."""
+    moved: dict[int, float] = {}
+    for edge in graph.inputs(writer, Side.V) if writer.head else ():
+        at = node_position(edge.edge.start)
+        moved[at] = moved.get(at, 0.0) + edge.share
+    if not moved:
+        return None
+    value = next(one.value for one in graph.nodes if one.node == writer)
+    best = max(moved, key=lambda at: moved[at] * value)
+    return best if moved[best] * value > MOST * value**2 else None
 
 
 def attention_kind(
@@ -169,19 +304,24 @@ def attention_kind(
 ) -> AttentionKind | None:
     """Whether a head attends to a source by induction, or as to a sink.
 
-    Induction: the source follows an earlier copy of the token at the position, and gets more of the
-    head's attention there than in rows without such a repeat, which see the same source or look as
-    far back. An attention sink is the first token, attended to otherwise.
+    Induction: the source follows an earlier copy of the token at the position, and gets twice the
+    attention that the head usually gives it, in rows without such a repeat that see the same
+    source or look as far back. An attention sink is the first token, attended to otherwise.
     """
-    tokens = trace.tokens[sequence]
+    ids = trace.tokens[sequence].tolist()
     pattern = trace.patterns[head.layer][sequence, head.head]
-    if 0 < source < position and tokens[source - 1] == tokens[position]:
+    if 0 < source < position and ids[source - 1] == ids[position]:
         offset, weight = position - source, float(pattern[position, source])
-        rows = [row for row in range(1, position) if tokens[row] != tokens[position]]
-        same_source = [pattern[row, source] for row in rows if row > source]
-        same_offset = [pattern[row, row - offset] for row in rows if row > offset]
-        means = [float(torch.stack(one).mean()) for one in (same_source, same_offset) if one]
-        if means and weight > max(means):
+        same_source = [
+            pattern[row, source] for row in range(source + 1, position) if ids[row] != ids[position]
+        ]
+        same_offset = [
+            pattern[row, row - offset]
+            for row in range(offset + 1, position)
+            if ids[row] != ids[row - offset - 1]
+        ]
+        usual = [float(torch.stack(one).mean()) for one in (same_source, same_offset) if one]
+        if usual and weight > TIMES_USUAL * max(usual):
             return "induction"
     return "sink" if source == 0 and position > 0 else None
 

@@ -57,7 +57,7 @@ SMALLEST_COST = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Replacement(Record, kind="replacement"):
-    """The share of a head's ablation cost that a description recovers, with 95 % intervals.
+    """The share of a head's ablation cost that a description recovers, with 95% intervals.
 
     `share` is None if the cost is too small or not clearly above zero; `why_no_share` gives the
     reason. `overlap` is the share of the head's attention that the described pattern reproduces
@@ -95,7 +95,7 @@ class Replacement(Record, kind="replacement"):
             rows.append(("share of the cost recovered", *self.share.with_interval))
         notes = [
             f"{self.knockout.value} ablation, {AFTER[self.after]}",
-            f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95 %",
+            f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95%",
             ""
             if self.overlap is None
             else f"attention in common with the description: {self.overlap:.3f}",

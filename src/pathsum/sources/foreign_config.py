@@ -11,6 +11,7 @@ from pathsum.model.config import CEILINGS, Mlp
 
 _MLP: dict[str, Mlp] = {
     "relu": "relu",
+    "relu2": "relu2",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",

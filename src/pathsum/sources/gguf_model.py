@@ -118,7 +118,7 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
     model = _model_table(opened, config, architecture)
     layer = _layer_table(opened, config)
     if config.positions == "rotary":
-        layer = scale_queries(rope, layer, config.rotary_width)
+        layer = scale_queries(rope, layer, config)
     layout = CheckpointLayout(config, model, layer, "blk.{}.")
     # Tensors that follow from the metadata.
     unused = {"rope_freqs.weight", *_FACTORS.values()} if config.positions == "rotary" else set()

@@ -5,7 +5,8 @@ A family lists where each of our tensors is stored, in a table:
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
 Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts, m d_mlp
-(with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx; a number stands for itself.
+(with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx, q the query heads of a
+key/value head and s two more than these; a number stands for itself.
 The left side is the shape in the checkpoint, so a tensor that does not have it is found before
 anything is read.
 """
@@ -31,6 +32,8 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "v": lambda config: config.d_vocab,
     "o": lambda config: config.d_vocab_out,
     "p": lambda config: config.n_ctx,
+    "q": lambda config: config.heads_per_kv,
+    "s": lambda config: config.heads_per_kv + 2,
 }
 _COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -42,46 +45,93 @@ class Stored:
     Several of ours may be parts of one of the checkpoint's: `split` lists the blocks along `axis`
     ("h k", "g k", "g k" for fused queries, keys and values) and `part` is the index of ours. If
     they are interleaved, the axes have a number that comes first on the right side
-    ("(h 3 k) d -> 3 h d k"), and `part` is the index along it. Axes in parentheses on the right
-    side are joined. `add` is added to every entry (norms that store their gain minus 1), then the
-    first `upto` entries of the last axis (None: all) are multiplied by `multiply`. An `optional`
-    tensor is used if the checkpoint has it. Where programs disagree on a name, `name` lists the
-    alternatives: "embed_out.weight|lm_head.weight".
+    ("(h 3 k) d -> 3 h d k"), and `part` is the index along it. If the blocks are inside an axis,
+    `axis` is its letter: a key/value head's queries, its key and its value are the blocks "q", "1",
+    "1" of s in "(g s k) d -> (g s) d k". Axes in parentheses on the right side are joined. `add` is
+    added to every entry (norms that store their gain minus 1), then the first `upto` entries
+    of the last axis (None: all) are multiplied by `multiply`, or by the entry of `by_layer` for
+    their layer. `combine` computes our tensor from it and the tensors `others`, without changing
+    its shape.
+
+    An `optional` tensor is used if the checkpoint has it. If a checkpoint stores each expert alone,
+    {e} in `name` is the expert's number, and e is the first axis. Where programs disagree on a
+    name, `name` lists the alternatives: "embed_out.weight|lm_head.weight". `otherwise` is the
+    layout to use if the checkpoint does not have `name`.
     """
 
     name: str
     axes: str
     split: tuple[str, ...] = ()
     part: int = 0
-    axis: int = 0
+    axis: int | str = 0
     add: float = 0.0
     multiply: float = 1.0
     upto: int | None = None
+    by_layer: tuple[float, ...] = ()
+    combine: Callable[..., Tensor] | None = None
+    others: tuple[str, ...] = ()
     optional: bool = False
+    otherwise: "Stored | None" = None
 
     def named(self, name: str) -> "Stored":
         """The same layout for a tensor of another name."""
         return replace(self, name=name)
 
+    def renamed(self, rename: Callable[[str], str]) -> "Stored":
+        """The same layout with every name changed."""
+        again = None if self.otherwise is None else self.otherwise.renamed(rename)
+        name = "|".join(map(rename, self.name.split("|")))
+        return replace(self, name=name, others=tuple(map(rename, self.others)), otherwise=again)
+
+    def in_layer(self, layer: int, prefix: str) -> "Stored":
+        """The layout of one layer's tensor."""
+        multiply = self.by_layer[layer] if self.by_layer else self.multiply
+        found = replace(self, multiply=multiply, by_layer=())
+        return found.renamed(lambda name: prefix + name)
+
+    def choose(self, source: Store) -> "Stored":
+        """The layout whose name the checkpoint has, or this one."""
+        for name in self.name.split("|"):
+            if name.replace("{e}", "0") in source.shapes:
+                return self.named(name)
+        if self.otherwise is not None:
+            return self.otherwise.choose(source)
+        return self.named(self.name.split("|")[0])
+
+    def names(self, config: Config) -> tuple[str, ...]:
+        """The names of the checkpoint's tensors that are rearranged together, without `others`."""
+        if "{e}" not in self.name:
+            return (self.name,)
+        return tuple(self.name.replace("{e}", str(expert)) for expert in range(config.n_experts))
+
+    def read(self, source: Store, config: Config) -> Tensor:
+        """Our tensor from the checkpoint's."""
+        tensors = [source.get(name) for name in self.names(config)]
+        found = self.of(torch.stack(tensors) if "{e}" in self.name else tensors[0], config)
+        if self.combine is None:
+            return found
+        return self.combine(found, *(source.get(name) for name in self.others))
+
     def shape(self, config: Config) -> tuple[int, ...]:
         """The shape that the checkpoint's tensor must have."""
         sizes = [_size(group, config) for group in _groups(self._left)]
-        if self.split:
+        if self.split and isinstance(self.axis, int):
             sizes[self.axis] = sum(_size(block.split(), config) for block in self.split)
         return tuple(sizes)
 
     def of(self, tensor: Tensor, config: Config) -> Tensor:
         """Our tensor: a view of the checkpoint's unless it `copies`."""
-        if self.split:
-            lengths = [_size(block.split(), config) for block in self.split]
-            start = sum(lengths[: self.part])
-            tensor = tensor.narrow(self.axis, start, lengths[self.part])
+        if isinstance(self.axis, int):
+            tensor = self._block(tensor, self.axis, config)
         atoms = [atom for group in _groups(self._left) for atom in group]
         tensor = tensor.reshape([_size([atom], config) for atom in atoms])
+        if isinstance(self.axis, str):
+            tensor = self._block(tensor, atoms.index(self.axis), config)
+        lengths = dict(zip(atoms, tensor.shape, strict=True))
         right = _groups(self._right)
         tensor = tensor.permute([atoms.index(atom) for group in right for atom in group])
         if self._joins:
-            tensor = tensor.reshape([_size(group, config) for group in right])
+            tensor = tensor.reshape([prod(lengths[atom] for atom in group) for group in right])
         if right[0][0].isdigit():
             tensor = tensor[self.part]
         if self.add:
@@ -92,10 +142,18 @@ class Stored:
             return tensor * self.multiply
         return torch.cat((tensor[..., : self.upto] * self.multiply, tensor[..., self.upto :]), -1)
 
+    def _block(self, tensor: Tensor, axis: int, config: Config) -> Tensor:
+        """Our block of the checkpoint's tensor."""
+        if not self.split:
+            return tensor
+        lengths = [_size(block.split(), config) for block in self.split]
+        return tensor.narrow(axis, sum(lengths[: self.part]), lengths[self.part])
+
     @property
     def copies(self) -> bool:
         """Whether our tensor is more than a view of the checkpoint's."""
-        return bool(self.add) or self.multiply != 1.0 or self._joins
+        computed = bool(self.add) or self.multiply != 1.0 or self.combine is not None
+        return computed or "{e}" in self.name or self._joins
 
     @property
     def _joins(self) -> bool:
@@ -119,7 +177,9 @@ class MappedStore(Store):
         self._source, self._stored, self._config = source, dict(stored), config
         for name, entry in self._stored.items():
             _check(source, name, entry, config, where)
-        self.dtypes = {name: source.dtypes[entry.name] for name, entry in self._stored.items()}
+        first = {name: entry.names(config)[0] for name, entry in self._stored.items()}
+        self._first = first
+        self.dtypes = {name: source.dtypes[theirs] for name, theirs in first.items()}
         self.shapes = {
             name: tuple(entry.of(torch.empty(entry.shape(config), device="meta"), config).shape)
             for name, entry in self._stored.items()
@@ -127,21 +187,19 @@ class MappedStore(Store):
 
     def stored_name(self, name: str) -> str:
         """The checkpoint's name of the tensor that one of ours is made from."""
-        return self._stored[name].name
+        return self._first[name]
 
     def copies(self, name: str) -> bool:
         """Whether one of our tensors is more than a view of the checkpoint's."""
-        entry = self._stored[name]
-        return entry.copies or self._source.copies(entry.name)
+        return self._stored[name].copies or self._source.copies(self._first[name])
 
     def device(self, name: str) -> torch.device:
         """The device of the checkpoint's tensor."""
-        return self._source.device(self._stored[name].name)
+        return self._source.device(self._first[name])
 
     def get(self, name: str) -> Tensor:
         """One of our tensors."""
-        entry = self._stored[name]
-        return entry.of(self._source.get(entry.name), self._config)
+        return self._stored[name].read(self._source, self._config)
 
 
 @dataclass(frozen=True)
@@ -158,6 +216,15 @@ class CheckpointLayout:
     layers: str
     prefix: str = ""
 
+    def names(self, source: Store) -> set[str]:
+        """The names of the tensors that a checkpoint of one layer has."""
+        entries = list(self.model.values())
+        if self.config.n_layers:
+            start = self.layers.format(0)
+            entries += [entry.in_layer(0, start) for entry in self.layer.values()]
+        chosen = [entry.choose(source) for entry in entries if not entry.optional]
+        return {name for entry in chosen for name in (*entry.names(self.config), *entry.others)}
+
     def resolve(self, source: Store, where: str, *, ignore: Callable[[str], bool]) -> MappedStore:
         """The checkpoint's tensors under our names; each must be used, or match `ignore`."""
         stored = dict(self.model)
@@ -169,18 +236,21 @@ class CheckpointLayout:
         for layer in range(self.config.n_layers):
             start = self.layers.format(layer)
             stored |= {
-                f"layers.{layer}.{name}": entry.named(start + entry.name)
+                f"layers.{layer}.{name}": entry.in_layer(layer, start)
                 for name, entry in self.layer.items()
             }
         bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in source.shapes)
         if bare:
             stored = {
-                n: entry.named(entry.name.removeprefix(self.prefix)) for n, entry in stored.items()
+                n: entry.renamed(lambda name: name.removeprefix(self.prefix))
+                for n, entry in stored.items()
             }
-        stored = {n: entry.named(_first(entry.name, source)) for n, entry in stored.items()}
+        stored = {n: entry.choose(source) for n, entry in stored.items()}
         self._check_optional(stored, source, where)
         stored = {n: f for n, f in stored.items() if not f.optional or f.name in source.shapes}
-        used = {entry.name for entry in stored.values()}
+        used = {
+            name for entry in stored.values() for name in (*entry.names(self.config), *entry.others)
+        }
         left = [name for name in source.shapes if name not in used and not ignore(name)]
         mapped = MappedStore(source, stored, self.config, where)
         if left:
@@ -212,11 +282,6 @@ class CheckpointLayout:
         )
 
 
-def _first(names: str, source: Store) -> str:
-    choices = names.split("|")
-    return next((name for name in choices if name in source.shapes), choices[0])
-
-
 def _groups(side: str) -> list[list[str]]:
     """Axes of one side: "(h k) d" is [["h", "k"], ["d"]]."""
     groups: list[list[str]] = []
@@ -237,23 +302,32 @@ def _size(atoms: Iterable[str], config: Config) -> int:
 
 
 def _check(source: Store, name: str, entry: Stored, config: Config, where: str) -> None:
-    if entry.name not in source.shapes:
-        raise FileError(
-            f"{where} has no tensor {entry.name}, from which {name} is read"
-            f"{near_misses(entry.name, source.shapes, limit=1)} "
-            f"(it has {_some(list(source.shapes))})"
-        )
-    found, needed = tuple(source.shapes[entry.name]), entry.shape(config)
+    for theirs in (*entry.names(config), *entry.others):
+        if theirs not in source.shapes:
+            raise FileError(
+                f"{where} has no tensor {theirs}, from which {name} is read"
+                f"{near_misses(theirs, source.shapes, limit=1)} "
+                f"(it has {_some(list(source.shapes))})"
+            )
+    needed = entry.shape(config)[1 if "{e}" in entry.name else 0 :]
+    for theirs in entry.names(config):
+        _check_tensor(source, theirs, needed, entry, config, where)
+
+
+def _check_tensor(
+    source: Store, name: str, needed: tuple[int, ...], entry: Stored, config: Config, where: str
+) -> None:
+    found = tuple(source.shapes[name])
     if found != needed:
         letters = sorted({a for group in _groups(entry.axes.partition("->")[0]) for a in group})
         sizes = ", ".join(f"{a} = {_size([a], config)}" for a in letters if not a.isdigit())
         raise WeightsError(
-            f"{entry.name} of {where} has shape {list(found)}, but its config says {list(needed)} "
+            f"{name} of {where} has shape {list(found)}, but its config says {list(needed)} "
             f"({sizes}); one of the two is wrong"
         )
-    if source.dtypes[entry.name] not in _COMPUTABLE:
+    if source.dtypes[name] not in _COMPUTABLE:
         raise FileError(
-            f"{entry.name} of {where} is stored as {source.dtypes[entry.name]}, which is a "
+            f"{name} of {where} is stored as {source.dtypes[name]}, which is a "
             "quantized layout that pathsum does not read; load the unquantized checkpoint, or a "
             "GGUF file"
         )

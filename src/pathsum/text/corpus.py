@@ -19,7 +19,7 @@ from pathsum.base.files import cache_folder, exists, locked, read_object, user_p
 from pathsum.base.reading import read_record
 from pathsum.text.documents import Documents, Files, HubDataset
 from pathsum.text.packages import NAMED, fetch_all, packages_of
-from pathsum.text.probes import with_start
+from pathsum.text.probes import prepend_start
 from pathsum.text.shards import (
     FORMAT,
     HEAD,
@@ -220,7 +220,7 @@ class Corpus:
         Empty if there are too few tokens for one.
         """
         there = side.count_windows(length - 1) if length > 1 else 0
-        return with_start(side.windows(spaced(there, most), length - 1), self.start_token)
+        return prepend_start(side.windows(spaced(there, most), length - 1), self.start_token)
 
 
 def _damage(folder: Path) -> str | None:

@@ -36,7 +36,6 @@ from typing import Any, Literal
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError
 from pathsum.base.files import cache_folder, digest_file, locked
-from pathsum.text.boilerplate import without_boilerplate
 from pathsum.text.documents import (
     LEAST_CHARACTERS,
     Document,
@@ -44,6 +43,7 @@ from pathsum.text.documents import (
     PythonLibrary,
     chapters,
     decode_text,
+    without_boilerplate,
 )
 
 _REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}
@@ -344,9 +344,9 @@ def _file_text(path: str, content: bytes, name: str) -> str:
 
 
 def _r_strings(content: bytes) -> Iterator[str]:
-    """The strings of R's data in order: streams of zlib, in which a string has a mark and a length.
+    """The strings of R's data, in order.
 
-    The mark says that a string is ASCII, or UTF-8.
+    The data are zlib streams. Each string follows a mark (ASCII or UTF-8) and its length.
     """
     while content:
         stream = zlib.decompressobj()

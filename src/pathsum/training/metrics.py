@@ -173,7 +173,7 @@ class MetricsFile:
     """metrics.jsonl, one line per report, and TensorBoard's format where that is installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Open for a run at a step; lines that a killed run wrote after its checkpoint are cut."""
+        """Open for a run at a step; removes lines written after a killed run's checkpoint."""
         file = folder / METRICS
         lines = [line for line in read_metrics(folder) if line["step"] <= step]
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))

@@ -224,8 +224,8 @@ def _check(recipe: Recipe) -> None:
             "score_cap and logit_cap cannot be trained, because fused attention does not support "
             "them; leave them out"
         )
-    imported = ("norm_place", "windows", "sinks", "rotary_factors", "rotary_local_base")
-    for name in (*imported, "n_experts"):
+    imported = ("norm_place", "windows", "sinks", "n_experts")
+    for name in (*imported, "rotary_factors", "rotary_local_base", "rotary_layers"):
         default = type(recipe.config).__dataclass_fields__[name].default
         if getattr(recipe.config, name) != default:
             raise InputError(f"{name} is for models loaded from elsewhere; it cannot be trained")

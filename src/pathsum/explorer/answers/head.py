@@ -233,7 +233,8 @@ def head(session: Session, params: HeadParams) -> HeadPage:
     measures = "all" if model.config.d_vocab <= MAX_TOKENS else "eigenvalues"
     copies = null.measure([name], measures=measures).heads[0]
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
-    profile = None if model.config.positions == "none" else positional(model, name).heads[0]
+    placed = model.config.at(model.head(name).id.layer).positions != "none"
+    profile = positional(model, name).heads[0] if placed else None
     circuits = head_circuits(session, params)
     return HeadPage(
         head=name,

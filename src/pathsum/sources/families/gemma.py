@@ -7,7 +7,6 @@ and keys instead of caps, and another rotary base in layers with windows.
 import math
 from typing import Any
 
-from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.families import Family, attention_rows, mlp_rows, norm_rows
 from pathsum.sources.families.llama import (
@@ -16,7 +15,7 @@ from pathsum.sources.families.llama import (
     alternating_windows,
     llama_fields,
 )
-from pathsum.sources.families.rotary import rope_config, rope_kind, scale_queries
+from pathsum.sources.families.rotary import rope_by_layer_type, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -39,33 +38,19 @@ def _gemma2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
-    rope = foreign.table("rope_parameters").values
-    # Unlike elsewhere, `rope_scaling` is added to the parameters of the layers without windows.
-    scaled = {**rope.get("full_attention", rope), **foreign.table("rope_scaling").values}
-    full = {**foreign.values, "rope_parameters": scaled, "rope_scaling": None}
-    local = rope.get(
-        "sliding_attention", {"rope_theta": foreign.number("rope_local_base_freq", 1e4)}
-    )
-    if local.get("rope_type", "default") != "default":
-        raise ConfigError(f"{foreign.where} scales the rotations of layers with windows")
-    found = rope_config(ForeignConfig(full, foreign.where))
-    if rope_kind(found) == "yarn":
-        raise ConfigError(
-            f"{foreign.where} scales the rotations of some layers by YaRN, which also multiplies "
-            "their queries; pathsum computes it only if all layers are scaled in the same way"
-        )
-    fields = _fields(ForeignConfig(full, foreign.where)) | _scores(foreign)
+    full, local_base = rope_by_layer_type(foreign, foreign.number("rope_local_base_freq", 1e4))
+    fields = _fields(full) | _scores(foreign)
     fields |= {
         "norm_place": "both",
         "qk_norm": "rms",
         "windows": alternating_windows(foreign, every=6),
+        "rotary_local_base": local_base,
     }
-    fields["rotary_local_base"] = ForeignConfig(local, foreign.where).number("rope_theta", 10_000.0)
     qk = {
         "q_norm_w": Stored("self_attn.q_norm.weight", "k", add=1.0),
         "k_norm_w": Stored("self_attn.k_norm.weight", "k", add=1.0),
     }
-    return _layout(foreign, Config(**fields), _sandwich() | qk)
+    return _layout(full, Config(**fields), _sandwich() | qk)
 
 
 def _fields(foreign: ForeignConfig) -> dict[str, Any]:
@@ -105,7 +90,7 @@ def _layout(foreign: ForeignConfig, config: Config, norms: dict[str, Stored]) ->
         **norm_rows("ln_f", "model.norm", add=1.0),
     }
     layer = {**norms, **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias), **mlp_rows(*GATED)}
-    layer = scale_queries(foreign, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config)
     return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 

@@ -6,6 +6,8 @@ adjacent pairs; GPT-NeoX (Pythia) has parallel blocks, partial rotary, and queri
 interleaved. OPT has ReLU, and stores its positions after two unused rows.
 """
 
+from dataclasses import replace
+
 from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows, sizes
@@ -32,7 +34,6 @@ def _transformer(
 
 def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("scale_attn_weights", True)
-    foreign.require_value("scale_attn_by_inverse_layer_idx", False)
     foreign.require_value("add_cross_attention", False)
     config = Config(
         **sizes(foreign, **_NAMES),
@@ -58,6 +59,9 @@ def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
             "attn.c_attn.weight", "d (h k) -> h d k", split=qkv, part=part, axis=1
         )
         layer[f"b_{letter}"] = Stored("attn.c_attn.bias", "(h k) -> h k", split=qkv, part=part)
+    if foreign.flag("scale_attn_by_inverse_layer_idx", False):
+        inverse = tuple(1 / (index + 1) for index in range(config.n_layers))
+        layer |= {name: replace(layer[name], by_layer=inverse) for name in ("W_Q", "b_Q")}
     return _transformer(config, layer, _POSITIONS)
 
 
@@ -159,7 +163,7 @@ def _gpt_neox(foreign: ForeignConfig) -> CheckpointLayout:
     if not config.tied:
         # Called embed_out in files and, in memory, lm_head by transformers 5.
         model["W_U"] = model["W_U"].named("embed_out.weight|lm_head.weight")
-    layer = scale_queries(foreign, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config)
     return CheckpointLayout(config, model, layer, layers="gpt_neox.layers.{}.", prefix="gpt_neox.")
 
 

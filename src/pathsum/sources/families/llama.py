@@ -1,22 +1,45 @@
 """Llama and its relatives: RMS norms, rotary positions, gated MLPs, shared key/value heads.
 
-SmolLM is a Llama. Mistral adds sliding windows, Qwen2 biases of queries, keys and values, Qwen3
-norms of queries and keys per head. OLMo 2 has norms after each block only, and one norm over the
-queries (keys) of all heads. StableLM has layer norms, partial rotary and, in some, parallel blocks.
-Phi 1 and 2 have parallel blocks that share one norm; Phi 3 is a Llama with fused projections.
-gpt-oss has attention sinks, windows in every other layer, and experts with clamped gates.
+SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Qwen2 biases of
+queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
+outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
+fourth layer. InternLM2 stores the queries of a key/value head next to its key and value. Phi 3 and
+Baichuan-7B have fused projections; Baichuan2-7B normalizes the rows of its unembedding. StableLM
+has layer norms, partial rotary and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that
+share one norm. GLM rotates adjacent pairs of half of each head; GLM-4 adds norms after each block.
 """
 
+from dataclasses import replace
 from typing import Any
 
+import torch.nn.functional as F
+
+from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
-from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows, sizes
+from pathsum.sources.families import (
+    Family,
+    attention_rows,
+    embeddings,
+    grouped_rows,
+    mlp_rows,
+    norm_rows,
+    sizes,
+)
 from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 GATED = ("mlp.up_proj", "mlp.down_proj", "mlp.gate_proj")
+FUSED_GATE = {
+    "W_gate": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=("m", "m"), part=0),
+    "W_in": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=("m", "m"), part=1),
+    "W_out": Stored("mlp.down_proj.weight", "d m -> m d"),
+}
+QK_NORMS = {
+    "q_norm_w": Stored("self_attn.q_norm.weight", "k"),
+    "k_norm_w": Stored("self_attn.k_norm.weight", "k"),
+}
 NORMS = {**norm_rows("ln1", "input_layernorm"), **norm_rows("ln2", "post_attention_layernorm")}
 
 
@@ -47,7 +70,7 @@ def llama_layout(
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied),
         **norm_rows("ln_f", "model.norm", bias=bias),
     }
-    layer = scale_queries(foreign, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config)
     return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
@@ -65,7 +88,7 @@ def _mistral(foreign: ForeignConfig) -> CheckpointLayout:
 
 def _qwen2(foreign: ForeignConfig) -> CheckpointLayout:
     layer = attention_rows(*PROJECTIONS, bias=True) | mlp_rows(*GATED)
-    return _finish(foreign, layer, windows=_upper_windows(foreign))
+    return _finish(foreign, layer, windows=upper_windows(foreign))
 
 
 def _qwen3(foreign: ForeignConfig) -> CheckpointLayout:
@@ -73,24 +96,9 @@ def _qwen3(foreign: ForeignConfig) -> CheckpointLayout:
     layer = {
         **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
         **mlp_rows(*GATED),
-        "q_norm_w": Stored("self_attn.q_norm.weight", "k"),
-        "k_norm_w": Stored("self_attn.k_norm.weight", "k"),
+        **QK_NORMS,
     }
-    return _finish(foreign, layer, windows=_upper_windows(foreign), qk_norm="rms")
-
-
-def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
-    bias = foreign.flag("attention_bias", False)
-    layer = {
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
-        **mlp_rows(*GATED),
-        "q_norm_w": Stored("self_attn.q_norm.weight", "(h k) -> h k"),
-        "k_norm_w": Stored("self_attn.k_norm.weight", "(g k) -> g k"),
-        **norm_rows("post1", "post_attention_layernorm"),
-        **norm_rows("post2", "post_feedforward_layernorm"),
-    }
-    config = Config(**llama_fields(foreign), norm_place="after", qk_norm="rms_all")
-    return llama_layout(foreign, config, layer)
+    return _finish(foreign, layer, windows=upper_windows(foreign), qk_norm="rms")
 
 
 def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
@@ -139,63 +147,124 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
         **embeddings("model.embed_tokens", "lm_head", tied=config.tied, bias=True),
         **norm_rows("ln_f", "model.final_layernorm", bias=True),
     }
-    layer = scale_queries(foreign, layer, config.rotary_width)
+    layer = scale_queries(foreign, layer, config)
     return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
 def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
     fields = llama_fields(foreign)
     config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
-    qkv, up = ("h k", "g k", "g k"), ("m", "m")
     layer = {
-        "W_Q": Stored("self_attn.qkv_proj.weight", "(h k) d -> h d k", split=qkv, part=0),
-        "W_K": Stored("self_attn.qkv_proj.weight", "(g k) d -> g d k", split=qkv, part=1),
-        "W_V": Stored("self_attn.qkv_proj.weight", "(g k) d -> g d k", split=qkv, part=2),
+        **_fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
         "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
-        "W_gate": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=up, part=0),
-        "W_in": Stored("mlp.gate_up_proj.weight", "m d -> d m", split=up, part=1),
-        "W_out": Stored("mlp.down_proj.weight", "d m -> m d"),
+        **FUSED_GATE,
     }
     return llama_layout(foreign, config, NORMS | layer)
 
 
-def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign.require_value("swiglu_alpha", 1.702)
-    foreign.require_value("swiglu_limit", 7.0)
-    fields = llama_fields(foreign, "clamped_gated")
-    experts = foreign.size("num_local_experts", foreign.values.get("num_experts"))
-    fields |= {
-        "d_mlp": experts * foreign.size("intermediate_size"),
-        "n_experts": experts,
-        "experts_per_token": foreign.size("num_experts_per_tok"),
-        "norm_eps": foreign.number("rms_norm_eps", 1e-5),
-        "sinks": True,
+def _granite(foreign: ForeignConfig) -> CheckpointLayout:
+    layout = _llama(foreign)
+    config = layout.config.replace(
+        score_scale=foreign.number("attention_multiplier", 1.0),
+        # Embedding and unembedding are multiplied by different numbers: two tensors for us.
+        tied=False,
+    )
+    table = "model.embed_tokens.weight" if layout.config.tied else "lm_head.weight"
+    model = {
+        **layout.model,
+        "W_E": replace(layout.model["W_E"], multiply=foreign.number("embedding_multiplier", 1.0)),
+        "W_U": Stored(table, "v d -> d v", multiply=1 / foreign.number("logits_scaling", 1.0)),
     }
-    if "sliding_window" in foreign.values:
-        fields["windows"] = alternating_windows(foreign, every=2)
-    bias = foreign.flag("attention_bias", True)
+    written = foreign.number("residual_multiplier", 1.0)
     layer = {
-        **NORMS,
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
-        "sinks": Stored("self_attn.sinks", "h"),
-        "W_router": Stored("mlp.router.weight", "e d -> d e"),
-        "b_router": Stored("mlp.router.bias", "e"),
-        "W_out": Stored("mlp.experts.down_proj", "e m d -> (e m) d"),
-        "b_experts": Stored("mlp.experts.down_proj_bias", "e d"),
+        name: replace(stored, multiply=written)
+        if name in ("W_O", "b_O", "W_out", "b_out")
+        else stored
+        for name, stored in layout.layer.items()
     }
-    # Gates and inputs alternate.
-    for part, name in enumerate(("gate", "in")):
-        up = "mlp.experts.gate_up_proj"
-        layer[f"W_{name}"] = Stored(up, "e d (m 2) -> 2 d (e m)", part=part)
-        layer[f"b_{name}"] = Stored(f"{up}_bias", "e (m 2) -> 2 (e m)", part=part)
+    return replace(layout, config=config, model=model, layer=layer)
+
+
+def _smollm3(foreign: ForeignConfig) -> CheckpointLayout:
+    layers = foreign.size("num_hidden_layers")
+    every = foreign.size("no_rope_layer_interval", 4)
+    usual = [int((layer + 1) % every != 0) for layer in range(layers)]
+    rotates = tuple(bool(each) for each in foreign.values.get("no_rope_layers", usual))
+    windows = foreign.windows(layers) if foreign.flag("use_sliding_window", False) else ()
+    bias = foreign.flag("attention_bias", False)
+    layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
+    layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
+    return _finish(foreign, layer, rotary_layers=rotates, windows=windows)
+
+
+def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
+    config, bias = Config(**llama_fields(foreign)), foreign.flag("bias", False)
+    layer = {
+        **norm_rows("ln1", "attention_norm"),
+        **norm_rows("ln2", "ffn_norm"),
+        **grouped_rows("attention.wqkv", bias=bias),
+        "W_O": Stored("attention.wo.weight", "d (h k) -> h k d"),
+        **({"b_O": Stored("attention.wo.bias", "d")} if bias else {}),
+        **mlp_rows("feed_forward.w3", "feed_forward.w2", "feed_forward.w1"),
+    }
+    layout = llama_layout(foreign, config, layer)
+    model = {**layout.model, **embeddings("model.tok_embeddings", "output", tied=config.tied)}
+    return replace(layout, model=model)
+
+
+def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
+    if "max_position_embeddings" not in foreign.values:
+        raise ConfigError(
+            f"{foreign.where} has no max_position_embeddings, as in Baichuan-13B, which has ALiBi "
+            "positions and is not read; use Baichuan-7B or Baichuan2-7B"
+        )
+    layer = {
+        **_fused_rows("self_attn.W_pack", ("h k", "h k", "h k")),
+        "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
+        **mlp_rows(*GATED),
+    }
+    layout = _finish(foreign, layer)
+    if "z_loss_weight" not in foreign.values:
+        return layout
+    # Baichuan 2.
+    head = replace(layout.model["W_U"], combine=lambda W: F.normalize(W, dim=0))
+    return replace(layout, model={**layout.model, "W_U": head})
+
+
+def _fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
+    """Queries, keys and values one after the other in one tensor."""
+    return {
+        f"W_{letter}": Stored(
+            f"{name}.weight", f"({heads} k) d -> {heads} d k", split=blocks, part=part
+        )
+        for part, (letter, heads) in enumerate(zip("QKV", [b[0] for b in blocks], strict=True))
+    }
+
+
+def _glm(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = llama_fields(foreign)
+    fields |= rotary(foreign, fields["d_head"], fraction=0.5)
+    fields["rotary_pairing"] = "adjacent"
+    bias = foreign.flag("attention_bias", True)
+    layer = {**NORMS, **attention_rows(*PROJECTIONS, bias=bias), **FUSED_GATE}
     return llama_layout(foreign, Config(**fields), layer)
+
+
+def _glm4(foreign: ForeignConfig) -> CheckpointLayout:
+    layout = _glm(foreign)
+    norms = {
+        **norm_rows("post1", "post_self_attn_layernorm"),
+        **norm_rows("post2", "post_mlp_layernorm"),
+    }
+    config = layout.config.replace(norm_place="both")
+    return replace(layout, config=config, layer={**layout.layer, **norms})
 
 
 def _finish(foreign: ForeignConfig, layer: dict[str, Stored], **fields: Any) -> CheckpointLayout:
     return llama_layout(foreign, Config(**llama_fields(foreign), **fields), NORMS | layer)
 
 
-def _upper_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
+def upper_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
     """Qwen's windows: off unless asked for, and then in the layers from `max_window_layers` up."""
     layers = foreign.size("num_hidden_layers")
     if not foreign.flag("use_sliding_window", False):
@@ -216,11 +285,15 @@ def alternating_windows(foreign: ForeignConfig, every: int) -> tuple[int | None,
 
 
 LLAMA = Family("Llama", ("llama",), _llama)
-MISTRAL = Family("Mistral", ("mistral",), _mistral)
+MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
+SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
+INTERNLM2 = Family("InternLM2", ("internlm2",), _internlm2)
+BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)
+GRANITE = Family("Granite", ("granite",), _granite)
+GLM = Family("GLM", ("glm",), _glm)
+GLM4 = Family("GLM-4", ("glm4",), _glm4)
 QWEN2 = Family("Qwen2", ("qwen2",), _qwen2)
 QWEN3 = Family("Qwen3", ("qwen3",), _qwen3)
-OLMO2 = Family("OLMo 2", ("olmo2",), _olmo2)
 STABLELM = Family("StableLM", ("stablelm",), _stablelm)
 PHI = Family("Phi", ("phi",), _phi)
 PHI3 = Family("Phi-3", ("phi3",), _phi3)
-GPT_OSS = Family("gpt-oss", ("gpt_oss",), _gpt_oss)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pathsum.base.errors import ConfigError, InputError
 from pathsum.base.options import parse_choice
+from pathsum.model.config import Config
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import Stored
 
@@ -90,7 +91,8 @@ def rotary(
     width = int(d_head * part)
     frequencies = [theta ** (-2 * plane / width) for plane in range(width // 2)]
     match rope_kind(found):
-        case "default":
+        case "default" | "dynamic":
+            # Dynamic scaling begins beyond the context.
             factors = []
         case "linear":
             factors = [found.number("factor")] * len(frequencies)
@@ -103,7 +105,7 @@ def rotary(
         case kind:
             raise ConfigError(
                 f"{foreign.where} scales its rotations by {kind!r}, which pathsum does not "
-                "compute; it computes default, linear, llama3, yarn, longrope"
+                "compute; it computes default, dynamic, linear, llama3, yarn, longrope"
             )
     return {
         "positions": "rotary",
@@ -114,19 +116,39 @@ def rotary(
 
 
 def scale_queries(
-    foreign: ForeignConfig, layer: dict[str, Stored], d_rotated: int
+    foreign: ForeignConfig, layer: dict[str, Stored], config: Config
 ) -> dict[str, Stored]:
-    """The table with the square of the attention factor multiplied into the queries."""
+    """The table with the square of the attention factor multiplied into the queries.
+
+    Layers that do not rotate, or rotate by `rotary_local_base`, have no attention factor.
+    """
     found = rope_config(foreign)
     if rope_kind(found) not in ("yarn", "longrope"):
         return layer
     factor = _attention_factor(found) ** 2
+    scaled = [config.at(index) for index in range(config.n_layers)]
+    each = tuple(factor if one.rotary_factors else 1.0 for one in scaled)
     # A norm of the queries comes after their projection and would undo a factor there.
     names = ("q_norm_w",) if "q_norm_w" in layer else ("W_Q", "b_Q")
     return {
-        name: replace(stored, multiply=factor, upto=d_rotated) if name in names else stored
+        name: replace(stored, by_layer=each, upto=config.rotary_width) if name in names else stored
         for name, stored in layer.items()
     }
+
+
+def rope_by_layer_type(foreign: ForeignConfig, local_base: float) -> tuple[ForeignConfig, float]:
+    """The config with the rotations of layers without a window, and the base of the others.
+
+    Unlike elsewhere, `rope_scaling` is added to the parameters of the layers without windows.
+    """
+    rope = foreign.table("rope_parameters").values
+    scaled = {**rope.get("full_attention", rope), **foreign.table("rope_scaling").values}
+    full = {**foreign.values, "rope_parameters": scaled, "rope_scaling": None}
+    local = rope.get("sliding_attention", {"rope_theta": local_base})
+    if local.get("rope_type", "default") != "default":
+        raise ConfigError(f"{foreign.where} scales the rotations of layers with windows")
+    base = ForeignConfig(local, foreign.where).number("rope_theta", local_base)
+    return ForeignConfig(full, foreign.where), base
 
 
 def _llama3(found: ForeignConfig, frequencies: list[float]) -> list[float]:

@@ -1,0 +1,324 @@
+"""Neurons from weights alone: what each reads and writes, against random rotations.
+
+Neuron i of an MLP reads the stream by one vector for its value (its column of W_in) and, if the MLP
+has W_gate, another one for its gate; it writes along its row of W_out. The gain of the norm before
+the MLP is folded into the reads, the scale is left out.
+
+A component that writes the stream, F (rows in the stream), meets a read w with the score
+
+    ‖F w‖ / (‖F‖ ‖w‖)      and likewise a read M meets the write of a neuron, ‖w_out M‖ / …
+
+which is the virtual weight of the pair (`virtual_weights`). The rotation null has rank one on the
+neuron's side, so its moments are in closed form. A token is one vector e; under random rotations
+e · w has mean 0 and standard deviation ‖e‖ ‖w‖ / √d: z is e · w in this unit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from pathsum.algebra import Factored
+from pathsum.algebra.decompositions import gram_of_rows
+from pathsum.algebra.factored import RowMaxima
+from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.subspaces import remove_mean
+from pathsum.base import LOGITS, HeadId, Site, Source, Writer
+from pathsum.base.errors import InputError
+from pathsum.base.options import parse_count
+from pathsum.base.site import HEAD_SIDES
+from pathsum.circuits.reads_and_writes import is_centered
+from pathsum.circuits.token_basis import Token, common_tokens, output_of, token_of
+from pathsum.circuits.virtual_weights import StreamEnd, read_end, write_end
+from pathsum.model import Model
+from pathsum.model.folding import (
+    embed_through,
+    embeddings_as_read,
+    fold_bias,
+    fold_read,
+    unembed_through,
+)
+from pathsum.model.sites import check_neuron, check_neuron_value
+
+SIGNIFICANT = 0.01
+_LINE = UnitMoments.of_rank(torch.ones((), dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """A token, its dot product with a read or a write of a neuron, and z under random rotations."""
+
+    token: Token
+    value: float
+    z: float
+
+
+@dataclass(frozen=True)
+class NeuronEdge:
+    """A component that a neuron reads, or that reads it: the score of the pair, z of score², p."""
+
+    component: str
+    score: float
+    z: float
+    p: float
+
+
+@dataclass(frozen=True)
+class NeuronSide:
+    """One side of a neuron: its gate, its value or its output.
+
+    `raised` and `lowered` are tokens: those that raise and lower the input, or whose logits the
+    output raises and lowers. `edges` are the components with the smallest p-values among `tested`;
+    `significant` of those tested have p ≤ 0.01. `bias` is the constant part of an input, biases of
+    the norm included.
+    """
+
+    side: str
+    bias: float
+    raised: tuple[TokenScore, ...]
+    lowered: tuple[TokenScore, ...]
+    edges: tuple[NeuronEdge, ...]
+    tested: int
+    significant: int
+
+
+@dataclass(frozen=True, eq=False)
+class RotationScores:
+    """Scores of many neurons with one component, and z and p of each."""
+
+    score: Float[Tensor, " neuron"]
+    z: Float[Tensor, " neuron"]
+    p: Float[Tensor, " neuron"]
+
+
+class LayerNeurons:
+    """The reads and writes of the neurons of one MLP.
+
+    `reads` are folded vectors by side: `gate` and `value`, or `input` for both where the MLP has no
+    W_gate.
+    """
+
+    def __init__(self, model: Model, mlp: Source) -> None:
+        check_neuron_value(model.config, mlp, "act")
+        self.model, self.mlp, config = model, mlp, model.config
+        self.centered = is_centered(config, "auto")
+        self.dimension = config.d_model - self.centered
+        raw = model.weights.layers[mlp.layer]
+        self.raw, gain = raw, raw.ln2_w if config.norm_place != "after" else None
+        matrices = {"input": (raw.W_in, raw.b_in)}
+        if config.gated:
+            matrices = {"gate": (raw.W_gate, raw.b_gate), "value": (raw.W_in, raw.b_in)}
+        self.reads: dict[str, Float[Tensor, "neuron d"]] = {}
+        self.biases: dict[str, Float[Tensor, " neuron"]] = {}
+        for side, (W, bias) in matrices.items():
+            assert W is not None
+            self.reads[side] = fold_read(config.norm, W, gain).mT
+            self.biases[side] = fold_bias(W, raw.ln2_b, bias)
+
+    @cached_property
+    def writes(self) -> Float[Tensor, "neuron d"]:
+        """The vectors along which neurons write, centered where the stream is."""
+        return write_end(self.model, self.mlp, self.centered).rows
+
+    def cosines(self) -> RotationScores:
+        """The cosine of each neuron's write with the read of its value; p of both signs."""
+        read = self.reads.get("value", self.reads.get("input"))
+        assert read is not None
+        read, written = read.double(), self.writes.double()
+        size = (read.norm(dim=-1) * written.norm(dim=-1)).clamp(min=1e-300)
+        found = (read * written).sum(-1) / size
+        null = unit_null(_LINE, _LINE, self.dimension)
+        return RotationScores(found, found * self.dimension**0.5, null.p(found.square()))
+
+    def scores(self, end: StreamEnd, vectors: Float[Tensor, "n d"]) -> RotationScores | None:
+        """How much of each vector a write or a read of the model meets; None if that is zero."""
+        rows = end.rows.double()
+        unit = vectors.double() / vectors.double().norm(dim=-1, keepdim=True).clamp(min=1e-300)
+        tall = len(rows) > rows.shape[1]
+        gram = gram_of_rows(end.rows).double() if tall else rows @ rows.mT
+        size = gram.trace()
+        if not bool(size > 0):
+            return None
+        met = ((unit @ gram) * unit if tall else (unit @ rows.mT).square()).sum(-1) / size
+        null = unit_null(UnitMoments.of_gram(gram / size), _LINE, self.dimension)
+        square = met.clamp(0.0, 1.0)
+        return RotationScores(square.sqrt(), null.z(square), null.p(square))
+
+    def of_embedding(self, side: str) -> RotationScores | None:
+        """How much of a read lies where token embeddings do."""
+        end = write_end(self.model, Source("embed"), self.centered)
+        return self.scores(end, self.reads[side])
+
+    def of_logits(self) -> RotationScores | None:
+        """How much of the writes lies where the unembedding reads."""
+        return self.scores(read_end(self.model, Site(None, LOGITS), self.centered), self.writes)
+
+    def strongest_inputs(self, side: str) -> list[str | None]:
+        """For each neuron the token whose embedding raises an input most; None if no token does."""
+        shown = common_tokens(self.model).nonzero()[:, 0]
+        rows = embeddings_as_read(self.model.weights, self.mlp.layer, shown)
+        best = Factored(self.reads[side].contiguous(), rows.mT.contiguous()).argmax_rows()
+        return _named_maxima(best, shown, self.model.token_text)
+
+    def strongest_outputs(self) -> list[str | None]:
+        """For each neuron the output whose logit its write raises most; None if it writes 0."""
+        shown = self._outputs_shown().nonzero()[:, 0]
+        columns = self._logit_reads(shown)
+        best = Factored(self.writes.contiguous(), columns.contiguous()).argmax_rows()
+        return _named_maxima(best, shown, self.model.output_text)
+
+    def _outputs_shown(self) -> Bool[Tensor, " vocab"]:
+        if self.model.config.predicts_tokens:
+            return common_tokens(self.model)
+        return torch.ones(self.model.config.d_vocab_out, dtype=torch.bool)
+
+    def _logit_reads(self, outputs: Int[Tensor, " some"]) -> Float[Tensor, "d some"]:
+        """The columns of the centered unembedding of some outputs."""
+        weights = self.model.weights
+        columns = weights.W_U[:, outputs.to(weights.device)] - weights.W_U.mean(-1, keepdim=True)
+        return fold_read(weights.config.norm, columns, weights.ln_f_w)
+
+    def writers(self) -> Iterator[Writer]:
+        """Everything that writes the stream before this MLP reads it."""
+        config, layer = self.model.config, self.mlp.layer
+        yield Source("embed")
+        if config.positions == "residual":
+            yield Source("pos")
+        for below in range(layer + 1):
+            if below < layer or config.block == "serial":
+                yield from (HeadId(below, head) for head in range(config.n_heads))
+            if below < layer:
+                yield Source("mlp", below)
+
+    def readers(self) -> Iterator[Site]:
+        """Everything that reads the stream after this MLP has written it."""
+        config = self.model.config
+        for above in range(self.mlp.layer + 1, config.n_layers):
+            for head in range(config.n_heads):
+                yield from (Site(None, HeadId(above, head), side) for side in HEAD_SIDES)
+            yield Site(None, Source("mlp", above))
+        yield Site(None, LOGITS)
+
+    def inputs(self, neuron: int, k: int) -> tuple[NeuronSide, ...]:
+        """What sets the inputs of a neuron: tokens, and the components that write the stream."""
+        model, sides = self.model, list(self.reads)
+        vectors = torch.stack([self.reads[side][neuron] for side in sides])
+        ends = ((str(one), write_end(model, one, self.centered)) for one in self.writers())
+        edges, shown = self._edges(ends, vectors), common_tokens(model)
+        values = embed_through(model.weights, self.mlp.layer, vectors.mT).mT
+        return tuple(
+            _side(
+                *(side, float(self.biases[side][neuron]), edges[at], k),
+                self._tokens(vectors[at], values[at], shown, k, inputs=True),
+                self._tokens(vectors[at], -values[at], shown, k, inputs=True),
+            )
+            for at, side in enumerate(sides)
+        )
+
+    def output(self, neuron: int, k: int) -> NeuronSide:
+        """What a neuron writes: tokens raised and lowered, and the components that read it."""
+        model, vector = self.model, self.writes[neuron]
+        ends = ((_read_name(one), read_end(model, one, self.centered)) for one in self.readers())
+        values, shown = unembed_through(model.weights, vector), self._outputs_shown()
+        return _side(
+            *("output", 0.0, self._edges(ends, vector[None])[0], k),
+            self._tokens(vector, values, shown, k, inputs=False),
+            self._tokens(vector, -values, shown, k, inputs=False),
+        )
+
+    def _edges(
+        self, ends: Iterable[tuple[str, StreamEnd]], vectors: Float[Tensor, "n d"]
+    ) -> list[list[NeuronEdge]]:
+        """For each vector its edges with all ends."""
+        edges: list[list[NeuronEdge]] = [[] for _ in vectors]
+        for label, end in ends:
+            found = self.scores(end, vectors)
+            if found is not None:
+                numbers = (found.score.tolist(), found.z.tolist(), found.p.tolist())
+                for of_vector, row in zip(edges, zip(*numbers, strict=True), strict=True):
+                    of_vector.append(NeuronEdge(label, *row))
+        return edges
+
+    def _tokens(
+        self,
+        vector: Float[Tensor, " d"],
+        values: Float[Tensor, " vocab"],
+        shown: Bool[Tensor, " vocab"],
+        k: int,
+        *,
+        inputs: bool,
+    ) -> tuple[TokenScore, ...]:
+        """The k tokens of largest value above 0; outputs of the model unless `inputs`."""
+        shown = shown.to(values.device) & (values > 0)
+        best = values.masked_fill(~shown, -torch.inf).topk(min(k, int(shown.sum())))
+        if inputs:
+            rows = embeddings_as_read(self.model.weights, self.mlp.layer, best.indices)
+            rows = remove_mean(rows, self.centered)
+        else:
+            rows = self._logit_reads(best.indices).mT
+        unit = rows.norm(dim=-1) * vector.norm() / self.dimension**0.5
+        name = token_of if inputs else output_of
+        numbers = zip(best.indices.tolist(), best.values.tolist(), unit.tolist(), strict=True)
+        return tuple(
+            TokenScore(name(self.model, t), value, value / one) for t, value, one in numbers
+        )
+
+
+def _named_maxima(
+    best: RowMaxima, shown: Int[Tensor, " some"], name: Callable[[int], str]
+) -> list[str | None]:
+    tokens, above = shown[best.columns.cpu()].tolist(), (best.values > 0).tolist()
+    return [name(token) if raised else None for token, raised in zip(tokens, above, strict=True)]
+
+
+def _side(
+    side: str,
+    bias: float,
+    edges: Sequence[NeuronEdge],
+    k: int,
+    raised: tuple[TokenScore, ...],
+    lowered: tuple[TokenScore, ...],
+) -> NeuronSide:
+    ranked = sorted(edges, key=lambda edge: (edge.p, -edge.z))
+    return NeuronSide(
+        *(side, bias, raised),
+        lowered=tuple(TokenScore(one.token, -one.value, -one.z) for one in lowered),
+        edges=tuple(ranked[:k]),
+        tested=len(edges),
+        significant=sum(edge.p <= SIGNIFICANT for edge in edges),
+    )
+
+
+def parse_neurons(model: Model, name: str | Source) -> Source:
+    """The MLP or the neuron that a name means in a model.
+
+    >>> from pathsum.model import construct
+    >>> str(parse_neurons(construct.memory(), "mlp0.n3"))
+    'mlp0.n3'
+    """
+    found = name
+    if isinstance(name, str):
+        site = Site.parse(name.strip()) if name.strip().startswith("mlp") else None
+        found = None if site is None or site != Site(site.writer) else site.writer
+    if not isinstance(found, Source) or found.kind not in ("mlp", "neuron"):
+        raise InputError(
+            f"{str(name)!r} does not name neurons; use an MLP such as 'mlp3', or a neuron such as "
+            "'mlp3.n512'"
+        )
+    if found.kind == "mlp":
+        check_neuron_value(model.config, found, "act")
+    else:
+        check_neuron(model.config, found)
+    return found
+
+
+def check_k(k: int) -> int:
+    """The number of tokens, components and contexts that are listed."""
+    return parse_count(k, "rows", most=1000)
+
+
+def _read_name(read: Site) -> str:
+    return str(read).removesuffix(".in")

@@ -1,0 +1,452 @@
+"""Neurons of an MLP: what opens each gate, sets its value and reads it, and where it is active.
+
+`neurons(model, "mlp3")` summarizes all neurons of an MLP, `neuron(model, "mlp3.n512")` is the page
+of one. Reads and writes are from weights alone, with nulls in closed form (`circuits.neurons`).
+Activity and cost are measured on a text: by default the model's held-out text, or a short neutral
+one (`reference_text`). Position 0 is left out, because many models write one huge vector there.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Annotated, ClassVar
+
+import torch
+from jaxtyping import Float
+from rich.console import RenderableType
+from torch import Tensor
+
+from pathsum.base import (
+    Column,
+    Estimate,
+    Progress,
+    Record,
+    Source,
+    Table,
+    silent,
+    stacked,
+    text_column,
+    token_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import ProbabilityColumn
+from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.path import is_number
+from pathsum.base.table import Cell, rows_table
+from pathsum.circuits.neurons import (
+    LayerNeurons,
+    NeuronSide,
+    TokenScore,
+    check_k,
+    parse_neurons,
+)
+from pathsum.circuits.token_basis import joined
+from pathsum.model import HeadName, Keep, Model, Trace
+from pathsum.model.folding import token_basis_note, unembed_through
+from pathsum.model.gating import neurons_of
+from pathsum.model.losses import split_by_memory
+from pathsum.model.reference import ReferenceText, reference_text
+from pathsum.model.sequences import TextOrTokens
+from pathsum.paths.ablation import ablate
+
+K, SHOWN = 10, 8
+"""Rows of each list, and tokens that tables show before a context."""
+
+
+@dataclass(frozen=True)
+class NeuronSummary:
+    """One neuron of an MLP.
+
+    `written` is the mean of |activation| ‖w_out‖ over a text, `open` the share of positions at
+    which the gate's input is positive. `embed` is the score of its gate's read (its input, if the
+    MLP has no W_gate) with the token embeddings and `logits` that of its write with the
+    unembedding, each with z and p under random rotations. `cosine` is that of its write with the
+    read of its value; neurons with a strongly negative one delete what they read. `opens` is the
+    token that raises the gate's input most, `raises` the one whose logit its row of W_out raises
+    most, each None if there is none. A neuron with a negative activation lowers that logit.
+    """
+
+    neuron: Annotated[str, text_column("neuron")]
+    written: Annotated[float, Column("written", ".3f")]
+    open: Annotated[float, Column("open", ".1%")]
+    opens: Annotated[str | None, token_column("opens")]
+    embed: float
+    embed_z: Annotated[float, Column("embed z", "+.1f")]
+    embed_p: Annotated[float, ProbabilityColumn("embed p")]
+    raises: Annotated[str | None, token_column("raises")]
+    logits: float
+    logits_z: Annotated[float, Column("logits z", "+.1f")]
+    logits_p: Annotated[float, ProbabilityColumn("logits p")]
+    cosine: Annotated[float, Column("cosine", "+.2f")]
+    cosine_p: Annotated[float, ProbabilityColumn("cosine p")]
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
+    """The neurons of an MLP, indexed by name or number: `found["mlp3.n512"]`, `found["n512"]`."""
+
+    ENTRIES: ClassVar[str] = "neurons"
+    LABEL: ClassVar[str] = "neuron"
+
+    model: str
+    mlp: str
+    neurons: tuple[NeuronSummary, ...]
+    k: int
+    text: str
+    note: str
+
+    def label_of(self, name: HeadName) -> str:
+        """The name of a neuron of this MLP, given with or without the MLP's name."""
+        text = str(name).strip()
+        number = text.removeprefix(f"{self.mlp}.").removeprefix("n")
+        if not is_number(number):
+            raise InputError(
+                f"{name!r} does not name a neuron of {self.mlp}; use '{self.mlp}.n0' or 'n0'"
+            )
+        return f"{self.mlp}.n{int(number)}"
+
+    def missing(self, label: str) -> InputError:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The error for a neuron that the MLP does not have."""
+        last = len(self.neurons) - 1
+        return InputError(f"there is no {label}: {self.mlp} has neurons n0 to n{last}")
+
+    def to_table(self) -> Table:
+        """The k neurons that write most."""
+        ranked = sorted(self.neurons, key=lambda one: -one.written)[: self.k]
+        note = (
+            f"the {len(ranked)} of {len(self.neurons)} neurons that write most on {self.text}; "
+            "embed: how much of the gate's read lies where embeddings do; logits: how much of the "
+            "write lies where the unembedding reads; both against random rotations; cosine: of "
+            "write and read"
+        )
+        return rows_table(
+            ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary
+        )
+
+
+@dataclass(frozen=True)
+class NeuronContext:
+    """A position of a text at which a neuron is active.
+
+    `tokens` are those up to the position, the last one included; `next` is the token that follows
+    and `effect` the neuron's direct effect on its logit, relative to the mean over the vocabulary
+    (None if nothing follows or a norm follows the MLP). `times` is the number of positions with the
+    same last two tokens and the same sign.
+    """
+
+    sequence: int
+    position: int
+    tokens: tuple[str, ...]
+    next: str | None
+    activation: float
+    effect: float | None
+    times: int
+
+
+@dataclass(frozen=True, eq=False)
+class Neuron(Record, kind="neuron"):
+    """The page of a neuron: its inputs, its output, the contexts in which it is active, its cost.
+
+    `inputs` has the gate and the value, or one side for both if the MLP has no W_gate. `cost` is
+    the rise of the loss, in nats, where the activation is replaced by its mean over the text.
+    """
+
+    model: str
+    neuron: str
+    inputs: tuple[NeuronSide, ...]
+    output: NeuronSide
+    cosine: float
+    cosine_p: float
+    mean: float
+    mean_size: float
+    open: float
+    contexts: tuple[NeuronContext, ...]
+    text: str
+    cost: Estimate | None
+    note: str
+
+    def to_table(self) -> Table:
+        """The components that write what the neuron reads, and that read what it writes."""
+        rows = tuple(
+            (side.side, edge.component, edge.score, edge.z, edge.p)
+            for side in (*self.inputs, self.output)
+            for edge in side.edges
+        )
+        counts = ", ".join(
+            f"{side.side} {side.significant} of {side.tested} (null: {side.tested / 100:.1f})"
+            for side in (*self.inputs, self.output)
+        )
+        return Table(
+            (
+                *(text_column("side"), text_column("component"), Column("score", ".3f")),
+                *(Column("z", "+.1f"), ProbabilityColumn()),
+            ),
+            rows,
+            title="components, from weights",
+            note=f"z and p against random rotations; p ≤ 0.01: {counts}",
+        )
+
+    def __rich__(self) -> RenderableType:
+        parts: list[RenderableType] = [self._headline()]
+        parts += [_token_table(side) for side in (*self.inputs, self.output)]
+        parts += [self.to_table(), self._context_table()]
+        return stacked(*parts, *([self.note] if self.note else []))
+
+    def _headline(self) -> str:
+        cost = "" if self.cost is None else f"; mean ablation costs {self.cost.format('.5f')} nats"
+        return (
+            f"{self.model}: {self.neuron}, open at {self.open:.1%} of {self.text}, mean activation "
+            f"{self.mean:+.3f}{cost}; write and read have cosine {self.cosine:+.2f}"
+        )
+
+    def _context_table(self) -> Table:
+        rows: list[tuple[Cell, ...]] = []
+        for one in self.contexts:
+            *before, last = one.tokens[-SHOWN:]
+            words = " ".join([*before, f"[{last}]", *([f"→ {one.next}"] if one.next else [])])
+            rows.append((words, one.activation, one.effect, one.times))
+        columns = (
+            *(text_column("context: … [position] → next"), Column("activation", "+.3f")),
+            *(Column("effect, logits", "+.3f"), Column("times", "d")),
+        )
+        return Table(columns, tuple(rows), title="top contexts")
+
+
+@torch.no_grad()
+@checked
+def neurons(
+    model: Model,
+    mlp: str | Source,
+    text: TextOrTokens | None = None,
+    *,
+    k: int = 20,
+    progress: Progress = silent,
+) -> Neurons:
+    """All neurons of an MLP: how much each writes on a text, and its reads and writes from weights.
+
+    Args:
+        model: A model with MLPs.
+        mlp: The MLP, such as `"mlp3"`.
+        text: The text on which activity is measured, by default the model's held-out text.
+        k: How many neurons the table lists; the record has all of them.
+        progress: Called while the text is read.
+
+    Returns:
+        A mapping from name to `NeuronSummary`, with `to_table`, `to_dicts` and `to_pandas`.
+
+    Example:
+        >>> import pathsum as ps
+        >>> found = neurons(ps.construct.memory(), "mlp0")
+        >>> len(found), found["mlp0.n0"].opens == found["n0"].opens
+        (26, True)
+
+    p-values test directions only. A neuron with a small p-value need not be active or matter: see
+    `written`, and `neuron` for the cost of its ablation.
+    """
+    wanted, k = parse_neurons(model, mlp), check_k(k)
+    if wanted.kind != "mlp":
+        raise InputError(f"{wanted} is one neuron; use neuron(model, '{wanted}') for its page")
+    layer, over = LayerNeurons(model, wanted), reference_text(model, text)
+    size = torch.zeros(model.config.d_mlp, dtype=torch.float64)
+    opened, count = torch.zeros_like(size), 0
+    for trace in _read(model, over, wanted, progress):
+        found = neurons_of(trace, wanted.layer)
+        size += found.activation[:, 1:].abs().double().sum((0, 1)).cpu()
+        opened += (found.gate_input[:, 1:] > 0).double().sum((0, 1)).cpu()
+        count += trace.tokens[:, 1:].numel()
+    side = "gate" if model.config.gated else "input"
+    embed, logits, cosine = layer.of_embedding(side), layer.of_logits(), layer.cosines()
+    if embed is None or logits is None:
+        which = "embeddings are" if embed is None else "unembedding is"
+        raise InputError(f"the {which} zero, so no neuron can be compared with tokens")
+    columns: dict[str, list[float] | list[str | None]] = {
+        "written": (size / count * layer.writes.double().norm(dim=-1).cpu()).tolist(),
+        "open": (opened / count).tolist(),
+        "opens": layer.strongest_inputs(side),
+        "raises": layer.strongest_outputs(),
+    }
+    for name, scores in (("embed", embed), ("logits", logits)):
+        columns |= {name: scores.score.tolist(), f"{name}_z": scores.z.tolist()}
+        columns[f"{name}_p"] = scores.p.tolist()
+    columns |= {"cosine": cosine.score.tolist(), "cosine_p": cosine.p.tolist()}
+    rows = zip(*columns.values(), strict=True)
+    return Neurons(
+        model=model.name,
+        mlp=str(wanted),
+        neurons=tuple(
+            NeuronSummary(f"{wanted}.n{at}", **dict(zip(columns, row, strict=True)))  # pyright: ignore[reportArgumentType]
+            for at, row in enumerate(rows)
+        ),
+        k=k,
+        text=_text_name(over),
+        note=token_basis_note(model.weights, wanted.layer),
+    )
+
+
+@torch.no_grad()
+@checked
+def neuron(
+    model: Model,
+    name: str | Source,
+    text: TextOrTokens | None = None,
+    *,
+    k: int = K,
+    progress: Progress = silent,
+) -> Neuron:
+    """The page of one neuron, such as `"mlp3.n512"`.
+
+    The tokens and components that open its gate and set its value, the tokens that it raises and
+    lowers, the later heads and MLPs that read it, the k contexts of a text in which it is most
+    active, and the cost of replacing its activation by its mean.
+
+    >>> import pathsum as ps
+    >>> found = neuron(ps.construct.memory(), "mlp0.n0", "a b c d", k=1)
+    >>> [side.side for side in found.inputs], found.inputs[0].edges[0].component
+    (['input'], 'L0H0')
+
+    Scores omit scales of normalizations, patterns and what lies between: an edge shows that two
+    directions meet, and an ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) whether the model
+    uses it. Contexts are examples, not a description.
+    """
+    wanted, k = parse_neurons(model, name), check_k(k)
+    if wanted.kind != "neuron":
+        raise InputError(
+            f"{wanted} is an MLP; use neurons(model, '{wanted}') for all of its neurons, or name "
+            f"one: '{wanted}.n0'"
+        )
+    layer, over = LayerNeurons(model, Source("mlp", wanted.layer)), reference_text(model, text)
+    at, cosine = wanted.neuron, layer.cosines()
+    activity = _Activity.of(model, over, wanted, layer.writes[at], progress)
+    cost = None
+    if model.config.predicts_tokens:
+        cost = ablate(model, wanted, list(over.batches), reference="mean", text=list(over.batches))
+    return Neuron(
+        model=model.name,
+        neuron=str(wanted),
+        inputs=layer.inputs(at, k),
+        output=layer.output(at, k),
+        cosine=float(cosine.score[at]),
+        cosine_p=float(cosine.p[at]),
+        mean=float(activity.inside.mean()),
+        mean_size=float(activity.inside.abs().mean()),
+        open=float(activity.opened),
+        contexts=activity.top(model, k),
+        text=_text_name(over),
+        cost=None if cost is None else cost.cost,
+        note=token_basis_note(model.weights, wanted.layer),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Activity:
+    """The activations of one neuron on a text, and the logits of next tokens it changes."""
+
+    rows: tuple[Float[Tensor, " pos"], ...]
+    effects: tuple[Float[Tensor, " next"], ...]
+    ids: tuple[tuple[int, ...], ...]
+    opened: float
+
+    @property
+    def inside(self) -> Float[Tensor, " n"]:
+        """All activations after the first positions."""
+        return torch.cat([row[1:] for row in self.rows])
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        over: ReferenceText,
+        neuron: Source,
+        written: Float[Tensor, " d"],
+        progress: Progress,
+    ) -> "_Activity":
+        to_logits = unembed_through(model.weights, written)
+        direct = model.config.norm_place == "before" and model.config.predicts_tokens
+        rows: list[Tensor] = []
+        effects: list[Tensor] = []
+        ids: list[tuple[int, ...]] = []
+        opened = count = 0
+        for trace in _read(model, over, neuron, progress):
+            found = neurons_of(trace, neuron.layer)
+            act = found.activation[..., neuron.neuron]
+            opened += int((found.gate_input[:, 1:, neuron.neuron] > 0).sum())
+            count += act[:, 1:].numel()
+            change = (
+                (act * trace.scales.final)[:, :-1] * to_logits[trace.tokens[:, 1:]]
+                if direct
+                else None
+            )
+            rows += act.double().cpu().unbind()
+            effects += (
+                (torch.full_like(act[:, 1:], torch.nan) if change is None else change)
+                .cpu()
+                .unbind()
+            )
+            ids += map(tuple, trace.tokens.tolist())
+        return cls(tuple(rows), tuple(effects), tuple(ids), opened / count)
+
+    def top(self, model: Model, k: int) -> tuple[NeuronContext, ...]:
+        """The k contexts of largest |activation|; of those alike only the strongest."""
+        places = [
+            (float(act), sequence, position)
+            for sequence, row in enumerate(self.rows)
+            for position, act in enumerate(row.tolist())
+            if position > 0 and act != 0
+        ]
+        places.sort(key=lambda place: -abs(place[0]))
+        alike = {place: self._alike(*place) for place in places}
+        times = Counter(alike.values())
+        first = {alike[place]: place for place in reversed(places)}
+        found: list[NeuronContext] = []
+        for act, sequence, position in sorted(first.values(), key=lambda place: -abs(place[0]))[:k]:
+            ids = self.ids[sequence]
+            follows = position + 1 < len(ids)
+            effect = float(self.effects[sequence][position]) if follows else None
+            found.append(
+                NeuronContext(
+                    *(sequence, position),
+                    tokens=tuple(map(model.token_text, ids[max(0, position - 15) : position + 1])),
+                    next=model.token_text(ids[position + 1]) if follows else None,
+                    activation=act,
+                    effect=None if effect is None or effect != effect else effect,
+                    times=times[alike[act, sequence, position]],
+                )
+            )
+        return tuple(found)
+
+    def _alike(self, act: float, sequence: int, position: int) -> tuple[bool, int, int]:
+        ids = self.ids[sequence]
+        return act > 0, ids[position - 1], ids[position]
+
+
+def _text_name(over: ReferenceText) -> str:
+    return str(over).removeprefix("mean over ")
+
+
+def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> Iterator[Trace]:
+    """Runs of a text that keep what the neurons of one MLP follow from."""
+    keep = Keep(patterns=[of.layer], streams=[of.layer])
+    for number, batch in enumerate(over.batches):
+        for piece in split_by_memory(model, batch):
+            progress(number, len(over.batches), "reading the text")
+            yield model.trace(piece, keep=keep)
+
+
+def _token_cells(one: TokenScore | None) -> tuple[Cell, Cell, Cell]:
+    return (None, None, None) if one is None else (one.token.text, one.value, one.z)
+
+
+def _token_table(side: NeuronSide) -> Table:
+    words = ("raises", "lowers") if side.side == "output" else ("raised by", "lowered by")
+    columns = [
+        column
+        for word in words
+        for column in (token_column(word), Column("value", "+.3f"), Column("z", "+.1f"))
+    ]
+    pairs = zip_longest(side.raised, side.lowered)
+    rows = tuple((*_token_cells(up), *_token_cells(down)) for up, down in pairs)
+    title = "output: logits of tokens" if side.side == "output" else f"{side.side}: tokens"
+    note = "" if side.side == "output" else f"bias {side.bias:+.3f}"
+    return Table(tuple(columns), rows, title=title, note=note)
