@@ -123,9 +123,10 @@ docs: .venv-docs/.made ## build the documentation site into site/; links are che
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build
 	@echo "open site/index.html"
 
-docs-outputs: $(VENV)/.for-testing ## run the guide, and write its outputs and figures into the pages
+docs-outputs: $(VENV)/.for-testing ## run the guide and the notebooks, and write their outputs and figures
 	@$(PY) -m scripts.docs_outputs $(ARGS)
 	@$(PY) -m scripts.docs_figures
+	@$(PY) -m scripts.notebooks
 
 # All four run, even if the first one fails.
 check: $(VENV)/.for-testing ## check format, lint, types and the order of imports

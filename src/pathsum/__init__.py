@@ -8,7 +8,7 @@ The public names, in reading order:
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
     heads and neurons    atlas attention induction in_context_learning neurons neuron
     on a run             term_importance ablate replace causal_effects patch_sweep Prompt
-                         mean_circuit read_prompts edge_curve rule_agreement
+                         mean_circuit read_prompts edge_curve rule_agreement mean_lens
     training             Corpus train dynamics
     readable rules       decompile Program
     pages and reports    explore report paper figures
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from pathsum.paths.circuit import mean_circuit
     from pathsum.paths.edge_curve import edge_curve
+    from pathsum.paths.mean_lens import mean_lens
     from pathsum.paths.prompts import Prompt, read_prompts
     from pathsum.paths.rule_agreement import rule_agreement
     from pathsum.program import Program, decompile
@@ -79,6 +80,7 @@ _NAMES = {
     "paths": "ablate causal_effects patch_sweep replace term_importance virtual_head",
     "paths.circuit": "mean_circuit",
     "paths.edge_curve": "edge_curve",
+    "paths.mean_lens": "mean_lens",
     "paths.prompts": "Prompt read_prompts",
     "paths.rule_agreement": "rule_agreement",
     "heads": "atlas attention in_context_learning induction neuron neurons",
@@ -129,6 +131,7 @@ __all__ = [
     "induction",
     "load",
     "mean_circuit",
+    "mean_lens",
     "neuron",
     "neurons",
     "paper",

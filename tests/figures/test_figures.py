@@ -49,7 +49,7 @@ def results(model: ps.Model) -> dict[str, Any]:
         "atlas": ps.atlas(model, sequences=2),
         "terms": ps.term_importance(model, model.held_out[:2, :64], sets=by_head(model)),
         "waterfall": trace.paths().toward(versus="mean"),
-        "sweep": ps.patch_sweep(model, TEXT, by="zero"),
+        "sweep": ps.patch_sweep(model, TEXT, reference="zero"),
         "circuit": trace.circuit(effects=False),
         "dynamics": ps.dynamics("two-layer", sequences=2, probe_sequences=2),
     }
@@ -246,3 +246,13 @@ def test_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_text_is_escaped() -> None:
     drawn = Pen().text((0, 0), "</text><script>", 5)
     assert "<script>" not in drawn and svg.hint("<b>") == "<title>&lt;b&gt;</title>"
+
+
+def test_a_lens_is_drawn_from_the_top_layer_down() -> None:
+    lens = ps.construct.induction().trace("a b c a").lens()
+    drawn = lens.figure(readout="direct").to_svg()
+    assert drawn.index("residual2") < drawn.index("residual0")
+    assert lens.predictions[-1] in drawn
+    assert lens.figure(k=2).to_svg() != lens.figure(k=3).to_svg()
+    with pytest.raises(InputError, match="readout"):
+        lens.figure(readout="mean")

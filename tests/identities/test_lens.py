@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
-from tests.identities.configs import Drawn, mlp_models_with_tokens, models_with_tokens
+from tests.identities.configs import Drawn, close, mlp_models_with_tokens, models_with_tokens
 
 import pathsum as ps
 from pathsum.base.errors import InputError
@@ -79,3 +79,45 @@ def test_messages() -> None:
         trace.lens(sequence=4)
     assert "lens at position" in str(found) and "residual2" in str(found)
     assert "L1H3" in str(found.parts(0))
+
+
+@given(mlp_models_with_tokens())
+@settings(max_examples=25)
+def test_the_mean_over_one_position_is_the_held_lens_there(drawn: Drawn) -> None:
+    model, tokens = drawn
+    row = tokens[:1, :1].repeat(1, 2)
+    found, trace = ps.mean_lens(model, row, positions=1), model.trace(row)
+    held = trace.lens(position=1)
+    for layer in range(model.config.n_layers + 1):
+        logits = found.logits(trace, layer)[0, 1]
+        size = 1 + float(logits.abs().max())
+        assert abs(float(logits.max()) - held.held[layer][1].logit) < 1e-9 * size
+
+
+@given(mlp_models_with_tokens())
+@settings(max_examples=25)
+def test_parts_of_the_mean_lens_add_up_to_it(drawn: Drawn) -> None:
+    model, tokens = drawn
+    text = torch.cat([tokens, tokens], 1)[:, :5]
+    found, trace = ps.mean_lens(model, text, positions=5), model.trace(tokens[:1])
+    token = 1
+    for layer in range(model.config.n_layers + 1):
+        logits = found.logits(trace, layer)[0, -1]
+        size = 1 + float(logits.abs().max())
+        parts = found.parts(trace, layer, token=token)
+        for split in (parts.by_order, parts.by_last):
+            assert abs(split.sum() - float(logits[token])) < 1e-9 * size
+    # At the top the mean lens reads with the mean of the final scales.
+    last = found.maps[-1]
+    assert close(last, last[0, 0] * torch.eye(len(last), dtype=last.dtype))
+
+
+def test_the_mean_lens_explains_bad_input() -> None:
+    model = ps.construct.induction()
+    found, trace = ps.mean_lens(model, "a b c a b c"), model.trace("a b")
+    with pytest.raises(InputError, match="there is no stream before layer 3"):
+        found.logits(trace, 3)
+    with pytest.raises(InputError, match="give a run of one"):
+        found.parts(model.trace(["a b", "c d"]), 0)
+    with pytest.raises(InputError, match="0 positions"):
+        ps.mean_lens(model, "a b c", positions=0)

@@ -40,6 +40,7 @@ ANSWERS: dict[str, Callable[[ps.Model], Any]] = {
     "in_context_learning": lambda m: ps.in_context_learning(m, TOKENS, early=2, late=10),
     "induction": lambda m: ps.induction(m, sequences=2),
     "mean_circuit": lambda m: ps.mean_circuit(m, [[1, 2, 3], [4, 5, 6]], token=3),
+    "mean_lens": lambda m: ps.mean_lens(m, TOKENS, positions=8),
     "neuron": lambda m: ps.neuron(m, "mlp1.n2", TOKENS),
     "neurons": lambda m: ps.neurons(m, "mlp1", TOKENS),
     "paper": lambda m: ps.paper(m, claims=["two-composition"]),

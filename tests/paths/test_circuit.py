@@ -130,7 +130,10 @@ def test_a_near_tie_is_not_explained_by_everything() -> None:
     assert len(found.edges) < 500
     direct = float(trace.paths().toward(-1, token, versus).by_last.values.abs().sum())
     assert found.floor == pytest.approx(0.02 * 0.5 * direct, rel=1e-4)
-    assert all(abs(edge.share) >= found.floor for edge in found.edges)
+    shares = {str(node): [node.value] for node in found.nodes}
+    for edge in found.edges:
+        shares[str(edge.edge.start)].append(edge.share)
+    assert all(max(map(abs, each)) >= found.floor for each in shares.values() if len(each) > 1)
     check_sums(found)
     plain = trace.circuit(token="el", effects=False)
     assert plain.floor == pytest.approx(0.02 * plain.total)

@@ -198,6 +198,8 @@ def check_slopes(model: Model, tokens: Tensor, seed: int) -> None:
         Site(top, at=last),
         Site(HeadId(0, 0), at=seed % (last + 1)),
     ]
+    if model.config.mlp != "none":
+        nodes.append(Site(Source("mlp", model.config.n_layers - 1), at=last))
     found = [pair for node in nodes for pair in scores.into(node, 8)]
     rows = [[edge for edge in everything if edge != cut] for cut, _ in found]
     logits = logits_with_only(trace, [everything, *rows], nearly, target)
@@ -219,6 +221,9 @@ def all_edges_of(model: Model, last: int) -> list[Site]:
         for head in range(config.n_heads)
         for at in range(last + 1)
     ]
+    if config.mlp != "none":
+        mlps = [Source("mlp", layer) for layer in range(config.n_layers)]
+        nodes += [Site(mlp, at=at) for mlp in mlps for at in range(last + 1)]
     tops = (*nodes, Site(LOGITS, at=last))
     return [edge for node in tops for edge in edges_into(config, node, last + 1)]
 

@@ -142,6 +142,8 @@ def test_edges_belong_to_the_circuit_with_a_probability(model: Model) -> None:
     for edge in found.edges:
         assert edge.probability is not None
         expected = 1.0 if edge.prompts == 2 else 0.75
+        if abs(edge.share) < found.floor:
+            continue
         assert edge.probability == pytest.approx(expected, abs=0.05), edge
     names = [edge.name for edge in found.shared]
     assert names[0] == "L1H0@last→logits@last"

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from pathsum.text.boilerplate import without_boilerplate
-from pathsum.text.documents import Document, Files
+from pathsum.text.documents import Document, Files, without_boilerplate
 from pathsum.text.packages import Joined
 
 BODY = "\n".join(f"line {number} of a text that is long enough" for number in range(40))

@@ -356,7 +356,8 @@ class Part(Printed):
 
     `path`      a source and the lower heads it came through: `embed`, `embed→L0H7`, `mlp0→L1H2`
     `position`  what positions add at this layer's read (positions="qk"): `pos@1`
-    `bias`      the read's own bias, a folded normalization bias included: `b_Q`, `b_K`
+    `bias`      the read's own bias, a folded normalization bias included: `b_Q`, `b_K`; in the
+                edges into an MLP also `b_in`, `b_gate`
     `writer`    everything that one lower head wrote, over all paths: `L0H7`
 
     >>> Part.parse("embed>L0H7").heads
@@ -399,9 +400,9 @@ class Part(Printed):
         return cls("position", f"pos@{layer}")
 
     @classmethod
-    def bias(cls, side: Literal["query", "key"]) -> "Part":
-        """The read's own bias."""
-        return cls("bias", "b_Q" if side == "query" else "b_K")
+    def bias(cls, side: Literal["query", "key", "value", "gate"]) -> "Part":
+        """The read's own bias: of a head's query or key, or of an MLP's values or gates."""
+        return cls("bias", {"query": "b_Q", "key": "b_K", "value": "b_in", "gate": "b_gate"}[side])
 
     @classmethod
     def writer(cls, head: HeadId) -> "Part":
@@ -416,8 +417,8 @@ class Part(Printed):
         if isinstance(name, Path):
             return cls.of_path(name)
         text = name.strip()
-        if text in ("b_Q", "b_K"):
-            return cls.bias("query" if text == "b_Q" else "key")
+        if text in ("b_Q", "b_K", "b_in", "b_gate"):
+            return cls("bias", text)
         if re.fullmatch(rf"pos@{NUMBER}", text, re.ASCII):
             return cls.position(int(text.removeprefix("pos@")))
         if LABEL.fullmatch(text):

@@ -265,7 +265,9 @@ def _parse_component(name: str) -> Site:
 
 def _own_part(name: Any) -> Part | None:
     """A part that a read adds itself, `pos@1` or `b_K`; None for anything else."""
-    if isinstance(name, str) and re.fullmatch(rf"b_[QK]|pos@{NUMBER}", name.strip(), re.ASCII):
+    if isinstance(name, str) and re.fullmatch(
+        rf"b_(Q|K|in|gate)|pos@{NUMBER}", name.strip(), re.ASCII
+    ):
         return Part.parse(name)
     return None
 

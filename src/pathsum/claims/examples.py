@@ -5,8 +5,10 @@ measured on the held-out text that a model comes with, or on pieces of the examp
 with none; costs of interventions also on the second copy of repeated random tokens.
 """
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -38,33 +40,6 @@ class Sequences:
     tokens: Tokens
     first: int
 
-
-PROSE = """\
-The harbor master kept two notebooks. In the first notebook he wrote down every ship that came \
-into the harbor, and in the second notebook he wrote down every ship that left. When the two \
-notebooks did not agree, the harbor master went down to the water and counted the ships."""
-
-CODE = '''\
-class Counter:
-    """Count how often each word occurs."""
-
-    def __init__(self, words):
-        self.words = {}
-        for word in words:
-            self.add(word)
-
-    def add(self, word):
-        if word not in self.words:
-            self.words[word] = 0
-        self.words[word] += 1
-'''
-
-NAMES = """\
-Mr. and Mrs. Tillerman kept the lighthouse on Gull Rock. On stormy nights Mr. Tillerman lit the \
-lamp, and on quiet nights Mrs. Tillerman did. No ship that passed Gull Rock could tell one \
-Tillerman from the other."""
-
-LINE = "def read_lines(path, encoding):\n    with open(path, encoding=encoding) as lines:\n"
 
 # Tokens per copy in the random examples, at most.
 COPY_LENGTH = 25
@@ -155,24 +130,14 @@ def _example_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
 
 
 def _texts(model: Model) -> list[Example]:
-    written: tuple[tuple[str, str, str, Literal["text", "repeat"]], ...] = (
-        ("Names that return", NAMES, "Names of several tokens that occur again.", "text"),
-        ("Code: a class", CODE, "Names that come back: self, words, word.", "text"),
-        ("Prose: two notebooks", PROSE, "Phrases that come back with small changes.", "text"),
-        (
-            "A text shown twice",
-            LINE * 2,
-            "Everything in the second copy could be copied from the first.",
-            "repeat",
-        ),
-    )
+    listed = (Path(__file__).parent / "examples.toml").read_text(encoding="utf-8")
     found: list[Example] = []
-    for title, text, about, kind in written:
+    for fields in tomllib.loads(listed)["texts"]:
         try:
-            ids = model.encode(text)
+            ids = model.encode(fields["text"])
         except TokenError:
             continue  # a word tokenizer that lacks some of these words, or no tokenizer
-        found.append(Example(title, text, tuple(ids[: model.config.n_ctx]), about, kind))
+        found.append(Example(ids=tuple(ids[: model.config.n_ctx]), **fields))
     return found
 
 

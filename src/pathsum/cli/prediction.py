@@ -190,7 +190,11 @@ def attention_command(
     session.show(attention(session.open().trace(read_input(text, tokens)), head or None))
 
 
-@command(exclusive=["text tokens"], needs={"token": "layer"})
+@command(
+    exclusive=["text tokens", "text mean", "tokens mean", "layer mean", "mean figure"],
+    needs={"token": "layer", "over": "mean"},
+    figure=True,
+)
 def lens_command(
     session: CommandSession,
     text: str | None = None,
@@ -199,6 +203,8 @@ def lens_command(
     position: int = -1,
     layer: int | None = None,
     token: str | None = None,
+    mean: bool = False,
+    over: Path | None = None,
 ) -> None:
     """Read the residual stream of each layer as logits.
 
@@ -207,7 +213,18 @@ def lens_command(
     Options:
         --layer: Split the held lens of the stream before this layer by order and component.
         --token: The token to split it for; default: the prediction.
+        --mean: Instead of a text, average the held lens over many positions, and show how often it
+            reads the model's prediction.
+        --over: With --mean, average over this text file; default: the model's held-out text, or a
+            short neutral text.
     """
+    if mean:
+        from pathsum.paths.mean_lens import mean_lens
+
+        loaded = session.open()
+        given = None if over is None else text_sequences(loaded, over, MEAN_SEQUENCES)
+        session.show(session.compute(mean_lens, loaded, given))
+        return
     found = session.open().trace(read_input(text, tokens)).lens(position)
     session.show(found if layer is None else found.parts(layer, token=token))
 

@@ -5,7 +5,7 @@ In reading order:
 svg        elements, text widths, and the colors shared with the explorer
 figure     `Figure`: shown in a notebook, saved as SVG, PNG or PDF
 axes       axes, ticks, legends, color bars
-heat_maps  `heat_map`, `attention_map`, `sweep_map`, `composition_map`
+heat_maps  `heat_map`, `attention_map`, `sweep_map`, `composition_map`, `lens_map`
 spectra    `eigenvalue_plane`, `eigenvalue_histogram`, `induction_scatter`
 bars       `term_bars`, `logit_waterfall`
 graphs     `composition_graph`, `circuit_graph`
@@ -23,7 +23,13 @@ from pathsum.figures.bars import logit_waterfall, term_bars
 from pathsum.figures.curves import training_curves
 from pathsum.figures.figure import COLUMN, Figure, NoFigureError, check_figure
 from pathsum.figures.graphs import circuit_graph, composition_graph
-from pathsum.figures.heat_maps import attention_map, composition_map, heat_map, sweep_map
+from pathsum.figures.heat_maps import (
+    attention_map,
+    composition_map,
+    heat_map,
+    lens_map,
+    sweep_map,
+)
 from pathsum.figures.spectra import eigenvalue_histogram, eigenvalue_plane, induction_scatter
 from pathsum.figures.svg import Theme
 
@@ -42,6 +48,7 @@ __all__ = [
     "figure_of",
     "heat_map",
     "induction_scatter",
+    "lens_map",
     "logit_waterfall",
     "show_figure",
     "sweep_map",
@@ -79,6 +86,7 @@ _BY_KIND: dict[str, Callable[..., Figure]] = {
     "head-card": _head_card,
     "head-copying": eigenvalue_plane,
     "induction": induction_scatter,
+    "lens": lens_map,
     "patch-sweep": sweep_map,
     "paths": _paths,
     "term-importance": term_bars,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pathsum.base.options import parse_choice
+from pathsum.base.options import parse_choice, parse_count
 from pathsum.figures.axes import color_bar, vertical_label
 from pathsum.figures.figure import COLUMN, POINTS, Figure
 from pathsum.figures.svg import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pathsum.circuits import Composition
     from pathsum.heads.attention import Attention
-    from pathsum.paths import PatchSweep
+    from pathsum.paths import Lens, PatchSweep
 
 MARGIN = 6.0
 # Labels take at most this much of the width, and are this far apart.
@@ -214,6 +214,43 @@ def attention_map(
             theme=theme,
         )
     return _attention_tiles(attention, width, theme)
+
+
+def lens_map(
+    lens: "Lens",
+    *,
+    readout: str = "held",
+    k: int = 12,
+    width: Length = 2 * COLUMN,
+    theme: Theme = "light",
+) -> Figure:
+    """The top tokens that a lens reads from every layer, at the last positions of a text.
+
+    Colors are the logit of the top token, relative to the mean over the vocabulary.
+
+    Args:
+        lens: From `trace.lens()`.
+        readout: "direct" (the logit lens) or "held".
+        k: How many positions, the last of which is that of the lens.
+        width: In inches.
+        theme: "light" or "dark".
+    """
+    parse_choice(("direct", "held"), readout, "readout")
+    rows = lens.direct if readout == "direct" else lens.held
+    at = slice(max(0, lens.position + 1 - parse_count(k, "positions")), lens.position + 1)
+    shown = [row[at] for row in reversed(rows)]
+    return heat_map(
+        [[max(0.0, one.logit) for one in row] for row in shown],
+        [f"residual{layer}" for layer in reversed(range(len(rows)))],
+        lens.context[at],
+        title=f"{lens.model}: {readout} lens",
+        row_label="stream",
+        column_label="position",
+        value_label="logit",
+        texts=[[one.token for one in row] for row in shown],
+        width=width,
+        theme=theme,
+    )
 
 
 def _attention_tiles(attention: "Attention", width: Length, theme: Theme) -> Figure:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         "relu2",
         "gelu",
         "gelu_tanh",
+        "solu",
+        "solu_ln",
         "silu_gated",
         "gelu_gated",
         "gelu_tanh_gated",
@@ -38,7 +40,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("none", "layer", "rms"),
     "norm_place": ("before", "after", "both"),
     "mlp": (
-        *("none", "relu", "relu2", "gelu", "gelu_tanh"),
+        *("none", "relu", "relu2", "gelu", "gelu_tanh", "solu", "solu_ln"),
         *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"),
     ),
     "block": ("serial", "parallel"),
@@ -86,7 +88,8 @@ class Config:
     scores do not depend on positions. With `sinks`, each head has an extra logit in its softmax
     that has no value vector, so the rows of its pattern sum to less than 1.
 
-    `mlp="relu2"` squares the ReLU.
+    `mlp="relu2"` squares the ReLU. `mlp="solu"` is x · softmax(x) over the neurons; `"solu_ln"`
+    also divides it by its standard deviation, as a layer norm whose centering is part of W_out.
     `mlp="bilinear"` has a gate without a nonlinearity, (r W_gate) ⊙ (r W_in).
     `mlp="clamped_gated"` is the MLP of gpt-oss: with gate g and input u clamped at 7, a neuron is
     `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:

@@ -153,11 +153,15 @@ def cut_edges(rows: Sequence[Iterable[Site]], reference: Writes) -> list[Edit]:
     return [Edit(edge, reference, row) for row, edges in enumerate(rows) for edge in edges]
 
 
-def keep_edges(rows: Sequence[Iterable[Site]], own: Writes, reference: Writes) -> list[Edit]:
+def keep_edges(
+    rows: Sequence[Iterable[Site]], own: Writes, reference: Writes, hold_mlps: bool = False
+) -> list[Edit]:
     """Edits of copies of a run in which only the listed edges carry what the run computes.
 
-    All other edges carry the reference's writes. The embedding and MLPs are leaves: a listed edge
-    carries their output in the unedited run, `own`. Positions and biases stay.
+    All other edges carry the reference's writes. A listed edge of a head or an MLP carries what
+    the component computes from the listed edges into it, and one of the embedding its output in
+    the unedited run, `own`. With `hold_mlps`, edges of MLPs carry that too. Positions and biases
+    stay.
     """
     heads = [HeadId(layer, head) for layer, z in enumerate(own.z) for head in range(z.shape[1])]
     mlps = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
@@ -166,5 +170,6 @@ def keep_edges(rows: Sequence[Iterable[Site]], own: Writes, reference: Writes) -
     edits += [Edit(Site(Source("bias", layer)), written) for layer, written in biases]
     for row, edges in enumerate(rows):
         for edge in edges:
-            edits.append(Edit(edge, COMPUTED if isinstance(edge.writer, HeadId) else own, row))
+            leaf = isinstance(edge.writer, Source) and (hold_mlps or edge.writer.kind == "embed")
+            edits.append(Edit(edge, own if leaf else COMPUTED, row))
     return edits

@@ -29,6 +29,7 @@ from pathsum.model.config import Config
 from pathsum.model.recording import Run
 from pathsum.model.weights import LayerWeights, Weights
 
+_KINDS = ("relu", "relu2", "gelu", "gelu_tanh", "silu", "clamped", "bilinear")
 PerNeuron = Float[Tensor, "batch pos m"]
 
 # Nodes of the integral of a gate between two runs: 1e-6 for inputs that differ by 20.
@@ -221,15 +222,14 @@ def gate_secant(config: Config, g: Tensor) -> Tensor:
     return _psi(kind, g)
 
 
-def mean_slopes(
-    config: Config, reference: Neurons, run: Neurons
-) -> tuple[PerNeuron, PerNeuron | None]:
-    """The mean slopes of each neuron's activation between two runs, by r W_in and by r W_gate.
+def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNeuron, PerNeuron]:
+    """The mean slopes of each neuron's activation between two runs, by its value and by its gate.
 
-    Along the straight line from the reference to the run these are ∫ φ(g_t) dt and
-    ∫ φ′(g_t) u_t dt. Multiplied by the differences of the two pre-activations they add up to the
-    difference of the activations. An MLP without W_gate has one slope, the difference quotient, and
-    None for the second. Where values and gates are clamped the line is straight after the clamp.
+    Along the straight line from the reference to the run these are ∫ gate(g_t) dt and
+    ∫ gate′(g_t) u_t dt. Multiplied by the differences of the two pre-activations they add up to the
+    difference of the activations. Without W_gate both multiply the same difference, and the second
+    is 0 for a ReLU, whose gate moves where the value is 0. Where values and gates are clamped the
+    line is straight after the clamp.
 
     In a mixture of experts the slopes are multiplied by the mean of the router's two weights, and
     the rest of the difference is `router_part`.
@@ -240,7 +240,8 @@ def mean_slopes(
         near = _close(a, b)
         quotient = (b * gate_of(config, b) - a * gate_of(config, a)) / torch.where(near, 1.0, b - a)
         slope = torch.where(near, _slope(config, (a + b) / 2), quotient)
-        return slope * mean_weight, None
+        by_value = slope if config.mlp == "relu" else _mean_gate(config, a, b)
+        return by_value * mean_weight, (slope - by_value) * mean_weight
     u, g = (reference.value, run.value), (reference.gate_input, run.gate_input)
     held = g
     if config.mlp == "clamped_gated":
@@ -270,9 +271,14 @@ def router_part(config: Config, reference: Neurons, run: Neurons) -> PerNeuron |
     return (each[0] + each[1]) / 2 * (after - before)
 
 
+def has_gates(config: Config) -> bool:
+    """Whether the MLPs of a model are values times gates, which circuits need to pass them."""
+    return config.mlp.removesuffix("_gated") in _KINDS
+
+
 def _kind(config: Config) -> str:
     kind = config.mlp.removesuffix("_gated")
-    if kind not in ("relu", "relu2", "gelu", "gelu_tanh", "silu", "clamped", "bilinear"):
+    if kind not in _KINDS:
         raise NotExactError(
             f"mlp={config.mlp!r} is not known as a value times a gate, so it cannot be linear with "
             "gates held; use paths that stop at MLPs (mlps='held')"

@@ -433,6 +433,13 @@ def activation(config: Config, x: Tensor) -> Tensor:
         return F.relu(x)
     if kind == "relu2":
         return F.relu(x).square()
+    if kind in ("solu", "solu_ln"):
+        y = x * x.softmax(-1)
+        return (
+            y
+            if kind == "solu"
+            else y * torch.rsqrt(y.var(-1, False, keepdim=True) + config.norm_eps)
+        )
     if kind == "silu":
         return F.silu(x)
     if kind == "bilinear":

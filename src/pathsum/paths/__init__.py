@@ -14,6 +14,7 @@ In reading order:
     search         the strongest single paths, with a proof or a bound
     explanation    PathExplanation: one prediction as a sum over paths, and where paths came from
     lens           Lens: the stream of each layer and position read as logits (`trace.lens()`)
+    mean_lens      MeanLens: its map from each layer to the logits, averaged over a text
     logit_effects  direct attribution and logit effects of the next token at every position
     graph          Graph: nodes and edges with their scores, of one prompt or of many
     reasons        why a head attends where it does: parts of its key and query, tested by cutting

@@ -1,42 +1,34 @@
 """Where the nodes of a head attend and why: scores, their contributions, and their writers.
 
 A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
-number explained), so its effect is Σ_j A_j v_j. Scale all scores by t: at t = 0 attention is
-uniform, at t = 1 it is the head's own. Then
-
-    Σ_j A_j v_j − mean_j v_j = Σ_j s_j w_j,    w_j = ∫₀¹ A_j(t) (v_j − Σ_i A_i(t) v_i) dt
-
-which splits the effect of attending over the scores, completely (integrated gradients), and so over
-whatever adds up to the scores. The weights sum to 0, so a constant added to all scores changes
+number explained), so its effect is Σ_j A_j v_j. `score_weights` splits the excess of this effect
+over uniform attention, or over a reference run, over the scores, and so over whatever adds up to
+the scores. The weights w_j sum to 0, so a constant added to all scores changes
 nothing. A part of the scores therefore counts by its difference from its mean over the sources in
 sight, (part_j − mean part) w_j: sums stay the same, and a part that is equal for all sources (b_K
 without rotary positions) gets exactly 0. A soft cap or a sink's logit makes the constant matter;
 then parts count as they are.
+
+Without a reference, query parts and key parts are two views of the same scores q · k. With one,
+the scores change by Δq · k̄ + q̄ · Δk, where bars are means of the two runs: the two add up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pathsum.base import Part
-from pathsum.base.options import batch_size
 from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
-
-# Nodes of the first rule, doubled until the split is complete to this share of the range of v.
-_NODES = 16
-_MOST_NODES = 1024
-_TOLERANCE = 1e-6
+from pathsum.paths.score_weights import ScoreWeights, integrate_scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +38,8 @@ class Inputs:
     `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
     position has one column, and `places` has that position for each node. `gradient` gives the
     gradients of shares at the written vectors, for some nodes and columns. Where shares are
-    compared with a mean, `common` is what that takes off written · gradient.
+    compared with a mean, `common` is what that takes off written · gradient. `views` is the number
+    of reads whose shares are views of one number; writers count each by its part.
     """
 
     side: Side
@@ -56,13 +49,15 @@ class Inputs:
     gradient: Callable[[Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]]
     places: tuple[int, ...] | None = None
     common: Float[Tensor, "node writer src"] | None = None
+    views: int = 1
 
 
 class NodeAttention:
     """The attention of one head at some positions.
 
     `values` is the contribution of moving each source, in logits, and `rival` the position whose
-    score others are compared with, if one was chosen.
+    score others are compared with, if one was chosen. With `start`, the same nodes of a reference
+    run, edges carry the differences `carried` of the two runs.
     """
 
     def __init__(
@@ -73,7 +68,10 @@ class NodeAttention:
         places: Int[Tensor, " node"],
         values: Float[Tensor, "node src"],
         rival: int | None,
+        start: "NodeAttention | None" = None,
+        carried: FrozenRow | None = None,
     ) -> None:
+        self.carried, self.start = run if carried is None else carried, start
         self.run, self.head, self.places, self.rival = run, head, places, rival
         self.values, self.dtype = values.double(), values.dtype
         self.query, self.key = (
@@ -94,6 +92,32 @@ class NodeAttention:
         self.keys = self._vectors(self.key)[:length]
         self.scores = (self.queries @ self.keys.T).double()
         self.pattern = run.trace.patterns[head.layer][run.row, head.head, places, :length].double()
+        if start is not None:
+            self._average(start)
+
+    def _average(self, start: "NodeAttention") -> None:
+        """Queries and keys become means of the two runs; edges carry differences through them."""
+        change = (self.run.streams[self.head.layer] - start.run.streams[self.head.layer])[None]
+        self.query, self.key = (
+            _mean_read(*pair) for pair in ((self.query, start.query), (self.key, start.key))
+        )
+        by_edges = self.query.of_stream(change)[0, self.places] * self.config.score_scale
+        self.held_queries = self.queries - start.queries - by_edges
+        self.held_keys = self.keys - start.keys - self.key.of_stream(change)[0, : len(self.keys)]
+        self.queries = (self.queries + start.queries) / 2
+        self.keys = (self.keys + start.keys) / 2
+
+    def held(self, nodes: list[int]) -> dict[Side, Float[Tensor, " node"]]:
+        """The contribution to each side of some nodes that no edge carries.
+
+        A sink's logit or, between two runs, the change of the scales of normalization.
+        """
+        weights = self.score_weights.weights[nodes]
+        if self.start is None:
+            return dict.fromkeys((Side.Q, Side.K), self.score_weights.sink[nodes])
+        by_query = self.held_queries[nodes] @ self.keys.T
+        by_key = self.queries[nodes] @ self.held_keys.T
+        return {Side.Q: (by_query * weights).sum(-1), Side.K: (by_key * weights).sum(-1)}
 
     def _vectors(self, read: QkRead) -> Float[Tensor, "pos k"]:
         found = read.of_stream(self.run.streams[self.head.layer][None])[0]
@@ -109,9 +133,9 @@ class NodeAttention:
     @cached_property
     def score_weights(self) -> "ScoreWeights":
         """The contribution of one unit of each score."""
-        return integrate_scores(
-            self.scores, self.values, self.seen, self.config.score_cap, self.sink
-        )
+        start = None if self.start is None else (self.start.scores, self.start.values)
+        cap, sink = self.config.score_cap, self.sink
+        return integrate_scores(self.scores, self.values, self.seen, cap, sink, start)
 
     @cached_property
     def sources(self) -> Int[Tensor, " node"]:
@@ -153,8 +177,8 @@ class NodeAttention:
 
     @cached_property
     def is_uniform(self) -> Bool[Tensor, " node"]:
-        """The nodes whose scores are equal up to rounding."""
-        if self.sink is not None:
+        """The nodes whose scores are equal up to rounding, and need no explanation."""
+        if self.sink is not None or self.start is not None:
             return torch.zeros_like(self.sources, dtype=torch.bool)
         high = self.scores.where(self.seen, -torch.inf).amax(-1)
         low = self.scores.where(self.seen, torch.inf).amin(-1)
@@ -213,8 +237,8 @@ class NodeAttention:
         seen: Bool[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the keys of some nodes."""
-        run, layer, length = self.run, self.head.layer, weights.shape[1]
-        read, writers = self.key, run.writers(self.head.layer)
+        run, level, length = self.carried, 2 * self.head.layer, weights.shape[1]
+        read, writers = self.key, run.writers(level)
 
         def along(nodes: Tensor, places: Tensor) -> Tensor:
             return read.adjoint(queries[nodes], places)
@@ -223,11 +247,11 @@ class NodeAttention:
             # Each node and position has its own direction.
             nodes, places = seen.nonzero().T
             found = weights.new_zeros(len(queries), length, len(writers))
-            found[nodes, places] = run.writes_at(layer, along(nodes, places), places)
+            found[nodes, places] = run.writes_at(level, along(nodes, places), places)
             parts = [found.mT]
         else:
             scale = (read.own_scale * read.scale)[0, :length]
-            parts = [run.writes_everywhere(layer, queries @ read.W.T, length) * scale]
+            parts = [run.writes_everywhere(level, queries @ read.W.T, length) * scale]
         extra = list(self._extra(read))
         parts += [(queries @ vectors[:length].T)[:, None] for _, vectors in extra]
         scores = torch.cat(parts, 1)
@@ -263,12 +287,12 @@ class NodeAttention:
         twice = places.repeat(2)
         along = self.query.adjoint(gradients, twice)
         extra = list(self._extra(self.query))
-        parts = [self.run.writes_at(self.head.layer, along, twice)]
+        parts = [self.carried.writes_at(2 * self.head.layer, along, twice)]
         parts += [(gradients * vectors[twice]).sum(-1)[:, None] for _, vectors in extra]
         shares, exact = torch.cat(parts, 1)[..., None].split(len(places))
         return Inputs(
             Side.Q,
-            (*self.run.writers(self.head.layer), *(part for part, _ in extra)),
+            (*self.run.writers(2 * self.head.layer), *(part for part, _ in extra)),
             shares,
             exact,
             gradient=lambda nodes, _: along[nodes],
@@ -276,92 +300,7 @@ class NodeAttention:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreWeights:
-    """`weights[row, j]` is the contribution of one unit of score j; they split `effect`.
-
-    `uniform` is the contribution of equal scores. `sink` is the share of the sink's logit, if
-    there is one. `error` is |Σ_j s_j w_j + sink − effect|, in the unit of the values.
-    """
-
-    weights: Float[Tensor, "row src"]
-    uniform: Float[Tensor, " row"]
-    effect: Float[Tensor, " row"]
-    sink: Float[Tensor, " row"]
-    error: Float[Tensor, " row"]
-
-
-def integrate_scores(
-    scores: Float[Tensor, "row src"],
-    values: Float[Tensor, "row src"],
-    seen: Bool[Tensor, "row src"] | None = None,
-    cap: float | None = None,
-    sink: float | None = None,
-) -> ScoreWeights:
-    """The contribution of each score, for rows of attention over the sources that each has `seen`.
-
-    With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. A `sink`
-    is one more logit in the softmax, which moves nothing. The Gauss–Legendre rule is refined until
-    the split is complete. Computed in double precision.
-
-    >>> found = integrate_scores(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
-    >>> shares = found.weights @ torch.tensor([3.0, 0.0]).double()
-    >>> round(float(shares), 4), round(float(found.effect), 4)
-    (0.4526, 0.4526)
-    """
-    seen = torch.ones_like(scores, dtype=torch.bool) if seen is None else seen
-    length = scores.shape[1]
-    s, v = (given.double().where(seen, 0.0) for given in (scores, values))
-    if sink is not None:
-        s, v = (torch.nn.functional.pad(x, (0, 1), value=y) for x, y in ((s, sink), (v, 0.0)))
-        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
-    uniform = v.sum(-1) / seen.sum(-1)
-    effect = (_softmax(s, seen, cap, length)[0] * v).sum(-1) - uniform
-    spread = v.where(seen, -torch.inf).amax(-1) - v.where(seen, torch.inf).amin(-1)
-    weights, error, nodes = torch.zeros_like(s), torch.zeros_like(effect), _NODES
-    rest = torch.arange(len(s), device=s.device)
-    while len(rest):
-        for part in rest.split(batch_size(3 * 8 * nodes * s.shape[1])):
-            weights[part] = _integrate(s[part], v[part], seen[part], cap, length, nodes)
-        error[rest] = ((weights[rest] * s[rest]).sum(-1) - effect[rest]).abs()
-        unfinished = error[rest] > _TOLERANCE * spread[rest]
-        rest = rest[unfinished] if nodes < _MOST_NODES else rest[:0]
-        nodes *= 2
-    share = (weights * s)[:, length:].sum(-1)
-    return ScoreWeights(weights[:, :length], uniform, effect, share, error)
-
-
-def _integrate(
-    s: Float[Tensor, "row src"],
-    v: Float[Tensor, "row src"],
-    seen: Bool[Tensor, "row src"],
-    cap: float | None,
-    capped: int,
-    nodes: int,
-) -> Float[Tensor, "row src"]:
-    """The integral of each row by the Gauss–Legendre rule with so many nodes."""
-    points, rule = (torch.from_numpy(x).to(s) for x in _gauss_legendre(nodes))
-    patterns, slopes = _softmax((points[:, None, None] + 1) / 2 * s, seen, cap, capped)
-    gain = patterns * (v - (patterns * v).sum(-1, keepdim=True)) * slopes
-    return (rule[:, None, None] / 2 * gain).sum(0)
-
-
-@cache
-def _gauss_legendre(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return np.polynomial.legendre.leggauss(nodes)
-
-
-def _softmax(
-    scores: Float[Tensor, "*rule row src"],
-    seen: Bool[Tensor, "row src"],
-    cap: float | None,
-    capped: int,
-) -> tuple[Float[Tensor, "*rule row src"], Float[Tensor, "*rule row src"] | float]:
-    """Attention, and the slope of the cap at each of the first scores; a sink has no cap."""
-    slopes: Tensor | float = 1.0
-    if cap is not None:
-        has_cap = torch.arange(scores.shape[-1], device=scores.device) < capped
-        bent = torch.tanh(scores / cap)
-        slopes = (1 - bent * bent).where(has_cap, 1.0)
-        scores = (cap * bent).where(has_cap, scores)
-    return scores.where(seen, -torch.inf).softmax(-1), slopes
+def _mean_read(here: QkRead, there: QkRead) -> QkRead:
+    """The read of the stream with the mean scale of two runs; positions and biases are constant."""
+    scale = (here.scale * here.own_scale + there.scale * there.own_scale) / 2
+    return replace(here, scale=scale, own_scale=torch.ones_like(scale), positions=None, bias=None)

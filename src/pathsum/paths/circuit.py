@@ -18,6 +18,7 @@ from pathsum.paths.graph import (
     GraphNode,
     LeftOut,
     Members,
+    Method,
     NamedSite,
     layer_of,
     mean_of,
@@ -44,24 +45,28 @@ def find_circuit(
     progress: Progress = silent,
     max_nodes: int = 1000,
 ) -> Graph:
-    """Trace a prediction back to the tokens through V, Q and K edges.
+    """Trace a prediction back to the tokens: V, Q and K edges of heads, U and G edges of MLPs.
 
     The prediction is the logit of `token` (by default the model's prediction) at `position`,
-    relative to the mean logit, another token, or zero. Edges whose share is below a floor are
-    summed in `left_out`. The floor is `threshold` times the prediction or, if larger, times half
-    the sum of the magnitudes of its direct shares. If more than `max_nodes` nodes remain, the floor
-    is increased until they fit, and the result reports this. A score is compared with the scores of
-    the alternatives, or with the score of the position `rival`. With `effects`, each kept edge is
-    also cut, one at a time, and everything after it is recomputed; a cut edge carries zero, or its
-    value in the run `other`.
+    relative to the mean logit, another token, or zero. Without `other`, U edges (gates held) and G
+    edges (values held) are two views of an MLP's contribution, and are never added. With `other`, a
+    run of another prompt of the same length, shares are of the difference between the two runs, and
+    the shares into a node add up to its difference over all kinds of edges. Nodes whose edges carry
+    less than a floor together are summed in `left_out`. The floor is `threshold` times the
+    prediction or, if larger, times half the sum of the magnitudes of its direct shares. If more
+    than `max_nodes` nodes remain, the floor is increased until they fit, and the result reports
+    this. A score is compared with the scores of the alternatives, or with the score of the position
+    `rival`. With `effects`, each kept edge is also cut, one at a time, and everything after it is
+    recomputed; a cut edge carries zero, or its value in the run `other`.
 
     >>> from pathsum.model import construct
     >>> found = construct.induction().trace("a b c d a").circuit(token="b")
     >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]
     ['embed@2→L1H0@5.v', 'L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
 
-    MLPs are leaves, and normalization scales are held fixed. On a model with a soft cap on its
-    logits, shares are of the logit before the cap, and effects are on the capped one.
+    Normalization scales are held fixed; with `other`, their change is part of `left_out`, and so is
+    that of a router's weights in a mixture of experts. On a model with a soft cap on its logits,
+    shares are of the logit before the cap, and effects are on the capped one.
     """
     target = find_target(trace, position, token, versus)
     if other is not None:
@@ -69,6 +74,7 @@ def find_circuit(
     graph = score(
         trace,
         target,
+        by=Method.SHARE if other is None else Method.INTEGRATED,
         reference=Reference.ZERO if other is None else other,
         sequence=sequence,
         threshold=threshold,
@@ -110,9 +116,9 @@ def mean_circuit(
     2
 
     `probability` of an edge is how often it belongs to the circuit, over bootstrap samples of the
-    prompts: its mean share in the sample is above the mean floor. If prompts have templates, these
-    are resampled too. If the model solves the prompts in different ways, the mean may not be the
-    circuit of any prompt; check `prompts` of each edge.
+    prompts: its node and its mean share in the sample pass the mean floor as in a single circuit.
+    If prompts have templates, these are resampled too. If the model solves the prompts in different
+    ways, the mean may not be the circuit of any prompt; check `prompts` of each edge.
     """
     given = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()
@@ -180,7 +186,8 @@ def average_graphs(
         cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, members, strict=True)]
     shares = {name: per_prompt(members, name, "share") for name in renamed}
     floors = [one.floor for one in circuits]
-    probabilities = membership(shares, floors, templates)
+    starts = [str(edge.start) for edge in renamed.values()]
+    probabilities = membership(shares, floors, templates, starts)
     edges = [_mean_edge(edge, members, cuts, probabilities[name]) for name, edge in renamed.items()]
     first, layers = circuits[0], circuits[0].n_layers
     nodes = [GraphNode(node, "", value) for node, value in values.items()]
@@ -245,7 +252,7 @@ def _mean_edge(
     return GraphEdge(
         edge=edge,
         exact=estimates["exact"].value,
-        unit="logits" if side_of(edge) is Side.V else "score",
+        unit="score" if side_of(edge) in (Side.Q, Side.K) else "logits",
         share=estimates["share"].value,
         effect=estimates["effect"].value if "effect" in estimates else None,
         prompts=sum(name in group for group in members),
@@ -260,6 +267,7 @@ def _mean_rest(node: NamedSite, kind: Side, found: Sequence[LeftOut], count: int
         exact=sum(rest.exact for rest in found) / count,
         share=sum(rest.share for rest in found) / count,
         count=round(sum(rest.count for rest in found) / count),
+        held=sum(rest.held for rest in found) / count,
     )
 
 

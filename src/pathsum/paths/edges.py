@@ -25,10 +25,11 @@ from torch import Tensor
 from pathsum.base import HeadId, Progress, Source, silent
 from pathsum.base.errors import InputError
 from pathsum.base.options import batched
-from pathsum.base.site import HEAD_SIDES, LOGITS, Component, Side, Site
+from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Component, Side, Site, Writer
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
+from pathsum.model.gating import has_gates
 from pathsum.model.losses import split_by_memory
 from pathsum.model.reference import Reference, reference_text
 from pathsum.model.sequences import TextOrTokens, TokenBatches
@@ -58,6 +59,12 @@ def node_position(node: Site) -> int:
     return node.at
 
 
+def is_inner(node: Site) -> bool:
+    """Whether a node reads others: a head or an MLP."""
+    writer = node.writer
+    return isinstance(writer, HeadId) or (isinstance(writer, Source) and writer.kind == "mlp")
+
+
 def best_first(
     top: Site,
     inputs: Callable[[Site], Iterable[tuple[Site, float]]],
@@ -73,7 +80,7 @@ def best_first(
     while waiting and (count is None or len(found) < count):
         _, _, edge = heapq.heappop(waiting)
         found.append(edge)
-        if edge.start.head is not None and edge.start not in reached:
+        if is_inner(edge.start) and edge.start not in reached:
             reached.add(edge.start)
             for below, strength in inputs(edge.start):
                 heapq.heappush(waiting, (-strength, str(below), below))
@@ -83,9 +90,9 @@ def best_first(
 def random_order(
     config: Config, position: int, length: int, count: int, generator: torch.Generator
 ) -> list[Site]:
-    """Edges of random walks from the logits down to a token (or an MLP), one walk after another.
+    """Edges of random walks from the logits down to a token, one walk after another.
 
-    A walk chooses one of a head's reads, a position and a writer, each uniformly. Where walks find
+    A walk chooses one of a node's reads, a position and a writer, each uniformly. Where walks find
     nothing more to add, edges into the circuit are drawn one by one.
     """
     found: dict[Site, None] = {}
@@ -95,12 +102,12 @@ def random_order(
         while True:
             edge = _random_edge(config, node, length, generator)
             found[edge] = None
-            if edge.start.head is None:
+            if not sides_of(config, edge.start):
                 break
             node = edge.start
         idle = idle + 1 if len(found) == before else 0
     while len(found) < count:
-        inside = dict.fromkeys([top, *(edge.start for edge in found if edge.start.head)])
+        inside = dict.fromkeys([top, *(edge.start for edge in found if is_inner(edge.start))])
         rest = [e for node in inside for e in edges_into(config, node, length) if e not in found]
         if not rest:
             break
@@ -110,11 +117,33 @@ def random_order(
 
 def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
     """Every edge into a node of a text of this length."""
-    layer = config.n_layers if node.head is None else node.head.layer
-    for side in (Side.V,) if node.head is None else HEAD_SIDES:
+    for side in sides_of(config, node):
         for place in read_positions(config, node, side, length):
-            for writer in writers_below(config, layer):
+            for writer in writers_into(config, node):
                 yield edge_between(writer, place, node, side)
+
+
+def sides_of(config: Config, node: Site) -> tuple[Side, ...]:
+    """The sides of a node's reads, none for a node that reads nothing; the logits read values.
+
+    An MLP that is not a value times a gate is a leaf of circuits.
+    """
+    if node.writer == LOGITS:
+        return (Side.V,)
+    if not is_inner(node):
+        return ()
+    return HEAD_SIDES if node.head is not None else MLP_SIDES if has_gates(config) else ()
+
+
+def writers_into(config: Config, node: Site) -> list[Writer]:
+    """The writers that a node reads; in a serial block, an MLP reads the heads of its layer too."""
+    reader = node.writer
+    if not isinstance(reader, HeadId | Source) or reader == LOGITS:
+        return list(writers_below(config, config.n_layers))
+    found = list(writers_below(config, reader.layer))
+    if isinstance(reader, Source) and config.block == "serial":
+        found += [HeadId(reader.layer, head) for head in range(config.n_heads)]
+    return found
 
 
 def read_positions(config: Config, node: Site, side: Side, length: int) -> range:
@@ -126,11 +155,9 @@ def read_positions(config: Config, node: Site, side: Side, length: int) -> range
 
 
 def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
-    sides = (Side.V,) if node.head is None else HEAD_SIDES
+    sides, writers = sides_of(config, node), writers_into(config, node)
     side = sides[_draw(len(sides), generator)]
     places = read_positions(config, node, side, length)
-    layer = config.n_layers if node.head is None else node.head.layer
-    writers = list(writers_below(config, layer))
     writer = writers[_draw(len(writers), generator)]
     return edge_between(writer, places[_draw(len(places), generator)], node, side)
 
@@ -197,7 +224,8 @@ def logits_with_only(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
 ) -> Float[Tensor, "row vocab"]:
     """The logits at the target's position with all other edges taken from the reference."""
-    edits = keep_edges(rows, Writes.of(start), reference)
+    hold = not has_gates(start.weights.config)
+    edits = keep_edges(rows, Writes.of(start), reference, hold)
     positions = target.positions.expand(len(rows))
     return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
 

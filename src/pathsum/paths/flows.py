@@ -12,7 +12,7 @@ gradient there. `FrozenRow` has the writes of one sequence, which circuits are g
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -277,6 +277,7 @@ class FrozenRow:
     z: tuple[Float[Tensor, "head pos k"], ...]
     streams: tuple[Float[Tensor, "pos d"], ...]
     sources: tuple[tuple[Source, Float[Tensor, "pos d"]], ...]
+    final_stream: Float[Tensor, "pos d"]
 
     @classmethod
     def of(cls, trace: Trace, row: int, length: int) -> "FrozenRow":
@@ -289,43 +290,62 @@ class FrozenRow:
             z.append(step.z[0, 0])
             streams.append(sweep.streams[0, 0].clone())
         sources = tuple((source, frozen.source(source)[0]) for source in frozen.sources)
-        return cls(trace, row, length, frozen, tuple(layers), tuple(z), tuple(streams), sources)
+        parts = tuple(layers), tuple(z), tuple(streams), sources, sweep.streams[0, 0].clone()
+        return cls(trace, row, length, frozen, *parts)
 
     @property
     def rows(self) -> slice:
         """The sequence, as a slice of the batch."""
         return slice(self.row, self.row + 1)
 
-    def writers(self, layer: int) -> tuple[Source | HeadId, ...]:
-        """Everything that a layer's heads can read: sources, then heads."""
+    def minus(self, other: "FrozenRow") -> "FrozenRow":
+        """The same with all writes replaced by their differences from another run's."""
+        pairs = zip(self.sources, other.sources, strict=True)
+        return replace(
+            self,
+            z=tuple(here - there for here, there in zip(self.z, other.z, strict=True)),
+            sources=tuple((source, here - there) for (source, here), (_, there) in pairs),
+        )
+
+    def mlp_stream(self, layer: int) -> Float[Tensor, "pos d"]:
+        """The stream that a layer's MLP reads, before its normalization."""
+        stream = self.streams[layer]
+        if self.frozen.parallel:
+            return stream
+        written = torch.einsum("hpk,hkd->pd", self.z[layer], self.layers[layer].W_O)
+        biases = [each for source, each in self.sources if source == Source("bias", layer)]
+        return sum(biases, start=stream + written)
+
+    def writers(self, level: int) -> tuple[Source | HeadId, ...]:
+        """Everything written below a level (`level_of`): sources, then heads."""
         n_heads = self.trace.model.config.n_heads
-        heads = (HeadId(below, head) for below in range(layer) for head in range(n_heads))
-        return (*(source for source, _ in self.sources if source.layer < layer), *heads)
+        heads = (HeadId(below, h) for below in range(_layers(level)) for h in range(n_heads))
+        return (*(source for source, _ in self.sources if level_of(source) < level), *heads)
 
     def writes_everywhere(
-        self, layer: int, directions: Float[Tensor, "node d"], length: int
+        self, level: int, directions: Float[Tensor, "node d"], length: int
     ) -> Float[Tensor, "node writer src"]:
-        """Writes below a layer at the first positions, projected on each direction."""
+        """Writes below a level at the first positions, projected on each direction."""
         rows = [
             (directions @ stream[:length].T)[:, None]
             for source, stream in self.sources
-            if source.layer < layer
+            if level_of(source) < level
         ]
-        for below in range(layer):
+        for below in range(_layers(level)):
             back = self._through_W_O(below, directions)
             rows.append((back.transpose(0, 1) @ self.z[below][:, :length].mT).transpose(0, 1))
         return torch.cat(rows, 1)
 
     def writes_at(
-        self, layer: int, directions: Float[Tensor, "read d"], places: Int[Tensor, " read"]
+        self, level: int, directions: Float[Tensor, "read d"], places: Int[Tensor, " read"]
     ) -> Float[Tensor, "read writer"]:
-        """Writes below a layer, each direction at its own position."""
+        """Writes below a level, each direction at its own position."""
         rows = [
             (stream[places] * directions).sum(-1)[:, None]
             for source, stream in self.sources
-            if source.layer < layer
+            if level_of(source) < level
         ]
-        for below in range(layer):
+        for below in range(_layers(level)):
             z = self.z[below][:, places].transpose(0, 1)
             rows.append((z * self._through_W_O(below, directions)).sum(-1))
         return torch.cat(rows, 1)
@@ -339,3 +359,8 @@ class FrozenRow:
     ) -> Float[Tensor, "read head k"]:
         W_O = self.layers[layer].W_O
         return (directions @ W_O.flatten(0, 1).T).unflatten(1, (-1, W_O.shape[1]))
+
+
+def _layers(level: int) -> int:
+    """The number of layers whose heads write below a level."""
+    return (level + 1) // 2

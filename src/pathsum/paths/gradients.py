@@ -2,8 +2,8 @@
 
 The score of an edge is (the writer's output − the reference) · the gradient of the prediction at
 the reader's read, at the run itself (EAP) or averaged over runs between the reference's inputs and
-its own (EAP-IG). MLPs are leaves, as in the circuit: they are inputs, and gradients do not pass
-through them.
+its own (EAP-IG). MLPs are opened, as in the circuit: their values and their gates are two reads.
+Gradients do not pass an MLP that is not a value times a gate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,19 +13,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base import Source
-from pathsum.base.site import HEAD_SIDES, LOGITS, Component, Side, Site
+from pathsum.base import HeadId, Source
+from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import Run, Trace, transformer
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
-from pathsum.model.sites import writers_below
+from pathsum.model.gating import has_gates, mlp_of_sides, mlp_stream
 from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.edges import (
     best_first,
     edge_between,
+    is_inner,
     node_position,
     read_positions,
     side_of,
+    sides_of,
+    writers_into,
 )
 from pathsum.paths.target import Target
 
@@ -48,22 +51,17 @@ def gradient_order(
 
 def _between(start: Trace, own: Writes, reference: Writes, share: float) -> Run:
     """The run whose inputs are the reference's plus a share of the difference."""
-
-    def mixed(source: Source) -> Edit:
-        there, here = reference.source(source), own.source(source)
-        return Edit(Site(source), there + share * (here - there))
-
-    leaves = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]
-    edits = [mixed(source) for source in (Source("embed"), *leaves)]
-    return run(start.weights, start.tokens, edits)
+    mixed = reference.embed + share * (own.embed - reference.embed)
+    return run(start.weights, start.tokens, [Edit(Site(Source("embed")), mixed)])
 
 
 @dataclass(frozen=True, eq=False)
 class _LayerGradients:
-    """Gradients of the prediction at a layer's z and at its scores before the cap."""
+    """Gradients of the prediction at a layer's z, scores before the cap, and its MLP's reads."""
 
     z: Float[Tensor, "head pos k"]
     scores: Float[Tensor, "head dest src"]
+    mlp: dict[Side, Float[Tensor, "pos d"]]
 
 
 class _Gradients:
@@ -91,8 +89,17 @@ class _Gradients:
     def _layer(
         self, layer: LayerWeights, above: Float[Tensor, "1 pos d"]
     ) -> tuple[_LayerGradients, Float[Tensor, "1 pos d"]]:
-        """At a layer's z and scores, and what passes through its heads to the stream below."""
-        config = self.config
+        """At a layer's z, scores and MLP, and what passes through them to the stream below."""
+        config, at_mlp = self.config, dict[Side, Tensor]()
+        through = torch.zeros_like(above)
+        if config.mlp != "none" and has_gates(config):
+            read = mlp_stream(self.run, layer.index).detach()
+            reads = tuple(read.clone().requires_grad_() for _ in range(3))
+            written = mlp_of_sides(self.run.weights, layer, reads[0], reads[1], reads[2])[0]
+            router, *sides = torch.autograd.grad(written, reads, above, materialize_grads=True)
+            at_mlp = {side: one[0] for side, one in zip(MLP_SIDES, sides, strict=True)}
+            through = router + sides[0] + sides[1]
+            above = above if config.block == "parallel" else above + through
         stream = self.run.streams[layer.index].detach().requires_grad_()
         read = transformer.attention_read(config, layer, stream)[0]
         query, key, _, _ = transformer.queries_and_keys(config, layer, read)
@@ -101,7 +108,7 @@ class _Gradients:
         z = transformer.mix(pattern, transformer.values(layer, read))
         written = transformer.write(config, layer, z)[0]
         at_z, at_scores, below = torch.autograd.grad(written, (z, scores, stream), above)
-        return _LayerGradients(at_z[0], at_scores[0]), below
+        return _LayerGradients(at_z[0], at_scores[0], at_mlp), below + through
 
     @torch.enable_grad()
     def at_reads(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
@@ -150,12 +157,14 @@ class GradientScores:
 
     def into(self, node: Site, count: int) -> Iterator[tuple[Site, float]]:
         """The edges into a node with the largest scores, in magnitude."""
+        if not sides_of(self.config, node):
+            return
         found = self.scores_into(node)
         flat = torch.cat([scores.flatten() for scores in found.values()])
         names = [
             edge_between(writer, place, node, side)
             for side in found
-            for writer in self._writers(node)
+            for writer in writers_into(self.config, node)
             for place in read_positions(self.config, node, side, self.length)
         ]
         for number in flat.abs().topk(min(count, len(flat))).indices.tolist():
@@ -169,7 +178,8 @@ class GradientScores:
             if edge.end not in known:
                 known[edge.end] = self.scores_into(edge.end)
             first = read_positions(self.config, edge.end, side_of(edge), self.length).start
-            writer = [str(one) for one in self._writers(edge.end)].index(str(edge.writer))
+            writers = [str(one) for one in writers_into(self.config, edge.end)]
+            writer = writers.index(str(edge.writer))
             scores = known[edge.end][side_of(edge)]
             found.append(float(scores[writer, node_position(edge.start) - first]))
         return found
@@ -180,16 +190,14 @@ class GradientScores:
         for side, along in self._directions(node).items():
             places = read_positions(self.config, node, side, self.length)
             directions = along[places.start : places.stop]
-            found[side] = self._along(self._layer(node), directions, places)
+            found[side] = self._along(node, directions, places)
         return found
 
-    def _layer(self, node: Site) -> int:
-        return self.config.n_layers if node.head is None else node.head.layer
-
-    def _writers(self, node: Site) -> list[Component]:
-        return list(writers_below(self.config, self._layer(node)))
-
     def _directions(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
+        if is_inner(node) and node.head is None:
+            assert isinstance(node.writer, Source)
+            at = [one.layers[node.writer.layer].mlp for one in self.gradients]
+            return {side: torch.stack([one[side] for one in at]).mean(0) for side in MLP_SIDES}
         if node.head is None:
             mean = torch.stack([one.logits for one in self.gradients]).mean(0)
             directions = torch.zeros_like(self.embed)
@@ -199,14 +207,21 @@ class GradientScores:
         return {side: torch.stack([one[side] for one in each]).mean(0) for side in HEAD_SIDES}
 
     def _along(
-        self, layer: int, directions: Float[Tensor, "src d"], places: range
+        self, node: Site, directions: Float[Tensor, "src d"], places: range
     ) -> Float[Tensor, "writer src"]:
-        """Writes below a layer minus the reference's, projected on one direction per position."""
+        """Writes into a node minus the reference's, projected on one direction per position."""
         at = slice(places.start, places.stop)
-        rows = [(self.embed[at] * directions).sum(-1)[None]]
-        for below in range(layer):
-            back = torch.einsum("hkd,sd->hsk", self.weights.layers[below].W_O, directions)
-            rows.append((self.z[below][:, at] * back).sum(-1))
-            if self.mlp_outputs:
-                rows.append((self.mlp_outputs[below][at] * directions).sum(-1)[None])
-        return torch.cat(rows)
+        through_heads: dict[int, Float[Tensor, "head src"]] = {}
+        rows: list[Tensor] = []
+        for writer in writers_into(self.config, node):
+            if isinstance(writer, HeadId):
+                if writer.layer not in through_heads:
+                    W_O = self.weights.layers[writer.layer].W_O
+                    back = torch.einsum("hkd,sd->hsk", W_O, directions)
+                    through_heads[writer.layer] = (self.z[writer.layer][:, at] * back).sum(-1)
+                rows.append(through_heads[writer.layer][writer.head])
+            else:
+                mlp = writer.kind == "mlp"
+                written = self.mlp_outputs[writer.layer] if mlp else self.embed
+                rows.append((written[at] * directions).sum(-1))
+        return torch.stack(rows)

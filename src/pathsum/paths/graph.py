@@ -36,7 +36,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
 from pathsum.base.sentence import Sentence, plain_text
-from pathsum.base.site import LOGITS, Side, Site
+from pathsum.base.site import LOGITS, MLP_SIDES, Side, Site
 from pathsum.paths.edges import best_first, is_written, side_of
 from pathsum.paths.target import PredictionRun
 
@@ -59,6 +59,7 @@ class Method(enum.StrEnum):
     """How edges are scored; see `score`."""
 
     SHARE = "share"
+    INTEGRATED = "integrated"
     GRADIENT = "gradient"
     IG = "ig"
     CUT = "cut"
@@ -119,7 +120,12 @@ class GraphNode:
 
     `value` is the sum of the shares of its outgoing edges, in logits. Its incoming V edges,
     including omitted ones, add up to it. Q edges and K edges are two views of `attended.effect`:
-    each kind adds up to it separately. `note` explains why a head has no Q and K edges.
+    each kind adds up to it separately. For an MLP, U edges and G edges are two views of `value`,
+    and each kind adds up to it; a writer's value counts each of the two by half. `note` explains
+    why a head has no Q and K edges.
+
+    In a circuit by "integrated", `value` is a difference from the reference run, and all kinds of
+    edges together add up to it.
     """
 
     node: Site
@@ -138,9 +144,10 @@ class GraphEdge:
 
     `exact` is the edge's part of the read in the unit of the read: logits for V edges, score units
     (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction, in
-    logits, by the method of the graph. In a circuit, it equals `exact` for a V edge and is computed
-    by integrated gradients over the attention for Q and K edges. `effect` is the drop in the
-    prediction when the edge is cut and everything after it is recomputed, or None if not computed.
+    logits, by the method of the graph. In a circuit, it equals `exact` for a V, U or G edge and is
+    computed by integrated gradients over the attention for Q and K edges. `effect` is the drop in
+    the prediction when the edge is cut and everything after it is recomputed, or None if not
+    computed.
 
     Over several prompts, these are means. A prompt whose circuit omits the edge counts as 0, and
     `prompts` is the number of prompts that keep it. `estimates` has the intervals, and the
@@ -157,7 +164,7 @@ class GraphEdge:
 
     @property
     def kind(self) -> Side:
-        """Whether the edge enters queries, keys or values."""
+        """Whether the edge enters queries, keys or values of a head, or values or gates."""
         return side_of(self.edge)
 
     @property
@@ -186,25 +193,35 @@ class GraphEdge:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The sum of the edges into a node that are below the floor."""
+    """The sum of the edges into a node that are not kept, and of what no edge carries.
+
+    `held` is the part of `share` that no edge carries: an MLP's contribution at rest and its output
+    bias, a sink, what keys have in common or, between two runs, the change of normalization scales
+    and of a router's weights.
+    """
 
     node: Site
     kind: Side
     exact: float
     share: float
     count: int
+    held: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Graph(Record, kind="circuit"):
-    """The circuit of a prediction: nodes (component, position) with V, Q and K edges between them.
+    """The circuit of a prediction: nodes (component, position) and the edges between them.
 
-    The V edges into a node, including omitted ones, add up to the node's value. The Q edges add up
-    to the effect of its attention, and so do the K edges. Edges whose share is below `floor`, in
-    logits, are summed in `left_out`, one entry per node and kind. The floor is `threshold` times
-    the prediction or, if larger, times half the sum of the magnitudes of its direct shares. If more
-    than `max_nodes` nodes would remain, the floor is increased, and `raised_from` is its original
-    value. `by` is the method that computed the shares.
+    The V edges into a head, including omitted ones, add up to its value. The Q edges add up to the
+    effect of its attention, and so do the K edges. The U edges into an MLP (through its values,
+    with gates held) add up to its value, and so do the G edges (through its gates, with values
+    held). With a reference run (`by` is "integrated"), values are differences from it, and the
+    edges of all kinds into a node add up to its value together. A node is kept if its edges carry
+    `floor` together, in logits, or one of them does; all other edges are summed in `left_out`, one
+    entry per node and kind. The floor is `threshold` times the prediction or, if larger, times half
+    the sum of the magnitudes of its direct shares. If more than `max_nodes` nodes would remain, the
+    floor is increased, and `raised_from` is its original value. `by` is the method that computed
+    the shares.
 
     Over several `prompts`, numbers are means, `tokens` are the names of positions, and `circuits`
     holds the graph of each prompt.
@@ -295,9 +312,12 @@ class Graph(Record, kind="circuit"):
                 f"probability {probability.format('.1%')}"
             )
         versus = "" if self.versus is None else f" versus {self.versus}"
+        change = ""
+        if self.by is Method.INTEGRATED:
+            change = f" ({self.nodes[0].value:+.2f} from the reference)"
         return (
             f"{self.token_text!r} after position {self.position}{versus}: "
-            f"{self.total:+.2f} logits, probability {self.probability:.1%}"
+            f"{self.total:+.2f} logits{change}, probability {self.probability:.1%}"
         )
 
     def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
@@ -374,10 +394,10 @@ class Graph(Record, kind="circuit"):
         (over positions ≥ 1 of `text`, by default the model's held-out text or a neutral one),
         "zero", "other" (the circuit's `other` run, to which edges were cut; the corrupted prompt),
         or another run of the same length. If the reference predicts nearly as much as the model,
-        there is nothing to keep, and an error states both numbers.
-        Positions and biases are the same in every run and stay; MLPs are leaves that write what
-        they wrote. Compared with `draws` random circuits, and with circuits by gradients (EAP, and
-        EAP-IG with `steps` steps), of the same `sizes`.
+        there is nothing to keep, and an error states both numbers. Positions and biases are the
+        same in every run and stay. Heads and MLPs write what they compute from the kept edges into
+        them. Compared with `draws` random circuits, and with circuits by gradients (EAP, and EAP-IG
+        with `steps` steps), of the same `sizes`.
 
         Over several prompts, the edges are those of `shared`, an edge between names stands for all
         edges between the positions of those names, and shares are ratios of sums over prompts.
@@ -466,11 +486,22 @@ class Graph(Record, kind="circuit"):
         raised = ""
         if self.raised_from is not None:
             raised = f" (not {self.raised_from:.2g}, to keep at most {self.max_nodes} nodes)"
+        error = f"quadrature error {self.quadrature_error:.1g} logits"
+        if self.by is Method.INTEGRATED:
+            rule = (
+                "Shares are of the difference from the reference run, with the slopes of attention "
+                f"and MLPs integrated between the two runs ({error}); all shares into a node add up"
+            )
+        else:
+            mlps = any(edge.kind in MLP_SIDES for edge in self.edges)
+            views = "; U (gates held) and G (values held) are two views of an MLP, never added"
+            rule = (
+                "V edges are exact with patterns and scales held fixed; Q and K shares are "
+                f"integrated over the attention ({error}){views if mlps else ''}"
+            )
         return (
-            f"V edges are exact with patterns and scales held fixed; Q and K shares are integrated "
-            f"over the attention (quadrature error {self.quadrature_error:.1g} logits). "
-            f"Reconstruction error {self.remainder:.1g}. Edges below {self.floor:.2g} logits are "
-            f"left out{raised}."
+            f"{rule}. Reconstruction error {self.remainder:.1g}. Nodes below {self.floor:.2g} "
+            f"logits are left out{raised}."
         )
 
 

@@ -15,8 +15,8 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.sentence import Sentence, Span, concat, fill, head_span, percent, signed
 from pathsum.base.site import Side, Site
-from pathsum.paths.edges import node_position
-from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, layer_of
+from pathsum.paths.edges import is_inner, node_position
+from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, Method, layer_of
 from pathsum.paths.reasons import strongest_head, write_reasons
 
 # Smaller sums of omitted edges are not printed.
@@ -35,18 +35,23 @@ def _grow(
     graph: Graph, nodes: dict[str, GraphNode], tree: Tree, node: Site, opened: set[Site]
 ) -> None:
     opened.add(node)
-    for side in (Side.V, Side.K, Side.Q):
+    for side in (Side.V, Side.K, Side.Q, Side.U, Side.G):
         for edge in graph.inputs(node, side):
             writer = edge.edge.start
             branch = tree.add(Text(_line(edge, nodes[str(writer)])))
-            if writer.head and writer in opened:
+            if is_inner(writer) and writer in opened:
                 branch.add("(above)")
-            elif writer.head:
+            elif is_inner(writer):
                 _grow(graph, nodes, branch, writer, opened)
         for rest in graph.left_out:
-            if rest.node == node and rest.kind is side and abs(rest.share) >= _SMALLEST_REST:
+            if rest.node != node or rest.kind is not side:
+                continue
+            if abs(rest.share - rest.held) >= _SMALLEST_REST:
                 count = f"{rest.count} edge{'' if rest.count == 1 else 's'}"
-                tree.add(Text(f"{side.value.upper()} left out ({count}) {rest.share:+.3f}"))
+                share = rest.share - rest.held
+                tree.add(Text(f"{side.value.upper()} left out ({count}) {share:+.3f}"))
+            if abs(rest.held) >= _SMALLEST_REST:
+                tree.add(Text(f"{side.value.upper()} carried by no edge {rest.held:+.3f}"))
     if nodes[str(node)].note:
         tree.add(Text(f"({nodes[str(node)].note})"))
 
@@ -116,7 +121,7 @@ def _link(
         "weight": numbers.share,
         "kind": kind.value,
         "exact": numbers.exact,
-        "unit": "logits" if kind is Side.V else "score",
+        "unit": "score" if kind in (Side.Q, Side.K) else "logits",
         "effect": effect,
     }
 
@@ -139,8 +144,9 @@ def _kept_nodes(graph: Graph) -> Iterator[dict[str, Any]]:
 def _rest_nodes(graph: Graph, rests: dict[Site, list[LeftOut]]) -> Iterator[dict[str, Any]]:
     for node, here in rests.items():
         counts = ", ".join(f"{rest.kind.value.upper()} {rest.count}" for rest in here)
-        # Its value is the value of its V edge: Q and K are other views of the same number.
-        value = sum(rest.share for rest in here if rest.kind is Side.V)
+        # Without a reference, Q and K are other views of the number of V, and G is one of U.
+        views = (Side.V, Side.U) if graph.by is Method.SHARE else tuple(Side)
+        value = sum(rest.share for rest in here if rest.kind in views)
         layer, label = layer_of(node, graph.n_layers) - 1, f"left out ({counts})"
         name = f"left-out@{node}"
         yield _node(name, node_position(node), layer, "left out error", label, float(value), 0.0)

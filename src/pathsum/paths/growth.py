@@ -1,39 +1,49 @@
-"""Growing a circuit: from the prediction down, keeping the edges that carry enough of it.
+"""Growing a circuit: from the prediction down, keeping the nodes that carry enough of it.
 
-Each head node has a gradient G: that of the prediction at its output, summed over the kept edges
-that leave it. Its V inputs split output · G exactly. Moving source j contributes
+Each head or MLP node has a gradient G: that of the prediction at its output, summed over the edges
+that leave it. A head's V inputs split output · G exactly. Moving source j contributes
 v_j = (read at j) · W_V W_O G, so attending by its scores contributes Σ_j A_j v_j; `attention`
 splits the excess over uniform attention over the scores, and so over the parts of queries and keys.
-All readers of a head are in layers above it, so one pass from the top layer down meets every node
-after all its readers. The nodes of a head, one per position, are decomposed together.
+`mlp_nodes` splits an MLP's output · G over the inputs of its values and of its gates. All readers
+of a node are in levels above it, so one pass from the top level down meets every node after all its
+readers. The nodes of a component, one per position, are decomposed together.
 
-Edges are kept from a floor on: `threshold` times the prediction, or times a part of what its direct
-shares add up to before they cancel, if that is larger. The difference of two tokens
-that nearly tie is close to zero, and every edge of the model would carry a large share of it.
+With a reference run, every number is a difference between the two runs, and the shares into a node
+add up to its difference over all kinds of edges.
+
+A node is kept if all edges that leave it carry a floor together, or one of them does; of a kept
+node, edges are kept that carry a part of the floor. The floor is `threshold` times the prediction,
+or times a part of what its direct shares add up to before they cancel, if that is larger. The
+difference of two tokens that nearly tie is close to zero, and every edge of the model would carry a
+large share of it.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.base import Progress, silent
 from pathsum.base.options import batched
+from pathsum.base.path import level_of
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import HeadId, Source
+from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads
 from pathsum.model.weights import kv_head
 from pathsum.paths.attention import Inputs, NodeAttention
-from pathsum.paths.edges import edge_between, node_position, side_of
-from pathsum.paths.flows import FrozenRow, direct_shares
+from pathsum.paths.edges import edge_between, is_inner, node_position, side_of, sides_of
+from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
+from pathsum.paths.mlp_nodes import MlpNodes
 from pathsum.paths.target import PredictionRun
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
 CANCELED = 0.5
+# The part of the floor from which edges of a kept node are kept.
+EDGE_PART = 0.25
 # How much the floor is raised at a time if too many nodes are kept.
 _RAISE = 1.5
 
@@ -44,28 +54,44 @@ def grow_circuit(
     rival: int | None = None,
     max_nodes: int = 1000,
     only: Sequence[Site] | None = None,
+    reference: Trace | None = None,
     progress: Progress = silent,
 ) -> "Growth":
     """The circuit of a prediction; the floor is raised until it has few enough nodes.
 
-    With `only`, these edges are kept, and no others.
+    With `only`, these edges are kept, and no others. With a reference run, the difference from it
+    is explained.
     """
-    growth = Growth(of, threshold, rival, only)
+    growth = Growth(of, threshold, rival, only, reference)
     while not growth.grow(max_nodes, progress):
         growth.restart(growth.floor * _RAISE)
     return growth
 
 
 @dataclass(eq=False)
-class _Opened:
-    """A head node that edges leave: its gradient, and the sum of their shares.
+class _Writer:
+    """A node that edges leave: these edges, and their sums.
 
-    `common` is output · gradient minus that sum: what keys have in common with other sources.
+    `value` is the sum of their shares, with two views of one number counted by half each, and
+    `gradient` that of the written vector. `common` is output · gradient minus `value`: what keys
+    have in common with other sources.
     """
 
-    gradient: Float[Tensor, " d"]
-    value: float
-    common: float
+    edges: list[GraphEdge] = field(default_factory=list[GraphEdge])
+    value: float = 0.0
+    common: float = 0.0
+    strongest: float = 0.0
+    gradient: Float[Tensor, " d"] | None = None
+
+
+@dataclass(eq=False)
+class _Rest:
+    """The edges into one read of a node that are not kept, and `held`, which no edge carries."""
+
+    exact: float
+    share: float
+    count: int
+    held: float
 
 
 class Growth:
@@ -77,91 +103,153 @@ class Growth:
         threshold: float,
         rival: int | None = None,
         only: Sequence[Site] | None = None,
+        reference: Trace | None = None,
     ) -> None:
         self.trace, self.row, self.rival = of.trace, of.sequence, rival
         self.target = of.target.rows(slice(self.row, self.row + 1))
         self.position = int(self.target.positions[0])
         self.run = FrozenRow.of(self.trace, self.row, of.length)
-        logits = self.trace.uncapped_logits_at(self.position)[self.row : self.row + 1]
-        self.total = float(self.target.of_rows(logits)[0])
+        self.start: FrozenRow | None = None
+        self.carried = self.run
+        self.total = self._prediction(self.run)
+        self.change = self.total
+        if reference is not None:
+            row = of.sequence if len(reference.tokens) > 1 else 0
+            self.start = FrozenRow.of(reference, row, of.length)
+            self.carried = self.run.minus(self.start)
+            self.change = self.total - self._prediction(self.start)
         self.only: dict[tuple[Site, Side], list[Site]] | None = None
         if only is not None:
             self.only = {}
             for edge in only:
                 self.only.setdefault((edge.end, side_of(edge)), []).append(edge.start)
-        self.direct = self._direct()
-        size = max(abs(self.total), CANCELED * float(self.direct.shares.abs().sum()))
+        self.direct, self.direct_held = self._direct()
+        size = max(abs(self.change), CANCELED * float(self.direct.shares.abs().sum()))
         # Above zero, so that it can be raised.
         self.first_floor = 0.0 if only is not None else max(threshold * size, sys.float_info.min)
         self.restart(self.first_floor)
 
+    def _prediction(self, run: FrozenRow) -> float:
+        logits = run.trace.uncapped_logits_at(self.position)[run.row : run.row + 1]
+        return float(self.target.of_rows(logits)[0])
+
     def restart(self, floor: float) -> None:
-        """Begin with the logits, and keep edges from this floor on."""
+        """Begin with the logits, and keep nodes from this floor on."""
         self.floor = floor
-        self.open: dict[Site, _Opened] = {}
+        self.writers: dict[Site, _Writer] = {}
         self.nodes: list[GraphNode] = []
-        self.leaves: dict[Site, float] = {}
         self.edges: list[GraphEdge] = []
-        self.left_out: list[LeftOut] = []
+        self.rests: dict[tuple[Site, Side], _Rest] = {}
         self.quadrature_error = 0.0
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The sums of the edges that are not kept, by node and kind."""
+        return [
+            LeftOut(node, side, rest.exact, rest.share + rest.held, rest.count, rest.held)
+            for (node, side), rest in self.rests.items()
+        ]
 
     def grow(self, max_nodes: int, progress: Progress = silent) -> bool:
         """From the logits to the tokens; False, and not to the end, if there are more nodes."""
         self._logits()
-        layers = self.run.frozen.n_layers
-        for layer in reversed(range(layers)):
-            progress(layers - 1 - layer, layers, "decomposing layers")
-            heads: dict[HeadId, list[Site]] = {}
-            for node in sorted(self.open, key=node_position):
-                if node.head is not None and node.head.layer == layer:
-                    heads.setdefault(node.head, []).append(node)
-            reads = self.run.reads(layer) if heads else None
-            for head, nodes in sorted(heads.items()):
+        layers, config = self.run.frozen.n_layers, self.trace.model.config
+        for level in reversed(range(2 * layers)):
+            progress(2 * layers - 1 - level, 2 * layers, "decomposing layers")
+            opened: dict[HeadId | Source, list[Site]] = {}
+            for node in self._decide(level):
+                assert isinstance(node.writer, HeadId | Source)
+                opened.setdefault(node.writer, []).append(node)
+            reads = self.run.reads(level // 2) if opened and level % 2 == 0 else None
+            for component, nodes in sorted(opened.items(), key=lambda item: str(item[0])):
+                nodes.sort(key=node_position)
                 for some in batched(nodes, self._bytes_of_a_node(nodes[-1])):
-                    assert reads is not None
-                    self._head(head, some, reads)
+                    if isinstance(component, HeadId):
+                        assert reads is not None
+                        self._head(component, some, reads)
+                    else:
+                        self._mlp(component.layer, some)
                     if self._count > max_nodes:
                         return False
-        progress(layers, layers, "decomposing layers")
-        self.nodes += [
-            GraphNode(node, self._text(node), value) for node, value in self.leaves.items()
-        ]
-        return self._count <= max_nodes
+        for node in self._decide(None):
+            note = f"mlp={config.mlp!r} is not a value times a gate" if is_inner(node) else ""
+            self.nodes.append(
+                GraphNode(node, self._text(node), self.writers[node].value, note=note)
+            )
+        progress(2 * layers, 2 * layers, "decomposing layers")
+        return len(self.nodes) <= max_nodes
+
+    def _decide(self, level: int | None) -> list[Site]:
+        """The nodes of a level that are kept, and their edges; None is for all that is no reader.
+
+        The edges of other nodes join those that are left out.
+        """
+        kept: list[Site] = []
+        for node, writer in self.writers.items():
+            component = node.writer if sides_of(self.trace.model.config, node) else None
+            own = level_of(component) if isinstance(component, HeadId | Source) else None
+            if own != level:
+                continue
+            if self._is_strong(writer):
+                self.edges += writer.edges
+                kept.append(node)
+                continue
+            for edge in writer.edges:
+                rest = self.rests[edge.edge.end, edge.kind]
+                rest.exact += edge.exact
+                rest.share += edge.share
+                rest.count += 1
+        return kept
+
+    def _is_strong(self, writer: _Writer) -> bool:
+        return max(abs(writer.value), writer.strongest) >= self.floor
 
     @property
     def _count(self) -> int:
-        return 1 + len(self.open) + len(self.leaves)
+        """A lower bound on the number of nodes."""
+        return 1 + sum(map(self._is_strong, self.writers.values()))
 
     @property
     def reconstruction_error(self) -> float:
         """|the sum of the direct shares − the prediction|."""
-        return abs(float(self.direct.shares.sum()) - self.total)
+        return abs(float(self.direct.shares.sum()) + self.direct_held - self.change)
 
     def _bytes_of_a_node(self, last: Site) -> int:
         """The memory of one node's candidate edges; the last node sees the most positions."""
-        width = max(
-            self.trace.model.config.d_model, len(self.run.writers(self.run.frozen.n_layers))
-        )
-        return 4 * width * self._visible(last) * self.run.streams[0].element_size()
+        config, size = self.trace.model.config, self.run.final_stream.element_size()
+        if last.head is None:
+            return 8 * config.d_mlp * size
+        width = max(config.d_model, len(self.run.writers(2 * config.n_layers)))
+        return 4 * width * self._visible(last) * size
 
     def _visible(self, node: Site) -> int:
         """The number of first positions that a head node can attend to."""
         config = self.trace.model.config
         return config.visible_length(node_position(node), self.run.length)
 
-    def _direct(self) -> Inputs:
-        """The direct contributions of all writers to the logits."""
+    def _direct(self) -> tuple[Inputs, float]:
+        """The direct contributions of all writers to the logits, and what the scale's change adds.
+
+        The bias of the logits is one of them; between two runs it cancels.
+        """
         direction, bias = self.target.direction(self.trace.model.weights)
-        gradient = direction * self.run.frozen.final_scale[:, self.position]
-        writers = self.run.writers(self.run.frozen.n_layers)
-        sources = len(self.run.sources)
-        has_bias = bool(bias[0])
-        if has_bias:
+        ends = [self.run] if self.start is None else [self.run, self.start]
+        scales = [float(one.frozen.final_scale[0, self.position]) for one in ends]
+        gradient = direction * (sum(scales) / len(scales))
+        level = 2 * self.run.frozen.n_layers
+        here = self.target.positions[:1]
+        shares = self.carried.writes_at(level, gradient, here)
+        writers, held = self.run.writers(level), 0.0
+        if self.start is None and bool(bias[0]):
+            sources = len(self.run.sources)
             writers = (*writers[:sources], Source("unembed_bias"), *writers[sources:])
-        own, here = bias[:, None] if has_bias else None, self.target.positions[:, None]
-        z = [each[None] for each in self.run.z]
-        shares = direct_shares(self.run.frozen, gradient[:, None], own, here, z)[..., 0]
-        return Inputs(
+            own = bias[:, None].to(shares)
+            shares = torch.cat([shares[:, :sources], own, shares[:, sources:]], 1)
+        if self.start is not None:
+            streams = [one.final_stream[self.position] for one in ends]
+            mean = (streams[0] + streams[1]) / 2
+            held = float((mean * direction[0]).sum()) * (scales[0] - scales[1])
+        inputs = Inputs(
             Side.V,
             writers,
             shares[..., None],
@@ -169,96 +257,149 @@ class Growth:
             gradient=lambda nodes, _: gradient.expand(len(nodes), -1),
             places=(self.position,),
         )
+        return inputs, held
 
     def _logits(self) -> None:
         node = Site(LOGITS, at=self.position)
-        self.left_out += self._keep([node], self.direct)
+        self._collect([node], self.direct, torch.tensor([self.direct_held], dtype=torch.float64))
         predicted = self.trace.model.output_text(int(self.target.tokens[0]))
-        self.nodes.append(GraphNode(node, predicted, self.total))
+        self.nodes.append(GraphNode(node, predicted, self.change))
+
+    def _mlp(self, layer: int, nodes: Sequence[Site]) -> None:
+        """Decompose some nodes of an MLP."""
+        gradients, common = self._opened(nodes)
+        positions = [node_position(node) for node in nodes]
+        places = torch.tensor(positions, device=gradients.device)
+        opened = MlpNodes(self.run, layer, places, gradients, self.start, self.carried)
+        for node in nodes:
+            value = self.writers[node].value
+            self.nodes.append(GraphNode(node, self._text(node), value))
+        for inputs, held in opened.inputs():
+            # Between two runs one kind takes off what keys have in common.
+            once = inputs.side is Side.U or self.start is None
+            self._collect(nodes, inputs, held - common.to(held) if once else held)
+
+    def _opened(self, nodes: Sequence[Site]) -> tuple[Float[Tensor, "node d"], Tensor]:
+        """The gradients at the outputs of some nodes, and their `common`."""
+        writers = [self.writers[node] for node in nodes]
+        gradients = [one.gradient for one in writers if one.gradient is not None]
+        common = torch.tensor([one.common for one in writers], dtype=torch.float64)
+        return torch.stack(gradients), common.to(gradients[0].device)
 
     def _head(self, head: HeadId, nodes: Sequence[Site], reads: Reads) -> None:
         """Decompose some nodes of a head."""
         layer, length = self.run.layers[head.layer], self._visible(nodes[-1])
         places = torch.tensor([node_position(node) for node in nodes], device=layer.W_O.device)
-        opened = [self.open[node] for node in nodes]
-        gradients = torch.stack([one.gradient for one in opened])
+        gradients, common = self._opened(nodes)
         kv = kv_head(self.trace.model.config, head.head)
         along = (gradients @ layer.W_O[head.head].T) @ layer.W_V[kv].T
-        scale = layer.scale[0, :length]
-        weight = layer.pattern[0, head.head, places, :length] * scale
-        shares = self.run.writes_everywhere(head.layer, along, length) * weight[:, None]
+        attention, weight, held = self._attention(head, places, along, reads, length)
+        shares = self.carried.writes_everywhere(2 * head.layer, along, length) * weight[:, None]
         inputs = Inputs(
             Side.V,
-            self.run.writers(head.layer),
+            self.run.writers(2 * head.layer),
             shares,
             shares,
             gradient=lambda nodes, places: weight[nodes, places][:, None] * along[nodes],
         )
-        common = torch.tensor([one.common for one in opened], dtype=torch.float64)
-        left_out = [[one] for one in self._keep(nodes, inputs, -common.to(shares.device))]
-        values = scale * (along @ self.run.streams[head.layer][:length].T)
-        values = values * self.trace.scales.write[head.layer][self.row, places][:, None]
-        attention = NodeAttention(self.run, head, reads, places, values, self.rival)
+        explained = attention.explained(self.floor)
+        if self.start is not None:
+            # Scores that are not decomposed are no edge's.
+            others = torch.ones(len(nodes), dtype=torch.bool)
+            others[explained] = False
+            held = held + attention.score_weights.effect * others.to(held.device)
+        self._collect(nodes, inputs, held - common)
         described = attention.described(self.floor, common.tolist())
-        for number, (attended, note) in enumerate(described):
-            text = self._text(nodes[number])
-            value = opened[number].value
-            self.nodes.append(GraphNode(nodes[number], text, value, attended, note))
+        for node, (attended, note) in zip(nodes, described, strict=True):
+            value = self.writers[node].value
+            self.nodes.append(GraphNode(node, self._text(node), value, attended, note))
             if attended is not None:
                 self.quadrature_error = max(self.quadrature_error, attended.error)
-        explained = attention.explained(self.floor)
         some = [nodes[number] for number in explained]
+        no_edge = attention.held(explained)
         for inputs in attention.inputs(explained):
-            kept = self._keep(some, inputs, attention.score_weights.sink[explained])
-            for number, one in zip(explained, kept, strict=True):
-                left_out[number].append(one)
-        self.left_out += [one for each in left_out for one in each]
+            self._collect(some, inputs, no_edge[inputs.side])
+
+    def _attention(
+        self,
+        head: HeadId,
+        places: Tensor,
+        along: Float[Tensor, "node d"],
+        reads: Reads,
+        length: int,
+    ) -> tuple[NodeAttention, Float[Tensor, "node src"], Float[Tensor, " node"]]:
+        """A head's attention, what multiplies each source's read, and what no V edge carries."""
+        ends = [self.run] if self.start is None else [self.run, self.start]
+        write = torch.stack([_at(one, "write", head.layer)[places] for one in ends])
+        scales = [_at(one, "attention", head.layer)[:length] for one in ends]
+        streams = [one.streams[head.layer][:length] for one in ends]
+        values = [
+            scale * (along @ stream.T) * write.mean(0)[:, None]
+            for scale, stream in zip(scales, streams, strict=True)
+        ]
+        pairs = list(zip(ends, values, strict=True))
+        start = None
+        for run, value in reversed(pairs):
+            carried = self.carried if start is not None else None
+            given = (run, head, reads, places, value, self.rival, start, carried)
+            start = NodeAttention(*given)
+        assert start is not None
+        attention, mean = start, write.mean(0)[:, None]
+        if len(ends) == 1:
+            pattern = attention.pattern.to(along)
+            return attention, pattern * scales[0] * mean, torch.zeros_like(places).double()
+        weight = attention.score_weights.pattern.to(along) * mean
+        scale, stream = ((two[0] + two[1]) / 2 for two in (scales, streams))
+        held = (weight * (scales[0] - scales[1]) * (along @ stream.T)).sum(-1)
+        # Values have the mean scale of a norm after the heads; its change is no edge's.
+        there = attention.start
+        assert there is not None
+        moved = [(one.pattern * one.values).sum(-1) for one in (attention, there)]
+        held = held + (moved[0] + moved[1]) / 2 * (write[0] - write[1]) / mean[:, 0]
+        return attention, weight * scale, held.double()
 
     def _text(self, node: Site) -> str:
         return self.trace.model.token_text(int(self.trace.tokens[self.row, node_position(node)]))
 
-    def _keep(
-        self,
-        readers: Sequence[Site],
-        inputs: Inputs,
-        no_edge: Float[Tensor, " node"] | None = None,
-    ) -> list[LeftOut]:
-        """Keep edges that carry enough; the rest is left out together.
+    def _collect(
+        self, readers: Sequence[Site], inputs: Inputs, held: Float[Tensor, " node"] | None
+    ) -> None:
+        """Add the edges that may be kept to their writers; the rest is left out together.
 
-        `no_edge` is part of the rest: a sink's share, or what keys have in common.
+        `held` is part of the rest: what no edge carries.
         """
         shares, exact = inputs.shares.double(), inputs.exact.double()
         kept = self._mask(readers, inputs, shares)
-        unit = "logits" if inputs.side is Side.V else "score"
+        unit = "score" if inputs.side in (Side.Q, Side.K) else "logits"
         into, writers, columns = kept.nonzero().T
-        to_heads: dict[Site, list[int]] = {}
-        numbers = (into, writers, columns, shares[kept], exact[kept])
-        each = zip(*(values.tolist() for values in numbers), strict=True)
-        for number, (reader, writer, column, share, own) in enumerate(each):
+        common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
+        numbers = (into, writers, columns, shares[kept], exact[kept], common[kept])
+        gradients = inputs.gradient(into, columns) / inputs.views
+        each = zip(*(values.tolist() for values in numbers), gradients, strict=True)
+        for reader, writer, column, share, own, shared, gradient in each:
             place = column if inputs.places is None else inputs.places[reader]
             edge = edge_between(inputs.writers[writer], place, readers[reader], inputs.side)
-            self.edges.append(GraphEdge(edge, own, unit, share))
-            node = edge.start
-            if node.head is None:
-                self.leaves[node] = self.leaves.get(node, 0.0) + share
-            else:
-                to_heads.setdefault(node, []).append(number)
-        if to_heads:
-            common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
-            self._open(to_heads, inputs, into, columns, shares[kept], common[kept])
+            node = self.writers.setdefault(edge.start, _Writer())
+            node.edges.append(GraphEdge(edge, own, unit, share))
+            node.value += share / inputs.views
+            node.common += shared / inputs.views
+            node.strongest = max(node.strongest, abs(share))
+            if is_inner(edge.start):
+                node.gradient = gradient if node.gradient is None else node.gradient + gradient
         rest, others = shares.masked_fill(kept, 0), exact.masked_fill(kept, 0)
-        left = rest.sum((1, 2)) if no_edge is None else rest.sum((1, 2)) + no_edge
-        sums = (others.sum((1, 2)), left, rest.count_nonzero((1, 2)))
+        no_edge = torch.zeros_like(rest[:, 0, 0]) if held is None else held
+        sums = (others.sum((1, 2)), rest.sum((1, 2)), rest.count_nonzero((1, 2)), no_edge)
         rows = zip(readers, *(values.tolist() for values in sums), strict=True)
-        return [LeftOut(reader, inputs.side, *numbers) for reader, *numbers in rows]
+        for reader, *found in rows:
+            self.rests[reader, inputs.side] = _Rest(*found)
 
     def _mask(
         self, readers: Sequence[Site], inputs: Inputs, shares: Float[Tensor, "node writer src"]
     ) -> Bool[Tensor, "node writer src"]:
-        """The edges that are kept."""
+        """The edges that may be kept."""
         if self.only is None:
             # Exact zeros are dropped: a floor that underflows would keep every edge.
-            return (shares.abs() >= self.floor) & (shares != 0)
+            return (shares.abs() >= EDGE_PART * self.floor) & (shares != 0)
         kept = torch.zeros_like(shares, dtype=torch.bool)
         for number, reader in enumerate(readers):
             for writer in self.only.get((reader, inputs.side), ()):
@@ -267,23 +408,8 @@ class Growth:
                     kept[number, inputs.writers.index(writer.writer), column] = True
         return kept
 
-    def _open(
-        self,
-        to_heads: dict[Site, list[int]],
-        inputs: Inputs,
-        into: Int[Tensor, " edge"],
-        columns: Int[Tensor, " edge"],
-        shares: Float[Tensor, " edge"],
-        common: Float[Tensor, " edge"],
-    ) -> None:
-        """Add the gradients of kept edges, by their numbers, to the head nodes that they leave."""
-        numbers = [number for each in to_heads.values() for number in each]
-        gradients = inputs.gradient(into[numbers], columns[numbers])
-        slots = [slot for slot, each in enumerate(to_heads.values()) for _ in each]
-        totals = gradients.new_zeros(len(to_heads), gradients.shape[1])
-        totals.index_add_(0, torch.tensor(slots, device=gradients.device), gradients)
-        for (node, each), gradient in zip(to_heads.items(), totals, strict=True):
-            opened = self.open.setdefault(node, _Opened(torch.zeros_like(gradient), 0.0, 0.0))
-            opened.gradient = opened.gradient + gradient
-            opened.value += float(shares[each].sum())
-            opened.common += float(common[each].sum())
+
+def _at(run: FrozenRow, name: str, layer: int) -> Float[Tensor, " pos"]:
+    """A normalization's scale in one sequence: of the heads' read, or of the norm after them."""
+    scales: Tensor = getattr(run.trace.scales, name)[layer]
+    return scales[run.row, : run.length]

@@ -14,7 +14,9 @@ positions send to p above layer l is in neither. `Lens.parts` splits one readout
 last head or MLP on the way; each split adds up to the held lens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -31,6 +33,9 @@ from pathsum.paths.breakdown import Breakdown, Name
 from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates, PerHeads, Streams
 from pathsum.paths.order_sweep import Orders
 from pathsum.paths.target import TokenName, find_target
+
+OwnLayer: TypeAlias = tuple[FrozenLayer, FrozenMlp | None]
+"""The heads and the MLP of a layer at single positions."""
 
 
 @dataclass(frozen=True)
@@ -222,17 +227,13 @@ class _OwnPosition:
         )
         at = slice(position, position + 1)
         stream = self.trace.streams[start][self.rows, at]
-        scale = self.frozen.final_scale[:, at, None]
         top, bias = target.direction(weights)
-        gradient = (top[:, None] * scale)[0, 0]
-        sources: list[Name] = [Source("residual", start)]
-        last = [(stream[0, 0] @ gradient)[None]]
-        orders = Orders(stream, self.frozen.orders(self.frozen.n_layers - start))
-        for index in range(start, self.frozen.n_layers):
-            names, written = self._step(index, at, orders)
-            sources += names
-            last.append(written @ gradient)
-        by_order = orders.reached[:, 0, 0] @ gradient
+        gradient = top * self.frozen.final_scale[:, at]
+
+        def layer(index: int) -> OwnLayer:
+            return _at(self.frozen.layer(index), self.frozen.mlp(index), at)
+
+        sources, last, by_order = split_held(self.frozen, layer, start, stream, gradient)
         if logit_bias(weights).any():
             sources.append(Source("unembed_bias"))
             last.append(bias)
@@ -249,27 +250,49 @@ class _OwnPosition:
             by_last=Breakdown("last component", tuple(sources), values, None, 1),
         )
 
-    def _step(
-        self, index: int, at: slice, orders: Orders
-    ) -> tuple[list[Name], Float[Tensor, "component d"]]:
-        """One layer: what its heads and its MLP write at a position, all orders together."""
-        layer, mlp = _at(self.frozen.layer(index), self.frozen.mlp(index), at)
-        sent = orders.sent()
-        z = _stay(layer, sent)
-        through = layer.write(z)
-        names: list[Name] = [HeadId(index, head) for head in range(z.shape[2])]
-        written = [torch.einsum("nhk,hkd->hd", z[:, 0, :, 0], layer.W_O)]
-        if mlp is None:
-            orders.raise_order(through)
-            return names, written[0]
-        if self.frozen.parallel:
-            from_mlp = mlp.apply(sent)
-            orders.raise_order(through + from_mlp)
-        else:
-            orders.raise_order(through)
-            from_mlp = mlp.apply(orders.sent())
-            orders.raise_order(from_mlp)
-        return [*names, Source("mlp", index)], torch.cat([*written, from_mlp.sum(0)[0]])
+
+def split_held(
+    frozen: Frozen,
+    layer: Callable[[int], OwnLayer],
+    start: int,
+    stream: Float[Tensor, "batch one d"],
+    gradient: Float[Tensor, "batch d"],
+) -> tuple[list[Name], list[Float[Tensor, " some"]], Float[Tensor, " order"]]:
+    """The held lens of streams, one position each, by its last component and by order.
+
+    `layer` gives the layers at these positions; values are means over the positions.
+    """
+    names: list[Name] = [Source("residual", start)]
+    last = [(stream[:, 0] * gradient).sum(-1).mean()[None]]
+    orders = Orders(stream, frozen.orders(frozen.n_layers - start))
+    for index in range(start, frozen.n_layers):
+        found, written = _step(layer(index), index, orders, frozen.parallel)
+        names += found
+        last.append((written * gradient).sum(-1).mean(-1))
+    return names, last, (orders.reached[:, :, 0] * gradient).sum(-1).mean(-1)
+
+
+def _step(
+    own: OwnLayer, index: int, orders: Orders, parallel: bool
+) -> tuple[list[Name], Float[Tensor, "component batch d"]]:
+    """One layer: what its heads and its MLP write at each position, all orders together."""
+    layer, mlp = own
+    sent = orders.sent()
+    z = _stay(layer, sent)
+    through = layer.write(z)
+    names: list[Name] = [HeadId(index, head) for head in range(z.shape[2])]
+    written = torch.einsum("nbhk,hkd->hbd", z[:, :, :, 0], layer.W_O)
+    if mlp is None:
+        orders.raise_order(through)
+        return names, written
+    if parallel:
+        from_mlp = mlp.apply(sent)
+        orders.raise_order(through + from_mlp)
+    else:
+        orders.raise_order(through)
+        from_mlp = mlp.apply(orders.sent())
+        orders.raise_order(from_mlp)
+    return [*names, Source("mlp", index)], torch.cat([written, from_mlp.sum(0)[None, :, 0]])
 
 
 def _stay(layer: FrozenLayer, streams: Streams) -> PerHeads:
@@ -278,9 +301,7 @@ def _stay(layer: FrozenLayer, streams: Streams) -> PerHeads:
     return layer.per_head(layer.read(streams)) * own[..., None]
 
 
-def _at(
-    layer: FrozenLayer, mlp: FrozenMlp | None, at: slice
-) -> tuple[FrozenLayer, FrozenMlp | None]:
+def _at(layer: FrozenLayer, mlp: FrozenMlp | None, at: slice) -> OwnLayer:
     """A layer and its MLP at one position."""
     alone = FrozenLayer(layer.pattern[..., at, at], layer.scale[:, at], layer.W_V, layer.W_O)
     return alone, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)

@@ -7,19 +7,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
+from pathsum.paths.growth import EDGE_PART
 
 
 def membership(
     shares: Mapping[str, Sequence[float]],
     floors: Sequence[float],
     templates: Sequence[str] = (),
+    nodes: Sequence[str] | None = None,
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, float]:
     """The share of bootstrap samples of the prompts in whose circuit each edge is.
 
-    An edge belongs to the circuit of a sample if the magnitude of its mean share is at least the
-    mean floor. Samples draw templates first, if there are several, then prompts of each.
+    An edge belongs to the circuit of a sample by the rule of a single circuit: its mean share is at
+    least `EDGE_PART` of the mean floor, and that of its node or of one of the node's edges is at
+    least the floor. `nodes` has the node of each edge, by default one of its own. Samples draw
+    templates first, if there are several, then prompts of each.
 
     >>> membership({"a": [1.0, 0.9, 1.1], "b": [0.0, 0.0, 0.3]}, [0.2, 0.2, 0.2], draws=100)["a"]
     1.0
@@ -31,7 +35,13 @@ def membership(
     weights = bootstrap_weights(groups, draws, seed)
     table = torch.tensor(list(shares.values()), dtype=torch.float64)
     floor = weights @ torch.tensor(floors, dtype=torch.float64)
-    inside = (weights @ table.T).abs() >= floor[:, None]
+    means = weights @ table.T
+    names = list(shares) if nodes is None else list(nodes)
+    number = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    at = torch.tensor([number[name] for name in names])
+    sums = means.new_zeros(len(means), len(number)).index_add(1, at, means).abs()
+    sums = sums.scatter_reduce(1, at.expand_as(means), means.abs(), "amax")
+    inside = (means.abs() >= EDGE_PART * floor[:, None]) & (sums >= floor[:, None])[:, at]
     return dict(zip(shares, inside.double().mean(0).tolist(), strict=True))
 
 

@@ -213,9 +213,7 @@ def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
     return found
 
 
-def _slopes(
-    runs: ComponentRuns, here: Neurons, there: Neurons
-) -> dict[str, tuple[Tensor, Tensor | None]]:
+def _slopes(runs: ComponentRuns, here: Neurons, there: Neurons) -> dict[str, tuple[Tensor, Tensor]]:
     """The slope of each neuron's activation by its value's input and by its gate's, by rule."""
     config = runs.graph.config
     held = here.gate if here.value_slope is None else here.gate * here.value_slope
@@ -236,7 +234,7 @@ def _direction(
     layer: int,
     at_output: Float[Tensor, "pos d"],
     by_value: Tensor,
-    by_gate: Tensor | None,
+    by_gate: Tensor,
 ) -> Float[Tensor, "pos d"]:
     """The gradient at the MLP's stream through some slopes of its neurons, its scale held."""
     weights, config = trace.weights.layers[layer], trace.model.config
@@ -244,9 +242,8 @@ def _direction(
     assert weights.W_out is not None
     at_neurons = at_output @ weights.W_out.T
     back = (at_neurons * by_value[0]) @ weights.W_in.T
-    if by_gate is not None:
-        gate = weights.W_in if weights.W_gate is None else weights.W_gate
-        back = back + (at_neurons * by_gate[0]) @ gate.T
+    gate = weights.W_in if weights.W_gate is None else weights.W_gate
+    back = back + (at_neurons * by_gate[0]) @ gate.T
     back = back if weights.ln2_w is None else back * weights.ln2_w
     back = remove_mean(back, config.norm == "layer")
     return back * trace.scales.mlp[layer][0, :, None]

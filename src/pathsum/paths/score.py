@@ -1,11 +1,14 @@
 """`score`: the one attribution. How much of a prediction each edge of a run carries.
 
-share     with patterns and scales held fixed: V edges exactly, Q and K edges by integrated
-          gradients over the attention
-gradient  (written − reference) · gradient of the prediction at the read (EAP)
-ig        the same, averaged over inputs between the reference's and the run's (EAP-IG)
-cut       drop of the prediction if the edge carries the reference, everything after recomputed
-keep      rise of the prediction if this edge alone does not carry the reference
+share       with patterns and scales held fixed: V edges exactly, Q and K edges by integrated
+            gradients over the attention, U and G edges with an MLP's gates or values held
+integrated  differences from a reference run, through slopes of attention and MLPs integrated
+            between the two runs; all shares into a node add up to its difference
+gradient    (written − reference) · gradient of the prediction at the read (attribution patching
+            of edges, EAP)
+ig          the same, averaged over inputs between the reference's and the run's (EAP-IG)
+cut         drop of the prediction if the edge carries the reference, everything after recomputed
+keep        rise of the prediction if this edge alone does not carry the reference
 """
 
 import math
@@ -15,7 +18,7 @@ from dataclasses import replace
 from pathsum.base import Progress, parse_option, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.base.site import Site
+from pathsum.base.site import Side, Site
 from pathsum.model import Trace
 from pathsum.model.reference import CircuitReference, Reference, parse_circuit_reference
 from pathsum.paths.edges import (
@@ -29,6 +32,7 @@ from pathsum.paths.edges import (
 from pathsum.paths.gradients import GradientScores
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, layer_of
 from pathsum.paths.growth import Growth, grow_circuit
+from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, Target
 
 
@@ -47,7 +51,7 @@ def score(
     steps: int = 5,
     progress: Progress = silent,
 ) -> Graph:
-    """Score edges of a run by their part in a prediction; the method is one of five.
+    """Score edges of a run by their part in a prediction; the method is one of six.
 
     Without `sites`, the edges are those of the circuit: shares from `threshold` times the
     prediction on, at most `max_nodes` nodes. `reference` is the content of edges that are cut:
@@ -73,14 +77,17 @@ def score(
     of = PredictionRun(trace, target, sequence, other)
     _check(of, rival, threshold, max_nodes)
     only = None if sites is None else [Site.parse(site) for site in sites]
-    growth = grow_circuit(of, threshold, rival, max_nodes, only, progress)
+    start = None
+    if method is Method.INTEGRATED:
+        start = _reference_run(trace, reference)
+    growth = grow_circuit(of, threshold, rival, max_nodes, only, start, progress)
     graph = _graph(of, growth, threshold, max_nodes)
     if only is not None:
         missing = set(only).difference(edge.edge for edge in graph.edges)
         unreached = [_unreached(edge) for edge in only if edge in missing]
         graph = replace(graph, edges=(*graph.edges, *unreached))
-    if method is Method.SHARE:
-        return graph
+    if method in (Method.SHARE, Method.INTEGRATED):
+        return replace(graph, by=method)
     edges = [edge.edge for edge in graph.edges]
     scores = score_edges(of, edges, method, reference, steps, progress)
     scored = [
@@ -116,7 +123,7 @@ def score_edges(
         empty, *values = values_with_only(of, rows, reference, progress=progress).tolist()
         scores = [value - empty for value in values]
     else:
-        raise InputError("shares are those of a graph: call score(by='share')")
+        raise InputError(f"these shares are those of a graph: call score(by={by.value!r})")
     known = dict(zip(written, scores, strict=True))
     return [known.get(edge) for edge in edges]
 
@@ -155,7 +162,7 @@ def _graph(of: PredictionRun, growth: Growth, threshold: float, max_nodes: int) 
         return -layer_of(node, layers), node_position(node), str(node.writer)
 
     def edge_order(edge: GraphEdge) -> tuple[tuple[int, int, str], int]:
-        return order(edge.edge.end), "vkq".index(edge.kind)
+        return order(edge.edge.end), "vkqug".index(edge.kind)
 
     def node_order(node: GraphNode) -> tuple[int, int, str]:
         return order(node.node)
@@ -187,9 +194,19 @@ def _graph(of: PredictionRun, growth: Growth, threshold: float, max_nodes: int) 
     )
 
 
+def _reference_run(trace: Trace, reference: Reference | Trace) -> Trace:
+    if not isinstance(reference, Trace):
+        raise InputError(
+            f"by='integrated' explains the difference from another run, but reference is "
+            f"{reference.value!r}; pass a trace of the same length"
+        )
+    check_runs(trace, reference)
+    return reference
+
+
 def _unreached(edge: Site) -> GraphEdge:
     """An edge that no other given edge leads to from the prediction."""
-    return GraphEdge(edge, 0.0, "logits" if side_of(edge) == "v" else "score", 0.0)
+    return GraphEdge(edge, 0.0, "score" if side_of(edge) in (Side.Q, Side.K) else "logits", 0.0)
 
 
 def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: int) -> None:

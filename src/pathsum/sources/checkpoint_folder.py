@@ -37,6 +37,9 @@ _CONVERT = (
 # The list of a checkpoint's tensors; 100,000 tensors take 20 MB.
 _LARGEST_PICKLE = 1 << 26
 
+# Where training scripts put the state dict among other values.
+_STATE_KEYS = ("state_dict", "model_state_dict", "model")
+
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _NUMBERS = torch.tensor((*_MAGNITUDES, *(-value for value in _MAGNITUDES)), dtype=torch.bfloat16)
@@ -88,7 +91,9 @@ class PickleStore(Store):
     def __init__(self, file: Path) -> None:
         self.file = file
         found = _load_pickle(file)
-        tensors = found.get("state_dict", found) if isinstance(found, Mapping) else found
+        inside = found if isinstance(found, Mapping) else {}
+        key = next((key for key in _STATE_KEYS if isinstance(inside.get(key), Mapping)), None)
+        tensors = found if key is None else inside[key]
         if not isinstance(tensors, Mapping) or not all(
             isinstance(value, Tensor) for value in tensors.values()
         ):

@@ -14,7 +14,7 @@ from pathsum.model import Model, Weights
 from pathsum.model.storage import CONFIG, TOKENIZER
 from pathsum.model.store import MemoryStore, Store
 from pathsum.sources.checkpoint_folder import Mxfp4Store, open_tensors
-from pathsum.sources.families import find_family, is_buffer
+from pathsum.sources.families import MALFORMED, find_family, is_buffer
 from pathsum.sources.families.rotary import Context, choose_context
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout
@@ -56,9 +56,24 @@ def open_hugging_face(
     foreign, source = text_part(foreign, open_tensors(folder, progress))
     settings = folder / TOKENIZER_CONFIG
     start = _config_start(foreign) if tokenizer is None else _start_token(tokenizer, settings)
-    layout = _describe(foreign, context)
+    layout = _describe(foreign, context, source)
     source = _dequantized(foreign, source, str(folder))
     return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
+
+
+def model_of_tensors(
+    foreign: ForeignConfig,
+    source: Store,
+    where: str,
+    name: str,
+    tokenizer: Tokenizer | None = None,
+    context: Context = "original",
+) -> Model:
+    """The model of a family's config and tensors."""
+    foreign, source = text_part(foreign, source)
+    start = _config_start(foreign) if tokenizer is None else _leading_special(tokenizer)
+    layout = _describe(foreign, context, source)
+    return _model(layout, _dequantized(foreign, source, where), where, name, tokenizer, start)
 
 
 def from_hf(
@@ -80,10 +95,7 @@ def from_hf(
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
     ours = wrap_tokenizer(tokenizer)
     label = name or str(getattr(config, "name_or_path", "") or where)
-    foreign, source = text_part(foreign, MemoryStore(tensors))
-    start = _config_start(foreign) if ours is None else _leading_special(ours)
-    layout = _describe(foreign, context)
-    return _model(layout, _dequantized(foreign, source, where), where, label, ours, start)
+    return model_of_tensors(foreign, MemoryStore(tensors), where, label, ours, context)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
@@ -101,15 +113,14 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
     )
 
 
-def _describe(foreign: ForeignConfig, context: Context) -> CheckpointLayout:
-    family = find_family(foreign)
+def _describe(foreign: ForeignConfig, context: Context, source: Store) -> CheckpointLayout:
+    family = find_family(foreign, source)
     _refuse_quantized(foreign)
     try:
         return family.describe(choose_context(foreign, context))
     except PathsumError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # A family computes with values of the file, such as the logarithm of a length.
+    except MALFORMED as error:
         raise ConfigError(
             f"{foreign.where} holds values that do not make a {family.name} model ({error}); "
             "download it again"

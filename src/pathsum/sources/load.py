@@ -1,14 +1,16 @@
 """`load`: a model by name, from a folder or a file whichever program wrote it, or from the hub."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import FileError, InputError, near_misses
 from pathsum.base.files import exists, first_bytes, read_object, user_path
 from pathsum.base.options import parse_choice
-from pathsum.model import Model
+from pathsum.model import Config, Model
 from pathsum.model.storage import CONFIG, FORMAT, read_model
 from pathsum.sources.checkpoint_folder import SAFETENSORS
 from pathsum.sources.families.rotary import CONTEXTS, Context, require_one_context
@@ -16,6 +18,7 @@ from pathsum.sources.gguf_model import open_gguf
 from pathsum.sources.hub import download
 from pathsum.sources.hugging_face import open_hugging_face
 from pathsum.sources.named import FETCHED, known_names, load_fetched, load_named
+from pathsum.sources.state_dict import SUFFIXES, open_state_dict
 from pathsum.sources.transformer_lens import is_transformer_lens, open_transformer_lens
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -39,6 +42,7 @@ def load(
     revision: str | None = None,
     token: str | bool | None = None,
     context: Context = "original",
+    config: Config | Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Model:
     """Load a model by its name in pathsum, from an existing folder or file, or by a hub id.
@@ -47,12 +51,16 @@ def load(
     'L1H0'
 
     A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
-    safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout; a file
-    is GGUF. `revision` and `token` apply to hub ids, as in huggingface_hub. `context="extended"`
-    loads a LongRoPE checkpoint (Phi-3 128k) with its factors for long texts. By default, it is
-    loaded with its factors for texts up to the pretraining length, and the context ends there.
-    `progress` is called while a model is downloaded, and while a whole file is compared with shards
-    next to it. Tensors are memory-mapped and read layer by layer on first use.
+    safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout. A file
+    is GGUF, or a state dict (.pt, .pth, .bin, .safetensors) by our names, by TransformerLens's, or
+    by those of a Hugging Face family. The config of a state dict is config.json in its folder, a
+    .json file of its name, or `config`: a `Config`, or the values of a config.json.
+
+    `revision` and `token` apply to hub ids, as in huggingface_hub. `context="extended"` loads a
+    LongRoPE checkpoint (Phi-3 128k) with its factors for long texts. By default, it is loaded with
+    its factors for texts up to the pretraining length, and the context ends there. `progress` is
+    called while a model is downloaded, and while a whole file is compared with shards next to it.
+    Tensors are memory-mapped and read layer by layer on first use.
     """
     text = str(name)
     known, path = (*known_names(), *FETCHED), user_path(text)
@@ -62,9 +70,16 @@ def load(
             f"revision={revision!r} goes with a hub id, and {text!r} is a model of this machine; "
             "leave it out"
         )
+    if config is not None and not (path.suffix in SUFFIXES and exists(path)):
+        raise InputError(
+            f"config= goes with a state dict ({', '.join(SUFFIXES)}), and {text!r} is not such a "
+            "file; leave it out"
+        )
     if is_known:
         require_one_context(text, parse_choice(CONTEXTS, context, "context"))
         return load_fetched(text, progress) if text in FETCHED else load_named(text)
+    if config is not None:
+        return open_state_dict(path, config, context)
     if exists(path):
         return open_path(path, context=context, progress=progress)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
@@ -116,7 +131,9 @@ def open_path(
 def _open_file(file: Path, context: Context) -> Model:
     if first_bytes(file, 4) == b"GGUF" or file.suffix == ".gguf":
         return open_gguf(file, context=context)
+    if file.suffix in SUFFIXES:
+        return open_state_dict(file, context=context)
     raise FileError(
-        f"{file} is a file; a model is a folder with {CONFIG} and {SAFETENSORS}, or a GGUF file: "
-        "name one of these"
+        f"{file} is a file; a model is a folder with {CONFIG} and {SAFETENSORS}, a GGUF file, or a "
+        f"state dict ({', '.join(SUFFIXES)}): name one of these"
     )

@@ -7,12 +7,14 @@ transformers model under uniform names.
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base.errors import ConfigError, FileError, InputError, NotExactError
 from pathsum.model import Model, Weights, from_tensors
 from pathsum.model.config import Config
@@ -102,7 +104,7 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
         return _from_bridge(model, tokenizer, start, label)
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
     foreign = ForeignConfig(_plain(cfg), f"the cfg of {label}")
-    return _model(foreign, MemoryStore(tensors), label, label, tokenizer, start)
+    return model_of_state(foreign, MemoryStore(tensors), label, label, tokenizer, start)
 
 
 def is_transformer_lens(config: Mapping[str, Any]) -> bool:
@@ -112,18 +114,9 @@ def is_transformer_lens(config: Mapping[str, Any]) -> bool:
 
 def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
     """A checkpoint in TransformerLens's layout: config.json with its cfg, and a state dict."""
-    values = dict(ForeignConfig.read(folder / CONFIG).values)
-    # The attention-only models of 2022 have other names for these two.
-    if "normalization" in values:
-        values["normalization_type"] = values.pop("normalization")
-    if "shortformer_pos" in values:
-        kind = "shortformer" if values.pop("shortformer_pos") else "standard"
-        values.setdefault("positional_embedding_type", kind)
-    values.setdefault("positional_embedding_type", "standard")
-    foreign = ForeignConfig(values, str(folder / CONFIG))
-    file = folder / TOKENIZER
+    foreign, file = ForeignConfig.read(folder / CONFIG), folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
-    return _model(foreign, _open_state(folder), str(folder), name or folder.name, tokenizer, None)
+    return model_of_state(foreign, _open_state(folder), str(folder), name or folder.name, tokenizer)
 
 
 def _open_state(folder: Path) -> Store:
@@ -144,16 +137,23 @@ def _plain(cfg: Any) -> dict[str, Any]:
     return {str(key): value for key, value in dict(values).items()}
 
 
-def _model(
-    foreign: ForeignConfig,
+def model_of_state(
+    given: ForeignConfig | Config,
     source: Store,
     where: str,
     name: str,
-    tokenizer: Tokenizer | None,
-    start: int | None,
+    tokenizer: Tokenizer | None = None,
+    start: int | None = None,
 ) -> Model:
-    config = _config(foreign, source).replace(start_token=start)
+    """The model of a state dict by TransformerLens's names, and its cfg or our config."""
     model, layer = dict(_MODEL), dict(_LAYER)
+    if isinstance(given, Config):
+        config = given
+    else:
+        config = _config(given, source).replace(start_token=start)
+        if given.flag("scale_attn_by_inverse_layer_idx", False):
+            inverse = tuple(1 / (index + 1) for index in range(config.n_layers))
+            layer |= {key: replace(layer[key], by_layer=inverse) for key in ("W_Q", "b_Q")}
     if config.positions in ("residual", "qk"):
         model["W_pos"] = Stored("pos_embed.W_pos", "p d")
     if config.n_kv_heads != config.n_heads:
@@ -164,35 +164,48 @@ def _model(
         layer |= _MLP
     if config.mlp.endswith("gated"):
         layer["W_gate"] = Stored("mlp.W_gate", "d m")
-        _refuse_bias_after_gate(config, source, where)
+        if "blocks.0.mlp.b_in" in source.shapes:
+            # TransformerLens adds b_in after the gate.
+            del layer["b_in"]
+            names = ("mlp.b_in", "mlp.W_out")
+            layer["b_out"] = Stored("mlp.b_out", "d", combine=_through_neurons, others=names)
+    if config.mlp == "solu_ln" and "blocks.0.mlp.ln.w" in source.shapes:
+        layer["W_out"] = replace(layer["W_out"], combine=_centered, others=("mlp.ln.w",))
+        names = ("mlp.ln.b", "mlp.W_out")
+        layer["b_out"] = Stored("mlp.b_out", "d", combine=_through_neurons, others=names)
+    elif config.mlp == "solu_ln":
+        layer["W_out"] = replace(layer["W_out"], combine=_centered)
     layout = CheckpointLayout(config, model, layer, layers="blocks.{}.")
     store = layout.resolve(source, where, ignore=lambda key: _BUFFER.search(key) is not None)
     return Model(Weights(config, store), name=name, tokenizer=tokenizer)
 
 
-def _refuse_bias_after_gate(config: Config, source: Store, where: str) -> None:
-    """TransformerLens adds b_in after the gate and we add it before: only zeros mean the same."""
-    for name in (f"blocks.{layer}.mlp.b_in" for layer in range(config.n_layers)):
-        if name in source.shapes and bool(source.get(name).any()):
-            raise ConfigError(
-                f"{name} of {where} is added after the gate, which pathsum does not compute; add "
-                "b_in @ W_out to b_out and set b_in to zero"
-            )
+def _through_neurons(b_out: Tensor, bias: Tensor, W_out: Tensor) -> Tensor:
+    """The bias of an MLP's output that a bias of its activations makes."""
+    return b_out + bias @ W_out
+
+
+def _centered(W_out: Tensor, gain: Tensor | None = None) -> Tensor:
+    """W_out with the gain and the centering of a layer norm of the activations."""
+    return remove_mean((W_out if gain is None else gain[:, None] * W_out).mT).mT
 
 
 def _config(foreign: ForeignConfig, source: Store) -> Config:
-    for unknown in ("use_local_attn", "use_normalization_before_and_after", "final_rms"):
+    for unknown in ("use_normalization_before_and_after", "final_rms"):
         foreign.require_value(unknown, False)
     foreign.require_value("attention_dir", "causal")
     foreign.require_value("use_NTK_by_parts_rope", False)
-    foreign.require_value("scale_attn_by_inverse_layer_idx", False)
     foreign.require_value("post_embedding_ln", False)
     if "num_experts" in foreign.values:
         raise ConfigError(f"{foreign.where} has experts, which pathsum does not compute")
     heads, d_head = foreign.size("n_heads"), foreign.size("d_head")
+    # The attention-only models of 2022 have other names for positions and norms.
+    usual = "shortformer" if foreign.flag("shortformer_pos", False) else "standard"
     fields: dict[str, Any] = {
-        "positions": _translate(foreign, "positional_embedding_type", _POSITIONS, "standard"),
-        "norm": _translate(foreign, "normalization_type", _NORMS, "none"),
+        "positions": _translate(foreign, "positional_embedding_type", _POSITIONS, usual),
+        "norm": _translate(
+            foreign, "normalization_type", _NORMS, str(foreign.values.get("normalization", "none"))
+        ),
         "norm_eps": foreign.number("eps", 1e-5),
         "score_scale": _score_scale(foreign, d_head),
         "score_cap": _cap(foreign, "attn_scores_soft_cap"),
@@ -203,6 +216,9 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
         fields["mlp"] = _activation(foreign)
         fields["d_mlp"] = foreign.size("d_mlp", 4 * foreign.size("d_model"))
         fields["block"] = "parallel" if foreign.flag("parallel_attn_mlp", False) else "serial"
+    if foreign.flag("use_local_attn", False):
+        window, kinds = foreign.size("window_size"), foreign.values.get("attn_types", [])
+        fields["windows"] = tuple(window if kind == "local" else None for kind in kinds)
     if fields["positions"] == "rotary":
         adjacent = foreign.flag("rotary_adjacent_pairs", False)
         fields["rotary_pairing"] = "adjacent" if adjacent else "halves"
@@ -233,15 +249,20 @@ def _translate(foreign: ForeignConfig, name: str, table: Mapping[str, str], defa
 
 
 def _activation(foreign: ForeignConfig) -> str:
-    gated = foreign.flag("gated_mlp", False)
-    if gated and foreign.values.get("act_fn") == "silu":
+    if foreign.values.get("act_fn") in ("solu", "solu_ln"):
+        foreign.require_value("gated_mlp", False)
+        return str(foreign.values["act_fn"])
+    if not foreign.flag("gated_mlp", False):
+        return foreign.mlp("act_fn")
+    if foreign.values.get("act_fn") == "silu":
         return "silu_gated"
-    if gated:
+    kind = foreign.mlp("act_fn")
+    if not kind.startswith("gelu"):
         raise ConfigError(
             f"{foreign.where} has a gated MLP with act_fn={foreign.values.get('act_fn')!r}, and "
-            "pathsum computes 'silu'"
+            "pathsum computes 'silu' and GELUs"
         )
-    return foreign.mlp("act_fn")
+    return f"{kind}_gated"
 
 
 def _score_scale(foreign: ForeignConfig, d_head: int) -> float:

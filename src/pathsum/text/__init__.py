@@ -3,14 +3,13 @@
 In reading order:
 
 tokenizer   text to ids and back; byte-level BPE
-documents   texts of the standard library, of files and folders, of datasets on the hub
-boilerplate documents without license notices and repeated paragraphs
+documents   texts of the standard library, of files and folders, of datasets on the hub; notices
+            and repeated paragraphs are dropped
 packages    texts of published packages; corpora by name, from corpora.toml
 shards      token ids in memory-mapped files, and how they are built from documents
 corpus      `Corpus`: training tokens, held-out tokens, counts
 token_pool  tokens that may be drawn at random and shown in tables
-probes      repeated random tokens, with known answers
-neutral     a short neutral text
+probes      repeated random tokens, with known answers; a short neutral text
 """
 
 from pathsum.text.corpus import Corpus, CorpusInfo, named_corpora

@@ -36,7 +36,6 @@ from typing import Any, Literal
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError
 from pathsum.base.files import cache_folder, digest_file, locked
-from pathsum.text.boilerplate import without_boilerplate
 from pathsum.text.documents import (
     LEAST_CHARACTERS,
     Document,
@@ -44,6 +43,7 @@ from pathsum.text.documents import (
     PythonLibrary,
     chapters,
     decode_text,
+    without_boilerplate,
 )
 
 _REGISTRIES = {"npm": "npm", "pypi": "PyPI", "wheel": "PyPI", "debian": "Debian"}

@@ -1,7 +1,8 @@
-"""Probe sequences with known answers: repeated random tokens, independent of any model."""
+"""Probe sequences, independent of any model: repeated random tokens, and a short neutral text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Int
@@ -10,6 +11,9 @@ from torch import Tensor
 from pathsum.algebra.rotations import seeded
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_count
+
+NEUTRAL_TEXT = (Path(__file__).parent / "neutral.txt").read_text(encoding="utf-8")
+"""Text for the mean output of a component, for models without held-out text."""
 
 
 @dataclass(frozen=True, eq=False)

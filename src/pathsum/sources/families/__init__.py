@@ -6,6 +6,7 @@
     olmo        OLMo 1 to 3, EXAONE 4
     experts     Mixtral, Qwen3-MoE, gpt-oss
     layer_norm  Starcoder2, Nemotron, Command-R, Command-R7B, Falcon
+    alibi       Bloom, MPT
     gemma       Gemma 1, 2 and 3
     rotary      rotary positions of all of them
 
@@ -14,6 +15,7 @@ fields of `Config` and the name and axes of each tensor, and add a tiny random c
 tests/sources/test_families.py, which compares logits with those of transformers.
 """
 
+import difflib
 import importlib
 import pkgutil
 import re
@@ -22,7 +24,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from pathsum.base.errors import FileError, near_misses
+from pathsum.base.errors import FileError, PathsumError, near_misses
+from pathsum.model.store import Store
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -30,6 +33,10 @@ from pathsum.sources.mapped_store import CheckpointLayout, Stored
 _BUFFERS = re.compile(
     r"(attn|attention)\.(bias|masked_bias)$|rotary_emb\.(inv_freq|(cos|sin)_cached)$"
 )
+
+
+# Errors of a family that computes with a config's values, such as the logarithm of a length.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,8 @@ def families() -> tuple[Family, ...]:
     return tuple(sorted(set(found), key=lambda family: family.name))
 
 
-def find_family(foreign: ForeignConfig) -> Family:
-    """The family of a config.json, or an error that lists those known and the closest."""
+def find_family(foreign: ForeignConfig, source: Store | None = None) -> Family:
+    """The family of a config.json; else an error with the closest one and how `source` differs."""
     known = {kind: family for family in families() for kind in family.model_types}
     kind = foreign.values.get("model_type")
     if isinstance(kind, str) and kind in known:
@@ -65,9 +72,45 @@ def find_family(foreign: ForeignConfig) -> Family:
         )
     raise FileError(
         f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know"
-        f"{near_misses(kind, known)} (it knows {listed}); convert the tensors to our names with "
-        "pathsum.from_tensors"
+        f"{near_misses(kind, known)}{_closest(foreign, kind, source)} (it knows {listed}); convert "
+        "the tensors to our names with pathsum.from_tensors"
     )
+
+
+def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
+    """The family whose tensors' names are most like those of a checkpoint, and what differs."""
+    if source is None:
+        return ""
+    theirs = {_unnumbered(name) for name in source.shapes if not is_buffer(name)}
+    differences: list[tuple[int, float, Family, list[str], list[str]]] = []
+    for family in families():
+        try:
+            ours = {_unnumbered(name) for name in family.describe(foreign).names(source)}
+        except (PathsumError, *MALFORMED):
+            continue
+        lacking, more = sorted(ours - theirs), sorted(theirs - ours)
+        alike = difflib.SequenceMatcher(None, kind, family.model_types[0]).ratio()
+        if ours & theirs:
+            differences.append((len(lacking) + len(more), -alike, family, lacking, more))
+    if not differences:
+        return ""
+    _, _, family, lacking, more = min(differences, key=lambda each: each[:2])
+    found = f"; its tensors are most like those of {family.name}"
+    if not more and not lacking:
+        same = family.model_types[0]
+        return f"{found}, with the same names: if it computes the same, set model_type to {same!r}"
+    found += f", but it also has {_listed(more)}" if more else ", but it"
+    return found + (f"{' and' if more else ''} lacks {_listed(lacking)}" if lacking else "")
+
+
+def _unnumbered(name: str) -> str:
+    """A tensor's name without the number of its layer or expert."""
+    return re.sub(r"\.\d+\.", ".*.", re.sub(r"\.\d+\.", ".*.", name))
+
+
+def _listed(names: list[str], k: int = 3) -> str:
+    more = f" and {len(names) - k} more" if len(names) > k else ""
+    return ", ".join(names[:k]) + more
 
 
 def is_buffer(name: str) -> bool:

@@ -113,7 +113,7 @@ def _cohere2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
-    # transformers rounds Falcon's ALiBi to bfloat16, which no slope describes.
+    # transformers rounds Falcon's ALiBi to bfloat16, which slopes cannot express.
     foreign.require_value("alibi", False)
     found, grouped = sizes(foreign), foreign.flag("new_decoder_architecture", False)
     one = foreign.flag("multi_query", True) and not grouped

@@ -1,0 +1,282 @@
+"""The mean lens: the held map from each layer to the logits, averaged over positions of a text.
+
+At one position of a run, with patterns, gates and scales held, the stream x before layer l gives
+x M_l to the final read (`pathsum.paths.lens`). The mean of M_l over many positions is one matrix
+per layer, and x mean(M_l) W_U reads any stream of the model, also of runs that were not averaged:
+what a direction of the stream does to the prediction on average, like a Jacobian lens. A mean of
+sums is a sum of means, so its parts by order, head and MLP add up.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from pathsum.base import (
+    Estimate,
+    Progress,
+    Record,
+    Source,
+    Table,
+    interval_columns,
+    silent,
+    text_column,
+)
+from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import mean_estimate
+from pathsum.base.options import parse_count, parse_position
+from pathsum.base.table import rows_table
+from pathsum.model import Model, Trace
+from pathsum.model.folding import apply_unembedding, logit_bias
+from pathsum.model.reference import reference_text
+from pathsum.model.sequences import TextOrTokens
+from pathsum.paths.breakdown import Breakdown, Name
+from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates
+from pathsum.paths.lens import LensParts, OwnLayer, split_held
+from pathsum.paths.target import TokenName, find_target
+
+POSITIONS = 64
+
+
+@dataclass(frozen=True)
+class LayerAgreement:
+    """How often the top token of a lens is the model's prediction, with 95% intervals.
+
+    Shares of the positions of a text after the first, for the logit lens and for the mean lens.
+    """
+
+    stream: Annotated[str, text_column("stream")]
+    direct: Annotated[Estimate, *interval_columns("direct", ".1%")]
+    mean: Annotated[Estimate, *interval_columns("mean", ".1%")]
+
+
+@dataclass(frozen=True, eq=False)
+class MeanLens(Record, kind="mean-lens"):
+    """The mean held map of every layer, and how often its readout is the model's prediction.
+
+    `maps[l]` takes the stream before layer l to the final read, before gain and W_U. `positions`
+    is the number of positions averaged; `layers` are measured on the other half of the text.
+    """
+
+    model: str
+    positions: int
+    layers: tuple[LayerAgreement, ...]
+    text: str
+    _held: "_HeldPositions"
+    _maps: Float[Tensor, "layer d d"]
+
+    @property
+    def maps(self) -> Float[Tensor, "layer d d"]:
+        """The mean map of each layer, x ↦ x M (not in JSON)."""
+        return self._maps
+
+    @torch.no_grad()
+    def logits(self, trace: Trace, layer: int) -> Float[Tensor, "batch pos vocab"]:
+        """The stream before a layer of any run, read by the mean map; relative to the mean."""
+        self._check_layer(layer)
+        return _read(trace, trace.streams[layer] @ self._maps[layer].to(trace.streams[layer]))
+
+    @torch.no_grad()
+    def parts(
+        self, trace: Trace, layer: int, position: int = -1, token: TokenName | None = None
+    ) -> LensParts:
+        """The mean lens of a token at a position, by order and by the last component on the way."""
+        self._check_layer(layer)
+        if len(trace.tokens) != 1:
+            raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
+        position = parse_position(position, trace.tokens.shape[1], of="the text")
+        target = find_target(trace, position, token, "mean")
+        top, bias = target.direction(trace.weights)
+        held, frozen = self._held, self._held.frozen
+        stream = trace.streams[layer][:, position : position + 1].expand(len(held.final), -1, -1)
+        gradient = top * held.final[:, None]
+        names, last, by_order = split_held(frozen, held.layer, layer, stream, gradient)
+        if bool(logit_bias(trace.weights).any()):
+            names.append(Source("unembed_bias"))
+            last.append(bias)
+            by_order = torch.cat([by_order[:1] + bias, by_order[1:]])
+        values, numbers = torch.cat(last), tuple[Name, ...](range(len(by_order)))
+        return LensParts(
+            layer=layer,
+            position=position,
+            token=trace.model.output_text(int(target.tokens[0])),
+            held=float(values.sum()),
+            direct=float(by_order[0]),
+            by_order=Breakdown("order", numbers, by_order, None, 1),
+            by_last=Breakdown("last component", tuple(names), values, None, 1),
+        )
+
+    def to_table(self) -> Table:
+        """One row per layer."""
+        note = (
+            "how often the top token is the model's prediction; direct: the logit lens; mean: by "
+            f"the held map averaged over {self.positions} positions; {self.text}"
+        )
+        return rows_table(self.layers, f"{self.model}: mean lens", note, LayerAgreement)
+
+    def _check_layer(self, layer: int) -> None:
+        last = len(self._maps) - 1
+        if not 0 <= layer <= last:
+            raise InputError(
+                f"there is no stream before layer {layer}: layers are 0 to {last - 1}, and {last} "
+                "is the stream that the unembedding reads"
+            )
+
+
+@torch.no_grad()
+@checked
+def mean_lens(
+    model: Model,
+    text: TextOrTokens | None = None,
+    *,
+    positions: int = POSITIONS,
+    progress: Progress = silent,
+) -> MeanLens:
+    """The held map of every layer, averaged over positions of a text.
+
+    Args:
+        model: The model.
+        text: By default the model's held-out text, or a short neutral one. Maps are averaged over
+            evenly spaced positions of its first half of sequences, and tested on the others; a
+            single sequence serves for both.
+        positions: How many positions are averaged.
+        progress: Called before each layer.
+
+    Returns:
+        The maps, with the share of positions at which their readout is the model's prediction.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> found = mean_lens(construct.induction(), ["a b c a b c", "b c d b c d"])
+        >>> found.maps.shape[0], found.layers[-1].mean.value
+        (3, 1.0)
+
+    The maps take d_model² numbers per layer and position while they are computed. Attention to
+    other positions is not in them, so a prediction that other positions bring is read only above
+    the head that moves it.
+    """
+    parse_count(positions, "positions")
+    over = reference_text(model, text)
+    rows = [row[None] for batch in over.batches for row in batch]
+    half = max(1, len(rows) // 2)
+    averaged, tested = rows[:half], rows[half:] or rows
+    held = _HeldPositions.of(model, averaged, positions)
+    maps = held.maps(progress)
+    return MeanLens(
+        model=model.name,
+        positions=len(held.final),
+        layers=_agreement(model, tested, maps),
+        text=str(over).removeprefix("mean over "),
+        _held=held,
+        _maps=maps,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldPositions:
+    """Held numbers of positions, each by itself: patterns on the diagonal, scales and gates.
+
+    `frozen` is a run of one token, for the weights of layers.
+    """
+
+    frozen: Frozen
+    own: tuple[Float[Tensor, "place head"], ...]
+    scale: tuple[Float[Tensor, " place"], ...]
+    gate: tuple[Float[Tensor, "place m"], ...]
+    final: Float[Tensor, " place"]
+
+    @classmethod
+    def of(cls, model: Model, rows: list[Int[Tensor, "1 _"]], count: int) -> "_HeldPositions":
+        mlps = model.config.mlp != "none"
+        every = [(number, at) for number, row in enumerate(rows) for at in range(1, row.shape[1])]
+        step = max(1, len(every) // count)
+        chosen: dict[int, list[int]] = {}
+        for number, at in every[::step][:count]:
+            chosen.setdefault(number, []).append(at)
+        parts: list[tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]] = []
+        for number, places in chosen.items():
+            trace = model.trace(rows[number])
+            frozen = Frozen(trace, gates=Gates(trace) if mlps else None)
+            layers = [frozen.layer(index) for index in range(model.config.n_layers)]
+            diagonals = [one.pattern[0].diagonal(dim1=-2, dim2=-1).mT[places] for one in layers]
+            scales = [one.scale[0, places] for one in layers]
+            gates = (
+                [frozen.gates.gate(index)[0, places] for index in range(len(layers))]
+                if frozen.gates
+                else []
+            )
+            parts.append((diagonals, scales, gates, frozen.final_scale[0, places]))
+        small = model.trace(rows[0][:, :1])
+        together = [
+            tuple(torch.cat(each) for each in zip(*(part[at] for part in parts), strict=True))
+            for at in range(3)
+        ]
+        return cls(
+            Frozen(small, gates=Gates(small) if mlps else None),
+            *together,
+            final=torch.cat([part[3] for part in parts]),
+        )
+
+    def layer(self, index: int) -> OwnLayer:
+        """A layer and its MLP at these positions, one position per sequence."""
+        layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
+        own, scale = self.own[index][:, :, None, None], self.scale[index][:, None]
+        alone = FrozenLayer(own, scale, layer.W_V, layer.W_O)
+        if mlp is None:
+            return alone, None
+        return alone, FrozenMlp(self.gate[index][:, None], mlp.W_in, mlp.W_out)
+
+    def maps(self, progress: Progress) -> Float[Tensor, "layer d d"]:
+        """The mean of M_l over the positions, for l from 0 to the number of layers."""
+        n_layers, d = self.frozen.n_layers, self.frozen.run.weights.config.d_model
+        # Gradients at the stream of each coordinate of the final read, [d, place, 1, d].
+        unit = torch.eye(d, dtype=self.final.dtype, device=self.final.device)
+        gradients = unit[:, None, None] * self.final[:, None, None]
+        found = [gradients.mean((1, 2)).T]
+        for index in reversed(range(n_layers)):
+            progress(n_layers - 1 - index, n_layers, "carrying the lens down")
+            layer, mlp = self.layer(index)
+            if mlp is not None and self.frozen.parallel:
+                gradients = gradients + mlp.adjoint(gradients) + layer.adjoint(gradients)
+            else:
+                gradients = gradients if mlp is None else gradients + mlp.adjoint(gradients)
+                gradients = gradients + layer.adjoint(gradients)
+            found.append(gradients.mean((1, 2)).T)
+        return torch.stack(found[::-1])
+
+
+def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
+    """Logits of what reaches the final read, relative to their mean."""
+    logits = apply_unembedding(trace.weights, final) + logit_bias(trace.weights)
+    return logits - logits.mean(-1, keepdim=True)
+
+
+def _agreement(
+    model: Model, rows: list[Int[Tensor, "1 _"]], maps: Float[Tensor, "layer d d"]
+) -> tuple[LayerAgreement, ...]:
+    """For each layer the share of positions at which each lens reads the model's prediction."""
+    shares: list[tuple[Tensor, Tensor]] = []
+    for row in rows:
+        trace = model.trace(row)
+        wanted = trace.logits[:, 1:].argmax(-1)
+        found: list[tuple[float, float]] = []
+        for stream, map_ in zip(trace.streams, maps, strict=True):
+            direct = _read(trace, stream * trace.scales.final[..., None])
+            mean = _read(trace, stream @ map_)
+            found.append(
+                tuple(
+                    float((one[:, 1:].argmax(-1) == wanted).double().mean())
+                    for one in (direct, mean)
+                )  # pyright: ignore[reportArgumentType]
+            )
+        shares.append(torch.tensor(found, dtype=torch.float64).unbind(1))  # pyright: ignore[reportArgumentType]
+    direct, mean = (torch.stack(list(column)) for column in zip(*shares, strict=True))
+    return tuple(
+        LayerAgreement(
+            f"residual{layer}", mean_estimate(direct[:, layer]), mean_estimate(mean[:, layer])
+        )
+        for layer in range(len(maps))
+    )
