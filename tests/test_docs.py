@@ -9,8 +9,10 @@ from scripts.docs_outputs import PAGES, REAL, ROOT, WIDTH, difference, refresh, 
 
 import pathsum as ps
 
+SLOW = ("explorer", "heads", "skip-trigrams")
+MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | dict.fromkeys(REAL, pytest.mark.real)
 RUN = [
-    pytest.param(page, marks=pytest.mark.real if page.stem in REAL else (), id=page.stem)
+    pytest.param(page, marks=MARKS.get(page.stem, ()), id=page.stem)
     for page in (*PAGES, ROOT / "llms.txt")
 ]
 

@@ -100,6 +100,7 @@ def test_a_sequential_p_counts_all_draws_unless_many_are_above() -> None:
     assert bool(none[0].isnan()) and float(none[1]) == 1 / (1 + draws)
 
 
+@pytest.mark.slow
 def test_under_the_null_a_sequential_p_is_small_no_more_often_than_it_says() -> None:
     values, draws, tries = torch.tensor([1.0, 0.5, 0.2]).double(), 100, 3000
     own = rotated_ratios(torch.ones(9), values, 9, draws=tries, seed=1)[:tries]

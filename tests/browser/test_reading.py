@@ -284,3 +284,27 @@ def test_evidence_is_aligned(page: Page, live: str) -> None:
         }"""
     )
     assert len(lines) == 1
+
+
+def test_training_plays_from_its_first_snapshot(page: Page, live: str) -> None:
+    page.goto(f"{live}#/training")
+    settled(page)
+    shown = page.locator("main output strong")
+    last = shown.inner_text()
+    page.get_by_role("button", name="play").click()
+    expect(shown).not_to_have_text(last)
+    page.get_by_role("button", name="pause").click()
+    expect(page.get_by_role("button", name="play")).to_be_visible()
+
+
+def test_a_link_holds_that_no_head_is_chosen(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text")
+    settled(page)
+    page.get_by_role("button", name="all heads").click()
+    expect(page.get_by_role("button", name="all heads")).to_have_attribute("aria-pressed", "true")
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    settled(page)
+    expect(page.get_by_role("button", name="all heads")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("status").filter(has_text="which the link names")).to_have_count(0)

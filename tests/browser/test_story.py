@@ -90,7 +90,7 @@ def test_tab_leads_through_the_page(page: Page, live: str) -> None:
 
 def test_the_picture_leads_to_the_whole_circuit(page: Page, live: str) -> None:
     page.goto(live)
-    page.get_by_role("link", name="the whole circuit").click()
+    page.get_by_role("group", name="The circuit of this prediction").locator(".node").last.click()
     expect(page).to_have_url(re.compile(r"#/why\?.*position=\d+"))
     expect(page.locator("section[aria-label=Circuit]")).to_be_visible()
 
@@ -102,3 +102,98 @@ def test_the_gallery_opens_a_model_on_its_story(page: Page, live: str) -> None:
     page.get_by_role("button", name="Open hand-built-induction", exact=True).click()
     expect(page).to_have_url(re.compile("#/story.*model=hand-built-induction"))
     expect(told(page)).to_contain_text("This is induction")
+
+
+def test_a_handle_lights_one_read_and_opens_its_score(page: Page, live: str) -> None:
+    page.goto(live)
+    finds = told(page).get_by_role("button", name="finds")
+    strong = page.locator("section.graph .strong .edge")
+    expect(strong).to_have_count(0)
+    finds.click()
+    expect(strong.first).to_have_class(re.compile(r"\bk\b"))
+    assert strong.count() == page.locator("section.graph .strong .edge.k").count()
+    expect(page.locator("section.graph").get_by_role("status")).to_contain_text(PREVIOUS)
+    table = page.get_by_role("region", name="Score table")
+    expect(table.get_by_role("table")).to_contain_text(PREVIOUS)
+    # A link reproduces it, and a second click frees it.
+    expect(page).to_have_url(re.compile("read=key"))
+    finds.click()
+    page.mouse.move(0, 0)
+    finds.blur()
+    expect(strong).to_have_count(0)
+    expect(table).to_have_count(0)
+
+
+def test_all_numbers_unfold_below_the_story_with_one_focus(page: Page, live: str) -> None:
+    page.goto(live)
+    settled(page)
+    page.get_by_role("button", name="all numbers").click()
+    layers = page.locator("section.layer")
+    expect(layers).to_have_count(3)
+    settled(page)
+    # One text box and one sentence, and all layers explain what is clicked.
+    expect(page.get_by_role("textbox", name="Text")).to_have_count(1)
+    expect(page.get_by_role("region", name="What to see first")).to_have_count(0)
+    token(page, 20).first.click()
+    expect(layers.nth(1).locator("div.target")).to_contain_text("at 20:")
+    expect(told(page)).to_be_visible()
+    layers.first.get_by_role("button", name="Attention").click()
+    expect(layers).to_have_count(2)
+    page.get_by_role("button", name="all numbers").click()
+    expect(layers).to_have_count(0)
+
+
+def test_a_link_to_nothing_is_said(page: Page, live: str) -> None:
+    page.goto(f"{live}#/nonsense")
+    notice = page.get_by_role("status").filter(has_text="no view “nonsense”")
+    expect(notice).to_be_visible()
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(notice).to_have_count(0)
+    page.goto(f"{live}#/story?position=9999")
+    notice = page.get_by_role("status").filter(has_text="position 9,999")
+    expect(notice).to_be_visible()
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(page).not_to_have_url(re.compile("position="))
+    expect(notice).to_have_count(0)
+
+
+SEEN = """
+() => {
+  const seen = [];
+  const walk = document.createTreeWalker(document.querySelector(".pathsum"), NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const { parentElement: parent, nodeValue: text } = walk.currentNode;
+    if (parent.closest("[role=listbox], option, title, .hidden-text, .skip, script, style")) continue;
+    const box = parent.getBoundingClientRect();
+    if (box.width > 0 && box.bottom > 0 && box.top < innerHeight) seen.push(text.replace(/\\s+/g, " ").trim());
+  }
+  return seen.filter((text) => text !== "").join(" ");
+}
+"""
+
+
+def test_the_first_screen_is_not_crowded(page: Page, live: str) -> None:
+    """Characters besides those of the text that is explained."""
+    page.goto(live)
+    settled(page)
+    seen = page.evaluate(SEEN)
+    assert len(seen) <= 1050, seen
+
+
+def test_code_keeps_its_indentation_and_its_lines(page: Page, live: str) -> None:
+    page.goto(f"{live}#/story?text=if%20a%3A%0A%20%20%20%20b%20%3D%201%0Ac")
+    lines = page.get_by_role("listbox")
+    expect(lines.locator("br")).to_have_count(2)
+    left = """(list) => [...list.querySelectorAll(".t")].map((each) => {
+      const range = document.createRange();
+      const text = each.textContent, at = text.search(/[a-z]/);
+      const node = [...each.childNodes].findLast((child) => /[a-z]/.test(child.nodeValue ?? ""));
+      if (!node || at < 0) return null;
+      range.setStart(node, node.nodeValue.search(/[a-z]/));
+      range.setEnd(node, node.nodeValue.length);
+      return [text.trim(), Math.round(range.getBoundingClientRect().left)];
+    }).filter((each) => each)"""
+    places = dict(lines.evaluate(left))
+    assert places["b"] > places["c"] + 20
+    box = page.get_by_role("textbox", name="Text").bounding_box()
+    assert box is not None and box["height"] >= 70

@@ -85,6 +85,7 @@ def test_models_of_different_depth_are_matched_as_far_as_they_go() -> None:
     assert found.similarity.shape == (4, 8) and len(found.matches) == 4
 
 
+@pytest.mark.slow
 def test_a_match_is_chance_if_either_head_is() -> None:
     """Trained heads against rotated ones, and the other way round: most p are not small."""
     trained = load("two-layer")
@@ -96,6 +97,7 @@ def test_a_match_is_chance_if_either_head_is() -> None:
     assert max(p) <= 0.05
 
 
+@pytest.mark.slow
 def test_p_holds_its_level_where_only_some_heads_are_matched() -> None:
     """Of eight heads the one that is matched is the most similar, so p is that of the best of 8."""
     one = {**SIZE, "n_layers": 1, "n_heads": 1}

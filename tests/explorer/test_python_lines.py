@@ -89,3 +89,13 @@ def test_paths_show_the_same_sum(explorer: Explorer) -> None:
 def test_a_cell_shows_the_same_score(explorer: Explorer) -> None:
     pattern: Any = explorer.answer("attention", {"text": TEXT, "head": "L1H0", "precision": "full"})
     assert shown("text, a cell").attention == pytest.approx(float(pattern.dense[0, 5, 3]), abs=1e-6)
+
+
+def test_the_head_page_shows_the_same_circuits(explorer: Explorer) -> None:
+    answer: Any = explorer.answer("head", {"head": "L1H0"})
+    assert shown("head").to_dict() == answer.to_dict()
+
+
+def test_compare_shows_the_same_alignment(explorer: Explorer) -> None:
+    answer: Any = explorer.answer("compare", {"other": "hand-built-induction"})
+    assert torch.allclose(shown("compare").similarity, answer.similarity, atol=1e-6)

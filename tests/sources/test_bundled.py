@@ -84,7 +84,9 @@ def test_a_model_shows_what_it_must(name: str) -> None:
     assert all(one["passed"] for one in needed)
 
 
-@pytest.mark.parametrize("name", SEEDS)
+@pytest.mark.parametrize(
+    "name", [SEEDS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in SEEDS[1:])]
+)
 def test_a_card_holds_on_the_weights_that_are_shipped(name: str) -> None:
     told = card(name)["measured"]
     # Values, not chances: few draws, and no text but this.

@@ -10,6 +10,7 @@ from tests.sources import tiny
 from tests.sources.family_table import ANALYSES, PAGE, TOKENS, measure
 
 import pathsum as ps
+from pathsum.circuits import positional
 from pathsum.sources.hugging_face import _start_token, open_hugging_face
 
 WEIGHTS = "model.safetensors"
@@ -103,6 +104,21 @@ def test_families_that_transformers_does_not_have(
     file.write_text(json.dumps(values))
     expected = theirs(TOKENS).logits.detach()
     torch.testing.assert_close(ps.load(tmp_path)(TOKENS), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("case", "slope"), [("bloom", 2.0**-4), ("mpt", 2.0**-4)])
+def test_alibi_is_the_position_part_of_scores(case: str, slope: float, tmp_path: Path) -> None:
+    """One more dimension of the heads carries it; QK and OV in the stream's basis do not."""
+    tiny.write(case, tmp_path)
+    model = ps.load(tmp_path).to(torch.float64)
+    found = positional(model)["L1H1"].score
+    expected = -slope * torch.arange(len(found), dtype=torch.float64)
+    # Folded in float32, as the checkpoint is stored.
+    torch.testing.assert_close(found, expected - expected.mean(), atol=1e-5, rtol=0)
+    head = model.head("L1H1")
+    for weight in (head.W_Q[:, -1], head.W_V[:, -1], head.W_O[-1]):
+        assert not weight.any()
+    assert float((torch.ones(24).double() @ head.qk.dense()).abs().max()) < 1e-6
 
 
 def rows() -> dict[str, list[str]]:

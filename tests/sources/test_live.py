@@ -30,11 +30,13 @@ class TestFromHf:
         ours = model.weights.layers[0].W_Q
         assert ours.data_ptr() == theirs.model.layers[0].self_attn.q_proj.weight.data_ptr()
 
-    def test_half_precision_is_upcast(self) -> None:
-        theirs = tiny.make("llama").to(torch.bfloat16)
+    @pytest.mark.parametrize("case", ["llama", "gemma2", "granite", "qwen3-yarn", "bloom"])
+    def test_half_precision_is_upcast(self, case: str) -> None:
+        """Before anything is computed, as for weights that are multiplied or folded."""
+        theirs = tiny.make(case).to(torch.bfloat16)
         model = ps.from_hf(theirs)
         assert model(TOKENS).dtype == torch.float32
-        rounded = tiny.make("llama")
+        rounded = tiny.make(case)
         with torch.no_grad():
             for parameter in rounded.parameters():
                 parameter.copy_(parameter.bfloat16())

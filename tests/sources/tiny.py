@@ -268,6 +268,21 @@ CASES |= {
         "FalconForCausalLM",
         {**_COMMON, "multi_query": False, "parallel_attn": False, "ffn_hidden_size": 40},
     ),
+    "bloom": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        {**_OLD, "hidden_size": 24, "seq_length": 32},
+    ),
+    "bloom-three-heads": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        {**_OLD, "hidden_size": 24, "n_head": 3, "seq_length": 32},
+    ),
+    "mpt": (
+        "MptConfig",
+        "MptForCausalLM",
+        {"vocab_size": 61, "d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 32},
+    ),
     "llama-dynamic": (
         "LlamaConfig",
         "LlamaForCausalLM",

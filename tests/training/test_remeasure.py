@@ -36,9 +36,8 @@ def test_on_random_tokens(name: str) -> None:
     assert found["uniform"] == pytest.approx(told["uniform_guessing"])
 
 
-@pytest.mark.parametrize(
-    "name", [WITH_TEXT[0], *(pytest.param(name, marks=pytest.mark.slow) for name in WITH_TEXT[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_TEXT)
 def test_on_held_out_text(name: str) -> None:
     found, told = measure(BUNDLED / name, sequences=64), card(name)
     assert found.held_out == pytest.approx(told["held_out_loss"]["value"], abs=0.2)

@@ -201,4 +201,6 @@ def _noun(hint: Any) -> str:
     if isinstance(origin, type) and inside:
         return f"a {origin.__name__.lower()} of {_noun(inside[0])}"
     name = str(getattr(hint, "__name__", hint))
+    if name == "Model":
+        return "a Model (ps.load returns one)"
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"

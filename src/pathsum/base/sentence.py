@@ -87,7 +87,11 @@ def strong(text: str) -> Span:
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """A number with its sign: +0.40, −2.10; a zero has none."""
+    """A number with its sign; a zero has none.
+
+    >>> signed(1.5), signed(-0.25, 1), signed(-0.001)
+    ('+1.50', '−0.2', '0.00')
+    """
     text = f"{abs(value):.{decimals}f}"
     if float(text) == 0:
         return text

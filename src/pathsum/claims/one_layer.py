@@ -61,7 +61,7 @@ def gain_of_heads(subject: Subject) -> Measurement:
     "10 of 12 heads",
     10 / 12,
 )
-def copying_heads(subject: Subject) -> Measurement:
+def heads_that_copy(subject: Subject) -> Measurement:
     """The share of copying heads, and every head's eigenvalue positivity."""
     found = _atlas(subject)
     copies = {entry.head for entry in found.of_kind("copying")}
@@ -230,6 +230,6 @@ def no_induction(subject: Subject) -> Measurement:
 
 
 ONE = (
-    *(gain_of_heads, copying_heads, trigram_patterns),
+    *(gain_of_heads, heads_that_copy, trigram_patterns),
     *(bugs_of_the_factored_form, positional_heads, no_induction),
 )

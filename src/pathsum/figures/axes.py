@@ -80,15 +80,6 @@ def format_tick(value: Length) -> str:
     return text.replace("-", "−")
 
 
-def signed(value: Length, decimals: int = 2) -> str:
-    """A number with its sign.
-
-    >>> signed(1.5), signed(-0.25, 1)
-    ('+1.50', '−0.2')
-    """
-    return f"{value:+.{decimals}f}".replace("-", "−")
-
-
 def padded_range(values: Sequence[float], include: Length | None = None) -> Point:
     """The range of finite values with a margin of 5%; it may have to include one more number."""
     known = [value for value in values if math.isfinite(value)]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pathsum.base.estimate import Estimate
-from pathsum.figures.axes import Axis, padded_range, signed, x_axis, zero_line
+from pathsum.base.sentence import signed
+from pathsum.figures.axes import Axis, padded_range, x_axis, zero_line
 from pathsum.figures.figure import COLUMN, POINTS, Figure
 from pathsum.figures.svg import (
     INK,

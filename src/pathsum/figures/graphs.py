@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pathsum.base import HeadId
-from pathsum.figures.axes import legend, signed
+from pathsum.base.sentence import signed
+from pathsum.figures.axes import legend
 from pathsum.figures.figure import COLUMN, POINTS, Figure
 from pathsum.figures.svg import (
     INK,

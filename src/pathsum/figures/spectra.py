@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pathsum.figures.axes import Axis, format_tick, signed, x_axis, y_axis
+from pathsum.base.sentence import signed
+from pathsum.figures.axes import Axis, format_tick, x_axis, y_axis
 from pathsum.figures.figure import COLUMN, POINTS, Figure, NoFigureError
 from pathsum.figures.svg import (
     ACCENT,

@@ -5,8 +5,8 @@ A family lists where each of our tensors is stored, in a table:
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
 Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts, m d_mlp
-(with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx, q the query heads of a
-key/value head and s two more than these; a number stands for itself.
+(with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx, j d_head − 1, q the query
+heads of a key/value head and s two more than these; a number stands for itself.
 The left side is the shape in the checkpoint, so a tensor that does not have it is found before
 anything is read.
 """
@@ -21,6 +21,7 @@ from torch import Tensor
 from pathsum.base.errors import FileError, WeightsError, near_misses
 from pathsum.model.config import Config
 from pathsum.model.store import Store
+from pathsum.model.weights import HALF
 
 _SIZES: dict[str, Callable[[Config], int]] = {
     "h": lambda config: config.n_heads,
@@ -32,6 +33,7 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "v": lambda config: config.d_vocab,
     "o": lambda config: config.d_vocab_out,
     "p": lambda config: config.n_ctx,
+    "j": lambda config: config.d_head - 1,
     "q": lambda config: config.heads_per_kv,
     "s": lambda config: config.heads_per_kv + 2,
 }
@@ -50,8 +52,7 @@ class Stored:
     "1" of s in "(g s k) d -> (g s) d k". Axes in parentheses on the right side are joined. `add` is
     added to every entry (norms that store their gain minus 1), then the first `upto` entries
     of the last axis (None: all) are multiplied by `multiply`, or by the entry of `by_layer` for
-    their layer. `combine` computes our tensor from it and the tensors `others`, without changing
-    its shape.
+    their layer. `combine` computes our tensor from it and the tensors `others`.
 
     An `optional` tensor is used if the checkpoint has it. If a checkpoint stores each expert alone,
     {e} in `name` is the expert's number, and e is the first axis. Where programs disagree on a
@@ -110,7 +111,7 @@ class Stored:
         found = self.of(torch.stack(tensors) if "{e}" in self.name else tensors[0], config)
         if self.combine is None:
             return found
-        return self.combine(found, *(source.get(name) for name in self.others))
+        return self.combine(found, *(_upcast(source.get(name)) for name in self.others))
 
     def shape(self, config: Config) -> tuple[int, ...]:
         """The shape that the checkpoint's tensor must have."""
@@ -134,6 +135,8 @@ class Stored:
             tensor = tensor.reshape([prod(lengths[atom] for atom in group) for group in right])
         if right[0][0].isdigit():
             tensor = tensor[self.part]
+        if self._computes:
+            tensor = _upcast(tensor)
         if self.add:
             tensor = tensor + self.add
         if self.multiply == 1.0:
@@ -152,8 +155,11 @@ class Stored:
     @property
     def copies(self) -> bool:
         """Whether our tensor is more than a view of the checkpoint's."""
-        computed = bool(self.add) or self.multiply != 1.0 or self.combine is not None
-        return computed or "{e}" in self.name or self._joins
+        return self._computes or "{e}" in self.name or self._joins
+
+    @property
+    def _computes(self) -> bool:
+        return bool(self.add) or self.multiply != 1.0 or self.combine is not None
 
     @property
     def _joins(self) -> bool:
@@ -168,6 +174,22 @@ class Stored:
         return self.axes.partition("->")[2] or self.axes
 
 
+def _upcast(tensor: Tensor) -> Tensor:
+    """Half precision in float32, in which all is computed."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
+class _MetaStore(Store):
+    """Tensors that have a shape and no entries."""
+
+    def __init__(self, source: Store) -> None:
+        self.shapes, self.dtypes = source.shapes, source.dtypes
+
+    def get(self, name: str) -> Tensor:
+        """One tensor."""
+        return torch.empty(self.shapes[name], dtype=self.dtypes[name], device="meta")
+
+
 class MappedStore(Store):
     """Our tensors, each made from one of another store's when it is read."""
 
@@ -180,9 +202,9 @@ class MappedStore(Store):
         first = {name: entry.names(config)[0] for name, entry in self._stored.items()}
         self._first = first
         self.dtypes = {name: source.dtypes[theirs] for name, theirs in first.items()}
+        meta = _MetaStore(source)
         self.shapes = {
-            name: tuple(entry.of(torch.empty(entry.shape(config), device="meta"), config).shape)
-            for name, entry in self._stored.items()
+            name: tuple(entry.read(meta, config).shape) for name, entry in self._stored.items()
         }
 
     def stored_name(self, name: str) -> str:

@@ -292,10 +292,13 @@ export interface Story {
   version: 1;
   position: number;
   token: number;
+  expected: number;
+  rival: number;
   probability: number;
   first: number | null;
   probability_first: number | null;
   total: number;
+  coverage: number | null;
   heads: string[];
   probability_without_heads: number | null;
   head: string | null;
@@ -308,6 +311,7 @@ export interface Story {
   writer: string | null;
   weight_without: number | null;
   probability_without: number | null;
+  is_decomposed: boolean;
   mlps: MlpShare | null;
   sentence: Span[];
 }
@@ -1024,6 +1028,7 @@ export interface StoryParams {
   ids?: string;
   example?: number;
   position?: number;
+  token?: number;
 }
 
 export interface WithoutParams {

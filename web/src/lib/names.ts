@@ -7,7 +7,7 @@
  */
 import type { UrlState } from "./page/state.svelte";
 
-export type Side = "q" | "k" | "v";
+export type Side = "q" | "k" | "v" | "u" | "g";
 
 export interface Path {
   readonly source: string;
@@ -77,7 +77,7 @@ export function parseEdge(text: string): Edge | null {
   const [writer = "", read = "", ...more] = split(text);
   if (more.length > 0 || !(HEAD.test(writer) || SOURCE.test(writer))) return null;
   if (read === "logits" || /^mlp\d+$/.test(read)) return { writer, reader: read, side: null };
-  const found = /^(L\d+H\d+)\.([qkv])$/.exec(read);
+  const found = /^(L\d+H\d+)\.([qkv])$/.exec(read) ?? /^(mlp\d+)\.([ug])$/.exec(read);
   return found ? { writer, reader: found[1] as string, side: found[2] as Side } : null;
 }
 
@@ -109,9 +109,12 @@ export const ENDS: readonly string[] = ["embed", "logits"];
 export const NAME_KEYS = ["head", "node", "pinned", "pattern", "heads", "edge", "off", "pair"] as const;
 export const STEP_KEYS = ["step", "other_step"] as const;
 
+/** In a link, in place of a head: all heads together, which a text does not open with. */
+export const ALL_HEADS = "all";
+
 /** Heads and edges that a link names and that a model with these heads does not have. */
 export function unknownNames(url: Pick<UrlState, "get">, heads: readonly string[]): string[] {
-  const has = (name: string): boolean => heads.includes(name);
+  const has = (name: string): boolean => heads.includes(name) || (name === ALL_HEADS && name === url.get("head"));
   const named = [url.get("head"), url.get("pattern"), ...url.get("pinned"), ...url.get("heads"), url.get("node")];
   const found = named.filter((name) => name !== undefined && !has(name) && !(name === url.get("node") && ENDS.includes(name)));
   found.push(...url.get("off").filter((name) => !isSwitch(name, heads)));

@@ -9,6 +9,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.base import HeadId, Path, Record, Side, Site
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.options import parse_choice
 from pathsum.circuits import (
     Composition,
     ScoredEdge,
@@ -149,7 +150,7 @@ def _parse_edge(model: Model, name: str) -> tuple[HeadId, HeadId, CompositionKin
         raise InputError(f"{edge} does not join two heads; use an edge such as 'L0H7→L1H4.k'")
     writer, reader = model.head(edge.writer).id, model.head(edge.reader).id
     assert edge.side is not None
-    return writer, reader, edge.side.value
+    return writer, reader, parse_choice(KINDS, edge.side.value, "side")
 
 
 def _chance(found: Composition, z: float) -> ChanceCount:

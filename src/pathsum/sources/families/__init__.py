@@ -6,6 +6,7 @@
     olmo        OLMo 1 to 3, EXAONE 4
     experts     Mixtral, Qwen3-MoE, gpt-oss
     layer_norm  Starcoder2, Nemotron, Command-R, Command-R7B, Falcon
+    alibi       Bloom, MPT
     gemma       Gemma 1, 2 and 3
     rotary      rotary positions of all of them
 

@@ -1,7 +1,8 @@
 /**
  * Colors, each with one meaning. Attention: one hue on paper. Signed effects: blue raises, orange lowers,
- * 0 is paper. Q, K, V: three hues and three line styles. All hold for color-blind readers.
+ * 0 is paper. Q, K, V, U, G: a hue and a line style each. All hold for color-blind readers.
  */
+import type { Side } from "../names";
 export type Mode = "light" | "dark";
 export type Rgb = readonly [number, number, number];
 
@@ -114,10 +115,12 @@ export interface LineStyle {
 }
 
 /** How Q-, K- and V-composition are drawn wherever they appear. */
-export const KINDS: Record<"q" | "k" | "v", LineStyle> = {
+export const KINDS: Record<Side, LineStyle> = {
   q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "7 4", name: "query" },
   k: { light: "#b3246b", dark: "#ff8fc0", dash: "2 3", name: "key" },
   v: { light: "#4d5a78", dark: "#b3bfdb", dash: "none", name: "value" },
+  u: { light: "#6b5310", dark: "#dcc77a", dash: "12 3", name: "moved by an MLP" },
+  g: { light: "#6a3fa0", dark: "#c9a8f5", dash: "1 4", name: "gate" },
 };
 
 /** How several heads on one text are told apart: a hue and a line style each, always with their names. */

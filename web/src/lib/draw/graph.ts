@@ -69,7 +69,7 @@ export interface Curve {
 
 type Box = Pick<GraphNode, "x" | "y" | "width" | "height" | "row" | "wide">;
 
-const PORTS: Readonly<Record<Side, number>> = { q: -0.3, k: 0, v: 0.3 };
+const PORTS: Readonly<Record<Side, number>> = { q: -0.3, k: 0, v: 0.3, g: -0.15, u: 0.3 };
 /** Wider than this, a node is not avoided. */
 const WIDEST_AVOIDED = 150;
 

@@ -25,7 +25,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       "Attention heads move information from earlier tokens (sources) to later ones (destinations). This view shows where each head attends, on any text.",
     marks: [
       ["shaded tokens", "what the focused token attends to, darker for more; orange and blue when effects are shown"],
-      ["underline", "the loss of the token: none if it was certain, dark from 8 nats on"],
+      ["underline", "with “loss” checked, the loss of the token: none if it was certain, dark from 8 nats on"],
       ["thumbnails", "the whole pattern of each head; brighter if the head does more at the focused token"],
       ["matrix", "the focused head: each row is a destination, its cells are the sources it attends to"],
       ["information", "attention times the size of what is moved: a head may attend strongly and move nothing"],

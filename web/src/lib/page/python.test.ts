@@ -34,7 +34,7 @@ const SHOWN = {
   head: lines("head?head=L1H0"),
   composition: lines("composition"),
   "composition, an edge": lines("composition?edge=L0H0→L1H0.k"),
-  compare: lines("compare?other=hand-built-induction"),
+  compare: lines("compare", { other: { name: "hand-built-induction", step: undefined } }),
   swap: lines("swap"),
 };
 
@@ -45,6 +45,10 @@ describe("lines of Python", () => {
   it("load a snapshot, and say when the model has no file", () => {
     expect(lines("atlas", { text: { example: 0, step: 40 } })).toContain('model = open_model("hand-built-induction").at(40)');
     expect(lines("atlas", { info: { ...info, path: "" } })?.join("\n")).toContain("the model that this page was opened with");
+  });
+  it("compare with the model and the step that are shown", () => {
+    expect(lines("compare", { other: { name: "two-layer", step: 40 } })).toContain('shown = ps.align_heads(model, open_model("two-layer").at(40))');
+    expect(lines("compare")).toBeNull();
   });
   it("are of views only", () => expect(lines("nothing")).toBeNull());
 });

@@ -11,6 +11,8 @@ export interface ShownState {
   token: number | null;
   /** The head that is shown, where the URL does not say it. */
   head?: string | null;
+  /** What the model is compared with. */
+  other?: { name: string; step: number | undefined } | undefined;
 }
 
 /** What each view shows: the first case that lists the view and whose names in braces all have a value. */
@@ -29,10 +31,10 @@ const CASES: readonly (readonly [views: string, ...lines: string[]])[] = [
   ["story why", "{trace}", "shown = trace.circuit({target})"],
   ["paths", "{trace}", "shown = trace.paths().toward({target})"],
   ["atlas", "shown = ps.atlas(model)"],
-  ["head", "head = model.head({any_head})", "shown = head.full_ov.topk(10)  # also head.full_qk, ps.skip_trigrams(model, ...)"],
+  ["head", 'shown = Explorer([{opened}]).answer("head", {any_head})'],
   ["composition", "shown = virtual_weights(model, {writer}, {reader})"],
   ["composition", "shown = ps.composition(model)"],
-  ["training", "shown = ps.dynamics({path})"],
+  ["training", 'shown = Explorer([{opened}]).answer("training", {})'],
   ["paper", "shown = ps.paper(model)"],
   ["models", 'shown = Explorer([{opened}]).answer("gallery", {})'],
   ["swap", 'shown = Explorer([{opened}]).answer("texts", {texts})'],
@@ -75,7 +77,7 @@ function loading({ info, text }: ShownState): string {
 }
 
 /** What can stand in the braces; undefined where the state does not say it. */
-function valuesOf({ url, info, text, position, token, head: pointed }: ShownState): Values {
+function valuesOf({ url, info, text, position, token, head: pointed, other }: ShownState): Values {
   const example = text.example === undefined ? undefined : info.examples[text.example];
   const typed = text.text ?? example?.text ?? undefined;
   const ids = text.ids ?? example?.ids.join(",") ?? "";
@@ -89,13 +91,12 @@ function valuesOf({ url, info, text, position, token, head: pointed }: ShownStat
   const { step } = text;
   const quoted = (value: string | undefined): string | undefined => (value === undefined ? undefined : literal(value));
   return {
-    path: literal(info.path),
     opened: info.path === "" ? "model" : literal(info.path),
     trace: `trace = model.trace(${typed === undefined ? `[${ids}]` : literal(typed)})`,
     target: `position=${position ?? -1}, token=${url.get("token") ?? token ?? "None"}, versus=${versus}`,
     position: position ?? -1,
     head: quoted(head),
-    any_head: literal(head ?? info.heads[0] ?? ""),
+    any_head: dict({ head: head ?? info.heads[0] ?? "", step }),
     dest,
     src,
     writer: quoted(writer),
@@ -104,7 +105,7 @@ function valuesOf({ url, info, text, position, token, head: pointed }: ShownStat
     weighted_head: weighted && head && dict({ ...weighted, head, precision: "full", step }),
     weighted: weighted && dict({ ...weighted, precision: "full", step }),
     texts: dict({ ...given, position: position ?? 0, other_text: url.get("other_text"), step }),
-    other: literal(url.get("other") ?? info.models.find((name) => name !== info.name) ?? info.name),
-    other_step: url.get("other_step"),
+    other: quoted(other?.name),
+    other_step: other?.step,
   };
 }

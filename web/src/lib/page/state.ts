@@ -62,10 +62,15 @@ export const KEYS = {
   hide_first: flag("text"),
   lines: flag("text"),
   ranks: flag("text"),
+  losses: flag("text"),
   story: flag("text", true),
   find: number("text", "tokens"),
   /** Heads that are drawn on the text together. */
   heads: list("text", "model"),
+
+  /** Views that are unfolded below the story, and the read of its head that is lit. */
+  layers: list("story"),
+  read: choice("story", "all", "query", "key", "value"),
 
   off: list("story why", "model"),
   selected: text("why", "model text"),

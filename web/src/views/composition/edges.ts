@@ -133,7 +133,7 @@ export const edgeName = (edge: { writer: string; reader: string; kind: Kind }): 
 export function endEdges({ edges }: EmbedAndLogitEdges): GraphEdge[] {
   return edges.flatMap(({ edge, score, excess, z, p }) => {
     const parsed = parseEdge(edge);
-    return parsed ? [{ writer: parsed.writer, reader: parsed.reader, kind: parsed.side ?? "v", score, excess, z, p }] : [];
+    return parsed ? [{ writer: parsed.writer, reader: parsed.reader, kind: (parsed.side ?? "v") as Kind, score, excess, z, p }] : [];
   });
 }
 

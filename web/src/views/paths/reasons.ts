@@ -20,10 +20,9 @@ export function lastMove(path: ListedPath, graph: CircuitGraph | null): LastMove
   // The circuit explains the source that matters most there.
   if (!graph || node?.attended?.source !== src) return { head, dest, src, reason: null };
   const edges = graph.inputs(node.id).filter((edge) => edge.kind !== "v" && edge.share > 0);
-  const place = { q: dest, k: src, v: -1 };
   const found = [...edges].sort((a, b) => a.kind.localeCompare(b.kind)).find(({ from, kind }) => {
     const writer = graph.nodes.get(from);
-    return writer?.isHead && writer.position === place[kind];
+    return writer?.isHead && writer.position === (kind === "q" ? dest : src);
   });
   return { head, dest, src, reason: found ? { ...found, writer: graph.nodes.get(found.from)!.component } : null };
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Graph, Story } from "../../generated/answers";
 import { CircuitGraph } from "../../lib/circuit";
-import { arcsOf, drawnIntoLogit, smallCircuit, switches, writersOf } from "./picture";
+import { arcsOf, drawnIntoLogit, litBy, readOf, smallCircuit, switches, writersOf } from "./picture";
 
 const node = (name: string, value = 1) => ({ node: name, value, attended: null, note: "" });
 const edge = (name: string, share: number, effect: number | null = share) => ({ edge: name, exact: share, unit: "logits", share, effect });
@@ -47,6 +47,22 @@ describe("the small circuit", () => {
   it("states how much of the logit is drawn", () => {
     expect(drawnIntoLogit(graph, smallCircuit(graph))).toBeCloseTo(9);
     expect(drawnIntoLogit(graph, smallCircuit(graph, 2))).toBeCloseTo(8);
+  });
+});
+
+describe("the handles", () => {
+  it("name the parts of one read, positions left out", () => {
+    expect(readOf(graph, story, "key").map(({ id, component, position }) => [id, component, position])).toEqual([
+      ["L0H0@4→L1H0@9.k", "L0H0", 4],
+      ["L0H1@4→L1H0@9.k", "L0H1", 4],
+      ["L0H2@4→L1H0@9.k", "L0H2", 4],
+    ]);
+    expect(readOf(graph, story, "query")).toEqual([]);
+  });
+  it("light the read, and the value as far as the logit", () => {
+    const drawn = smallCircuit(graph);
+    expect(litBy(drawn, story, "key")).toHaveLength(3);
+    expect(litBy(drawn, story, "value")).toEqual(["L1H0@9→logits@9", "embed@4→L1H0@9.v"]);
   });
 });
 

@@ -1,7 +1,7 @@
 /** The picture of a story: the few edges of a circuit that fit a small panel, and the heads that can be switched off. */
 import type { Reason, Story } from "../../generated/answers";
 import type { CircuitGraph, Edge } from "../../lib/circuit";
-import { parseHead } from "../../lib/names";
+import { parseHead, type Side } from "../../lib/names";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
 
 /** A picture with more nodes is no longer read at a glance. */
@@ -64,4 +64,32 @@ export function arcsOf(story: Story, off: ReadonlySet<string>): readonly Arc[] {
     .map((wrote, i) => ({ from: wrote, to: source, width: 2, color: "var(--k)", dash: "2 3", label: i === 0 ? writers : "" }));
   if (source !== position && !off.has(head)) arcs.push({ from: source, to: position, width: 2.5, color: "var(--v)", label: head });
   return arcs;
+}
+
+/** The three reads of the head that the story is about. */
+export type Handle = "query" | "key" | "value";
+export const HANDLES = [
+  { handle: "query", mark: "①", words: "looks for", kind: "q" },
+  { handle: "key", mark: "②", words: "finds", kind: "k" },
+  { handle: "value", mark: "③", words: "writes", kind: "v" },
+] as const satisfies readonly { handle: Handle; mark: string; words: string; kind: Side }[];
+
+/** Parts of a read that are named. */
+const MOST_PARTS = 3;
+
+/** The strongest parts of one read of the story's head, each with the component and the position that wrote it. */
+export function readOf(graph: CircuitGraph, { head, position }: Pick<Story, "head" | "position">, handle: Handle): readonly (Edge & { component: string; position: number })[] {
+  const side = HANDLES.find((each) => each.handle === handle)!.kind;
+  return graph
+    .inputs(`${head}@${position}`, side)
+    .filter((edge) => isWritten(edge.from) && edge.share > 0)
+    .slice(0, MOST_PARTS)
+    .map((edge) => ({ ...edge, component: graph.nodes.get(edge.from)?.component ?? edge.from, position: graph.nodes.get(edge.from)?.position ?? 0 }));
+}
+
+/** The drawn edges that a handle lights: one read of the head, and for the value its way to the logit. */
+export function litBy(drawn: readonly Edge[], { head, position }: Pick<Story, "head" | "position">, handle: Handle): readonly string[] {
+  const side = HANDLES.find((each) => each.handle === handle)!.kind;
+  const node = `${head}@${position}`;
+  return drawn.filter((edge) => (edge.to === node && edge.kind === side) || (handle === "value" && edge.from === node)).map(({ id }) => id);
 }

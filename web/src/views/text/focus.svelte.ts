@@ -1,4 +1,5 @@
 import type { UrlState } from "../../lib/page/state.svelte";
+import { ALL_HEADS } from "../../lib/names";
 import { tokenAt } from "../../lib/text";
 
 /**
@@ -96,12 +97,12 @@ export class Focus {
     this.softHead = null;
     this.softToken = null;
     this.softCell = null;
-    this.url.set({ head: null, position: null, cell: null }, { push: true });
+    this.url.set({ head: ALL_HEADS, position: null, cell: null }, { push: true });
   }
 
   /** Shows all heads together again, the token kept. */
   freeHead(): void {
     this.softHead = null;
-    this.url.set({ head: null }, { push: true });
+    this.url.set({ head: ALL_HEADS }, { push: true });
   }
 }

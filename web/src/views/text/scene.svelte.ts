@@ -5,6 +5,7 @@ import { HEAD_STYLES, type Scale } from "../../lib/draw/color";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/page/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
+import { ALL_HEADS } from "../../lib/names";
 import { label } from "../../lib/tokens";
 import { isSameText, mostTelling, textParams } from "../../lib/text";
 import { Focus } from "./focus.svelte";
@@ -117,6 +118,8 @@ export class TextScene {
       const first = greeted === null;
       greeted = run;
       if (!first) cold = true;
+      // The link says that nothing is locked: the first text opens so.
+      if (first && url.get("head") === ALL_HEADS) return;
       const found = mostInteresting(run, patterns);
       this.focus.hoverToken(found.token);
       this.focus.hoverHead(found.head);
