@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 from scripts.docs_figures import FIGURES, PICTURES, QUICK
-from scripts.docs_outputs import PAGES, REAL, ROOT, WIDTH, difference, refresh, run_page
+from scripts.docs_outputs import (
+    PAGES,
+    REAL,
+    ROOT,
+    WIDTH,
+    difference,
+    refresh,
+    run_command,
+    run_page,
+)
 
 import pathsum as ps
 
@@ -83,6 +92,22 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     pages = {page.name for page in (ROOT / "docs").glob("*.md")}
     assert pages | {"readme.md", "api.md"} == set(listed)
     assert len(listed) == len(set(listed))
+
+
+def concept_commands() -> list[str]:
+    """The commands of the page of concepts that need no other model and no browser."""
+    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    found = re.findall(r"`(pathsum [^`]+)`", text)
+    return sorted({each for each in found if "smollm2" not in each and " demo" not in each})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", concept_commands())
+def test_commands_of_the_concepts_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_command(command.replace("TEXT", "'Mr. and Mrs. Dursley were proud. Mr. Durs'"))
 
 
 def test_every_file_named_in_the_architecture_page_exists() -> None:

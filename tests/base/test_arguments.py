@@ -144,8 +144,9 @@ def test_progress_may_be_none() -> None:
 
 
 def test_help_shows_types() -> None:
-    # Models of other libraries, settings of a recipe by name, names of nodes in any form.
-    anything = {"from_hf", "from_transformer_lens", "train", "patch_sweep"}
+    # Models and configs of other libraries, settings of a recipe by name, names of nodes in any
+    # form.
+    anything = {"load", "from_hf", "from_transformer_lens", "train", "patch_sweep"}
     for name in ps.__all__:
         function = getattr(ps, name)
         if inspect.isfunction(function):

@@ -44,9 +44,9 @@ def open_state_dict(
 
 
 def _config_beside(file: Path) -> dict[str, Any]:
-    for beside in (file.with_suffix(".json"), file.parent / CONFIG):
-        if beside.is_file():
-            return read_object(beside, "save or download it again")
+    for sibling in (file.with_suffix(".json"), file.parent / CONFIG):
+        if sibling.is_file():
+            return read_object(sibling, "save or download it again")
     raise FileError(
         f"{file} holds tensors without a config: put {CONFIG} or {file.stem}.json next to it, or "
         "pass config=, a pathsum.Config or the values of a config.json"
