@@ -1,11 +1,21 @@
 """The rotation null against rotations drawn at random."""
 
+from itertools import permutations, product
+
 import pytest
 import torch
 from tests.algebra.factors import gaussian
 from torch import Tensor
 
-from pathsum.algebra import Factored, RotationNull, UnitMoments, center_rows, unit_null
+from pathsum.algebra import (
+    AxisMoments,
+    Factored,
+    RotationNull,
+    UnitMoments,
+    axis_null,
+    center_rows,
+    unit_null,
+)
 from pathsum.algebra.nulls import LEAST_SKEWNESS
 
 
@@ -169,3 +179,33 @@ def test_p_is_on_the_safe_side_of_exact_tails_down_to_its_floor(d: int, r: int) 
         assert ratio > 0.9
         assert ratio < (1.2 if chance >= 0.01 else 3 if d >= 128 else 100)
     assert float(null.p(torch.tensor(2.0 / r))) == 1e-6
+
+
+def axis_moments(P: Tensor) -> AxisMoments:
+    P2 = P @ P
+    return AxisMoments.of(P.diagonal(), P2.diagonal(), UnitMoments(P2.trace(), (P2 @ P).trace()))
+
+
+@pytest.mark.parametrize("d", [3, 4, 6])
+def test_moments_are_those_of_all_signed_permutations(d: int) -> None:
+    draw = torch.Generator().manual_seed(d)
+    P, G = (
+        X.mT @ X / X.square().sum()
+        for X in torch.randn(2, 2, d, generator=draw, dtype=torch.float64).pow(3)
+    )
+    signs = torch.tensor(list(product([1.0, -1.0], repeat=d))).double()
+    orders = torch.tensor(list(permutations(range(d))))
+    permuted = G[orders[:, :, None], orders[:, None, :]]
+    values = torch.einsum("sa,nab,sb->ns", signs, P * permuted, signs).flatten()
+    null = axis_null(axis_moments(P), axis_moments(G), d)
+    z = null.z(values)
+    torch.testing.assert_close(values.mean(), null.mean)
+    torch.testing.assert_close(z.square().mean(), torch.ones(()).double())
+    torch.testing.assert_close(z.pow(3).mean(), null.skewness, rtol=1e-6, atol=1e-9)
+
+
+def test_matrices_that_no_permutation_moves() -> None:
+    same = axis_moments(torch.eye(8).double() / 8)
+    other = axis_moments(torch.diag(torch.arange(8).double()) / 28)
+    null = axis_null(same, other, 8)
+    assert null.variance == 0 and null.p(torch.tensor(0.5)) == 1

@@ -12,7 +12,7 @@ assignment      the one-to-one pairing with the largest sum
 
 from pathsum.algebra.extremes import argmax_rows, row_ranks, topk
 from pathsum.algebra.factored import Factored
-from pathsum.algebra.nulls import RotationNull, UnitMoments, unit_null
+from pathsum.algebra.nulls import AxisMoments, RotationNull, UnitMoments, axis_null, unit_null
 from pathsum.algebra.spectrum import (
     eigenvalues,
     eigenvectors,
@@ -24,10 +24,12 @@ from pathsum.algebra.spectrum import (
 from pathsum.algebra.subspaces import center_rows, orthonormal, principal_angles
 
 __all__ = [
+    "AxisMoments",
     "Factored",
     "RotationNull",
     "UnitMoments",
     "argmax_rows",
+    "axis_null",
     "center_rows",
     "eigenvalues",
     "eigenvectors",

@@ -24,13 +24,18 @@ and has the same mean and variance. With singular values ∝ 1/k, d = 64 and ran
     chance of z > 3          0.0195      0.0192          0.0119            0.0013
     chance of z > 6          0.0013      0.0011          0.0002            10⁻⁹
 
+A rotation is the wrong comparison for matrices that prefer some axes, as those of real models do:
+if few axes hold most of P and of G, these meet more often than random directions. `axis_null` is
+the distribution over permutations of the axes with random signs, which keep such a preference. Its
+moments are in closed form too, and `AxisMoments` holds what they need of each matrix.
+
 If vectors are centered before they are read, the ones-vector is never in play, and rotations that
 fix it are the right null: that of the centered matrices in d − 1 dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
@@ -166,6 +171,62 @@ def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
     moves = variance > 0
     skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
     return RotationNull(mean, variance, skewness)
+
+
+@dataclass(frozen=True, eq=False)
+class AxisMoments:
+    """Statistics of positive semidefinite matrices P of trace 1 that depend on their axes.
+
+    With p the diagonal minus its mean: Σ p_a², Σ p_a³, Σ P_ab², Σ p_a P_ab², Σ P_ab P_bc P_ca, the
+    last three over indices that all differ.
+    """
+
+    square: Tensor
+    cube: Tensor
+    off_square: Tensor
+    mixed: Tensor
+    triangles: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        diagonal: Float[Tensor, "*batch d"],
+        squares: Float[Tensor, "*batch d"],
+        moments: UnitMoments,
+    ) -> AxisMoments:
+        """From the diagonals of P and of P², and tr P² and tr P³."""
+        off = squares - diagonal.square()
+        p = diagonal - diagonal.mean(-1, keepdim=True)
+        triangles = moments.cube - (diagonal * (3 * squares - 2 * diagonal.square())).sum(-1)
+        powers = (p.square().sum(-1), p.pow(3).sum(-1))
+        return cls(*powers, off.sum(-1).clamp(min=0), (p * off).sum(-1), triangles)
+
+    def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> AxisMoments:
+        """Index the batch, as `UnitMoments`."""
+        return AxisMoments(*(getattr(self, each.name)[index] for each in fields(self)))
+
+
+def axis_null(P: AxisMoments, G: AxisMoments, d: int) -> RotationNull:
+    """The null of `tr(P S G Sᵀ)` over signed permutations S of the d axes; batches broadcast.
+
+    Signs make the diagonal part Σ p_a g_π(a) and the off-diagonal part uncorrelated, so the
+    variances of a permutation statistic and of a sum over pairs add up:
+
+        variance              Σp² Σg² / (d − 1) + 2 ΣP_ab² ΣG_ab² / (d (d − 1))
+        third central moment  (d Σp³ Σg³ + 12 Σp_a P_ab² Σg_a G_ab²
+                               + 8 ΣP_ab P_bc P_ca ΣG_ab G_bc G_ca / d) / ((d − 1)(d − 2))
+    """
+    variance = P.square * G.square / max(d - 1, 1)
+    variance = variance + 2 * P.off_square * G.off_square / max(d * (d - 1), 1)
+    mean = torch.full_like(variance, 1 / max(d, 1))
+    if d < 3:
+        return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
+    third = d * P.cube * G.cube + 12 * P.mixed * G.mixed + 8 / d * P.triangles * G.triangles
+    # Equal diagonals and no entries beside them, up to rounding: every permutation gives the same.
+    moves = variance > torch.finfo(torch.float32).eps ** 2
+    third = third / ((d - 1) * (d - 2))
+    skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
+    return RotationNull(mean, torch.where(moves, variance, 0.0), skewness)
 
 
 def log_upper_gamma(

@@ -24,13 +24,14 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.algebra.nulls import RotationNull, unit_null
+from pathsum.algebra.nulls import RotationNull, axis_null, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import HeadError, InputError
 from pathsum.base.estimate import LEAST_FITTED, ProbabilityColumn
 from pathsum.base.options import batched, parse_choice, parse_count
 from pathsum.base.path import find_head
+from pathsum.base.sentence import percent
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
@@ -71,8 +72,12 @@ class PairScores:
       `score`   in [0, 1]; the ratio of norms in `composition`
       `excess`  score − its expectation under the null (1/√d in `composition`)
       `z`       of the statistic (score² in `composition`), in standard deviations of the null
-      `p`       p-value, never less than 10⁻⁶ where the null is a random rotation
+      `p`       p-value, never less than 10⁻⁶ where the null is a random rotation; the larger of
+                the two where there is `p_axes` too
       `null_sd` standard deviation of the statistic under the null, with its `skewness`
+
+      `p_axes`  p-value under permutations of the stream's axes with random signs, which keep a
+                preference for some axes; None where only rotations are compared with
 
     Scores of single directions also have the number of the best written direction (`component`, 0
     the strongest) and the number of directions `tried`, which p is multiplied by.
@@ -86,13 +91,27 @@ class PairScores:
     skewness: Float[Tensor, "head head"]
     component: Float[Tensor, "head head"] | None = None
     tried: Float[Tensor, "head head"] | None = None
+    p_axes: Float[Tensor, "head head"] | None = None
 
     @classmethod
-    def from_rotations(cls, square: Float[Tensor, "w r"], null: RotationNull) -> "PairScores":
-        """Scores against random rotations, from score²; NaN where that is NaN."""
+    def from_rotations(
+        cls, square: Float[Tensor, "w r"], null: RotationNull, axes: RotationNull | None = None
+    ) -> "PairScores":
+        """Scores against random rotations and permuted axes, from score²; NaN where that is."""
         score, z, p = square.sqrt(), null.z(square), null.p(square)
-        parts = (score, score - null.mean.sqrt(), z, p, null.variance.sqrt(), null.skewness)
-        return cls(*(torch.where(square.isnan(), torch.nan, part) for part in parts))
+        p_axes = None if axes is None else axes.p(square)
+        p = p if p_axes is None else torch.maximum(p, p_axes)
+        sd, nothing = null.variance.sqrt(), square.isnan()
+        parts = (score, score - null.mean.sqrt(), z, p, sd, null.skewness)
+        if p_axes is not None:
+            p_axes = torch.where(nothing, torch.nan, p_axes)
+        return cls(*(torch.where(nothing, torch.nan, part) for part in parts), p_axes=p_axes)
+
+    @property
+    def p_rotations(self) -> Float[Tensor, "head head"]:
+        """The p-value under random rotations alone."""
+        p = _null_of_z(self.null_sd, self.skewness).p(self.z.nan_to_num())
+        return torch.where(self.score.isnan(), torch.nan, p)
 
     def tails(
         self, min_z: float | None, max_p: float | None, min_excess: float | None
@@ -100,7 +119,7 @@ class PairScores:
         """The probability that each pair passes the thresholds under the null of score²."""
         there = ~self.score.isnan()
         score, excess, z, sd = (x[there] for x in (self.score, self.excess, self.z, self.null_sd))
-        unit = RotationNull(torch.zeros_like(sd), (sd > 0).double(), self.skewness[there])
+        unit = _null_of_z(sd, self.skewness[there])
         tail = torch.ones_like(sd)
         if min_z is not None:
             tail = torch.minimum(tail, unit.log_p(torch.full_like(sd, min_z)).exp())
@@ -111,15 +130,23 @@ class PairScores:
         return tail if max_p is None else tail.clamp(max=max_p)
 
 
+def _null_of_z(sd: Float[Tensor, "*any"], skewness: Float[Tensor, "*any"]) -> RotationNull:
+    return RotationNull(torch.zeros_like(sd), (sd > 0).double(), skewness)
+
+
 @dataclass(frozen=True)
 class ScoredEdge:
-    """An edge with its composition score, and z and p of the score under random rotations."""
+    """An edge with its composition score, z under random rotations, and p-values.
+
+    `p_axes` is under permuted and signed axes, `p` the larger of that and p under rotations.
+    """
 
     edge: Annotated[Site, text_column("edge")]
     score: Annotated[float, Column("score")]
     excess: Annotated[float, Column("excess", "+.3f")]
     z: Annotated[float, Column("z", "+.1f")]
     p: Annotated[float, ProbabilityColumn()]
+    p_axes: Annotated[float | None, ProbabilityColumn("p (axes)")] = None
 
     @property
     def writer(self) -> HeadId:
@@ -195,8 +222,9 @@ class Edges(Record, kind="composition-edges"):
             yield f"{len(self.edges)} of {self.found} edges are shown."
         if self.tested:
             yield (
-                f"{self.unlikely} of {self.tested} have p < {_UNLIKELY:g}; "
-                f"chance would give {_count(_UNLIKELY * self.tested)}."
+                f"{self.unlikely} of {self.tested} ({percent(self.unlikely / self.tested)}) have "
+                f"p < {_UNLIKELY:g}; chance would give {_count(_UNLIKELY * self.tested)}. p is the "
+                "larger of two: for random rotations, and for axes permuted with random signs."
             )
             yield (
                 f"A random rotation scores about 1/√{self.dimension} = "
@@ -234,7 +262,8 @@ class AllPairs(Record):
     def edge_at(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
         """The edge between two heads by their places in `heads`."""
         scores = self.scores(kind)
-        parts = (scores.score, scores.excess, scores.z, scores.p)
+        parts = [scores.score, scores.excess, scores.z, scores.p]
+        parts += [] if scores.p_axes is None else [scores.p_axes]
         edge = Site(self.heads[writer], self.heads[reader], Side(kind))
         return ScoredEdge(edge, *(float(part[writer, reader]) for part in parts))
 
@@ -318,13 +347,16 @@ def composition(
 
     >>> import pathsum as ps
     >>> found = ps.composition(ps.construct.induction())  # L1H0's keys read L0H0's output
-    >>> found.k.score[0, 2], found.k.p[0, 2] <= 1e-6  # heads L0H0, L0H1, L1H0, L1H1
+    >>> found.k.score[0, 2], found.k.p[0, 2] <= 1e-4  # heads L0H0, L0H1, L1H0, L1H1
     (tensor(0.1721, dtype=torch.float64), tensor(True))
     >>> f"{found['L0H0', 'L1H0', 'k'].excess:.2f}"
     '0.09'
 
     The null rotates the stream at random between write and read, in closed form: the expected
-    score² is 1/d for any d_head, and `z` and `p` follow from the spectra of the two heads.
+    score² is 1/d for any d_head, and `z` follows from the spectra of the two heads. Heads of real
+    models prefer some axes of the stream, so that they meet more often than rotated ones. `p` is
+    therefore the larger of two p-values: under rotations, and under permutations of the axes with
+    random signs (`p_axes`), whose moments have a closed form too.
 
     `center` projects the ones-vector out of every write and read: `"auto"` does so where the
     model's own normalization removes the mean (`norm="layer"`), because writes along it are never
@@ -354,8 +386,9 @@ def composition(
         grams, squares = _inner_products(model, centered, offset, progress)
         write, *reads = (Grams.concat([one[name] for one in grams]) for name in ("write", *KINDS))
         _clear_missing_edges(model, squares, write, reads)
-        nulls = (unit_null(write.moments[:, None], read.moments[None, :], d) for read in reads)
-        scores = list(map(PairScores.from_rotations, squares.clamp(0, 1), nulls))
+        rotated = (unit_null(write.moments[:, None], read.moments[None, :], d) for read in reads)
+        permuted = (axis_null(write.axes[:, None], read.axes[None, :], d) for read in reads)
+        scores = list(map(PairScores.from_rotations, squares.clamp(0, 1), rotated, permuted))
         notes += _notes_on_heads(config, labels, write, reads)
     q, k, v = scores
     return Composition(model.name, labels, q, k, v, d, centered, offset, tuple(notes))

@@ -279,7 +279,7 @@ class ProjectionKernel(AllPairs, kind="projection-kernel"):
 
     def to_table(self) -> Table:
         """The twenty pairs with the largest z."""
-        edge, _, _, z, p = (column for (column,) in field_columns(ScoredEdge).values())
+        edge, _, _, z, p, _ = (column for (column,) in field_columns(ScoredEdge).values())
         edges = [
             self.edge_at(kind, *pair)
             for kind in KINDS
@@ -357,10 +357,11 @@ class EmpiricalComposition(Record, kind="empirical-composition"):
             name = one.writer, one.reader, one.kind
             permuted, twin, best = self.permuted[name], self.twin[name], self.direction[name]
             tried = self.direction.scores(one.kind).tried
-            place = map(self.composed.heads.index, (one.writer, one.reader))
-            least = LEAST_FITTED * (1.0 if tried is None else float(tried[*place]))
-            p = permuted.p, twin.p, best.score, BoundedP(best.p, least)
-            rows.append(NullComparison(one.edge, one.score, one.z, one.p, *p))
+            place = (*map(self.composed.heads.index, (one.writer, one.reader)),)
+            least = LEAST_FITTED * (1.0 if tried is None else float(tried[place]))
+            rotated = float(self.composed.scores(one.kind).p_rotations[place])
+            p = rotated, permuted.p, twin.p, best.score, BoundedP(best.p, least)
+            rows.append(NullComparison(one.edge, one.score, one.z, *p))
         legend = (
             f"p: against random rotations; permuted: against directions of other heads of the two "
             f"layers; twin: against the edges of {self.twins} untrained models of this config; "
@@ -443,7 +444,8 @@ def _all_pairs(
     n = len(layers[0]["w"].shares) if layers else 0
     every: dict[CompositionKind, PairScores] = {}
     for kind in KINDS:
-        shape = len(fields(PairScores)), n * len(layers), n * len(layers)
+        # All but p_axes, which these measures do not have.
+        shape = len(fields(PairScores)) - 1, n * len(layers), n * len(layers)
         table = PairScores(*torch.full(shape, torch.nan, dtype=torch.float64))
         for writer, reader in combinations(range(len(layers)), 2):
             found = measure(layers[writer]["w"], layers[reader][kind], d)

@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root, triangle
-from pathsum.algebra.nulls import UnitMoments
+from pathsum.algebra.nulls import AxisMoments, UnitMoments
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base.options import parse_choice
 from pathsum.model import Config, Head, Model
@@ -108,7 +108,7 @@ class Grams:
     """The k × k part of Gram matrices `Xᵀ A X` of trace 1, one per head, with their statistics.
 
     `empty` marks heads whose Gram matrix is zero, `along_ones` is the share of the trace along the
-    ones-vector.
+    ones-vector, and `diagonal` and `squares` are the diagonals of the matrix and of its square.
     """
 
     A: Float[Tensor, "head k k"]
@@ -116,11 +116,18 @@ class Grams:
     cube: Float[Tensor, " head"]
     empty: Bool[Tensor, " head"]
     along_ones: Float[Tensor, " head"]
+    diagonal: Float[Tensor, "head d"]
+    squares: Float[Tensor, "head d"]
 
     @property
     def moments(self) -> UnitMoments:
         """The moments that the null needs."""
         return UnitMoments(self.square, self.cube)
+
+    @property
+    def axes(self) -> AxisMoments:
+        """The moments that the null of permuted axes needs."""
+        return AxisMoments.of(self.diagonal, self.squares, self.moments)
 
     @classmethod
     def concat(cls, each: Sequence["Grams"]) -> "Grams":
@@ -160,7 +167,10 @@ def _grams(
     cube = (product @ product * product.mT).sum((-2, -1))
     sums = _per_head(X.double().sum(-1), len(A))
     along = torch.einsum("hi,hij,hj->h", sums, A, sums) / X.shape[-1]
-    return Grams(A.to(X.dtype), square, cube, ~(trace > 0).flatten(), along)
+    each = _per_head(X, len(A)).double()
+    read = A @ each
+    diagonals = ((each * read).sum(1), (read * (gram @ read)).sum(1))
+    return Grams(A.to(X.dtype), square, cube, ~(trace > 0).flatten(), along, *diagonals)
 
 
 def _per_head(tensor: Tensor, heads: int) -> Tensor:
