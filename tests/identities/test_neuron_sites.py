@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import Drawn, close, mlp_models_with_tokens
 
 import pathsum as ps
+from pathsum.base import Source
 from pathsum.base.errors import NotExactError, PathsumError
 from pathsum.base.site import Site
 from pathsum.model import Model, Trace
@@ -153,3 +154,10 @@ def test_effects_of_edges_into_mlps_and_logits() -> None:
         assert found.effect.value == pytest.approx(every.edge(found.edge).effect.value)
     with pytest.raises(PathsumError, match="'mlp1.n2' is not a reader"):
         ps.causal_effects(trace, other, into=["mlp1.n2"])
+
+
+def test_only_mlps_have_values_of_neurons() -> None:
+    trace = ps.random_model(CONFIG).trace([[1, 2, 3]])
+    for source, value in (("embed", "act"), ("mlp0", "value")):
+        with pytest.raises(PathsumError, match=f"'{source}.{value}' is not a value of neurons"):
+            trace.neuron_values(Source.parse(source), value)

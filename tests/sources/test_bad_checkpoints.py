@@ -51,6 +51,12 @@ def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) -
 
 
 class TestConfig:
+    def test_more_experts_than_tensors(self, tmp_path: Path) -> None:
+        tiny.write("mixtral", tmp_path)
+        edit_config(tmp_path, num_local_experts=60_000)
+        with pytest.raises(FileError, match="60000 experts in each of 2 layers; one of the two"):
+            ps.load(tmp_path)
+
     def test_an_unknown_architecture_names_those_known_and_the_closest(self, folder: Path) -> None:
         edit_config(folder, model_type="lama")
         with pytest.raises(

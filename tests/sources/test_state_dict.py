@@ -42,7 +42,7 @@ def lens_state(cfg: dict[str, Any]) -> dict[str, Tensor]:
             state[f"{here}mlp.W_gate"] = (d, m)
         if cfg["act_fn"] == "solu_ln":
             state |= {f"{here}mlp.ln.w": (m,), f"{here}mlp.ln.b": (m,)}
-    return {name: torch.randn(shape, dtype=torch.float64) for name, shape in state.items()}
+    return {name: 0.4 * torch.randn(shape, dtype=torch.float64) for name, shape in state.items()}
 
 
 def lens_mlp(cfg: dict[str, Any], state: dict[str, Tensor], x: Tensor) -> Tensor:

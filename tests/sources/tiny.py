@@ -200,7 +200,7 @@ CASES |= {
     "gpt2-inverse": (
         "GPT2Config",
         "GPT2LMHeadModel",
-        {**_OLD, "scale_attn_by_inverse_layer_idx": True},
+        {**_OLD, "scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False},
     ),
     "ministral": (
         "MinistralConfig",

@@ -59,16 +59,17 @@ def why_command(
     draws: int | None = None,
     seed: int | None = None,
 ) -> None:
-    """Explain a prediction through values, queries and keys.
+    """Explain a prediction through heads (values, queries, keys) and MLPs (values, gates).
 
     The circuit of one prediction, from the logit down to the tokens. With several models, what each
     of them predicts.
 
     Options:
         TEXT: The text that the model reads; before it, more models to compare with.
-        --threshold: Keep edges that carry at least this share of the prediction.
+        --threshold: Keep nodes whose edges carry at least this share of the prediction.
         --rival: Compare attention scores with the score of this position.
-        --other: Cut edges carry their value on this text (ids with --tokens) instead of zero.
+        --other: Explain the difference from this text (ids with --tokens), of as many tokens; cut
+            edges carry their value on it instead of zero.
         --cut: Cut every edge in turn and recompute everything after it.
         --prompts: Instead of TEXT, average over the prompts of this file, one JSON object per line:
             text, and optionally token, versus, position, names, corrupted.

@@ -159,6 +159,10 @@ def check_neuron(config: Config, neuron: Source) -> None:
 
 def check_neuron_value(config: Config, mlp: Source, value: str) -> None:
     """Raise an error if the MLPs of a model do not have a value with this name."""
+    if mlp.kind not in ("mlp", "neuron") or value not in ("pre", "gate", "act"):
+        raise PathError(
+            f"'{mlp}.{value}' is not a value of neurons; use '.pre', '.gate' or '.act' of an MLP"
+        )
     _check_mlp(config, mlp.layer)
     if value == "gate" and not config.gated:
         raise PathError(

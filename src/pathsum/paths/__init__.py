@@ -22,9 +22,11 @@ In reading order:
     comparison     several models on one text
     edges          names and orders of edges; runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)
+    score_weights  attention along a line of scores: the contribution of one unit of each score
     attention      why a head attended where it did: scores, their contributions and writers
+    mlp_nodes      an MLP opened: the writers of its values and of its gates
     growth         growing a circuit from the prediction down
-    score          `score`: the one attribution, by share, gradient, ig, cut or keep
+    score          `score`: the one attribution, by share, integrated, gradient, ig, cut, keep
     prompts        Prompt: a text, the prediction to explain, and names of positions
     membership     the probability that an edge belongs to the circuit of many prompts
     circuit        `trace.circuit(...)`, and `mean_circuit` over prompts

@@ -359,7 +359,11 @@ class Graph(Record, kind="circuit"):
 
     @property
     def ranked(self) -> list[GraphEdge]:
-        """Edges in greedy order from the logits down, largest share into the circuit first."""
+        """Edges in greedy order from the logits down, the largest into the circuit first.
+
+        By |effect| where it was computed, because shares rank edges no better than gradients do on
+        real models and effects rank them better; otherwise by |share|.
+        """
         return rank_edges(self.top, self.edges)
 
     @property
@@ -390,7 +394,8 @@ class Graph(Record, kind="circuit"):
     ) -> "Faithfulness":
         """The share of the prediction that the circuit keeps on its own, as a curve over its size.
 
-        Edges join from the logits down, by |share|. All others carry what `reference` has: "mean"
+        Edges join from the logits down, by |effect| or |share| (`ranked`). All others carry what
+        `reference` has: "mean"
         (over positions ≥ 1 of `text`, by default the model's held-out text or a neutral one),
         "zero", "other" (the circuit's `other` run, to which edges were cut; the corrupted prompt),
         or another run of the same length. If the reference predicts nearly as much as the model,
@@ -494,7 +499,10 @@ class Graph(Record, kind="circuit"):
             )
         else:
             mlps = any(edge.kind in MLP_SIDES for edge in self.edges)
-            views = "; U (gates held) and G (values held) are two views of an MLP, never added"
+            views = (
+                "; U (gates held) and G (values held) are two views of an MLP, never added, and "
+                "each counts half in its writer's own inputs"
+            )
             rule = (
                 "V edges are exact with patterns and scales held fixed; Q and K shares are "
                 f"integrated over the attention ({error}){views if mlps else ''}"
@@ -510,10 +518,11 @@ Members: TypeAlias = Mapping[str, Sequence[GraphEdge]]
 
 
 def rank_edges(top: Site, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
-    """Edges in greedy order from the top down: the largest share into nodes reached so far."""
+    """Edges in greedy order from the top down: the largest into nodes reached so far."""
     by_reader: dict[Site, list[tuple[Site, float]]] = {}
     for edge in edges:
-        by_reader.setdefault(edge.edge.end, []).append((edge.edge, abs(edge.share)))
+        strength = abs(edge.share if edge.effect is None else edge.effect)
+        by_reader.setdefault(edge.edge.end, []).append((edge.edge, strength))
     known = {edge.edge: edge for edge in edges}
     return [known[edge] for edge in best_first(top, lambda node: by_reader.get(node, ()))]
 

@@ -53,11 +53,12 @@ def score(
 ) -> Graph:
     """Score edges of a run by their part in a prediction; the method is one of six.
 
-    Without `sites`, the edges are those of the circuit: shares from `threshold` times the
-    prediction on, at most `max_nodes` nodes. `reference` is the content of edges that are cut:
-    "zero", "mean" (over a text; see `reference_text`), or another run of the same length. `steps`
-    are the runs of integrated gradients, and `rival` is the position that attention scores are
-    compared with.
+    Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
+    on, at most `max_nodes` of them. `reference` is the content of edges that are cut: "zero",
+    "mean" (over a text; see `reference_text`), or another run of the same length. With another run,
+    the edges are those of the difference from it, except by "share", which explains the run alone.
+    `steps` are the runs of integrated gradients, and `rival` is the position that attention scores
+    are compared with.
 
     >>> from pathsum.model import construct
     >>> from pathsum.paths import find_target
@@ -78,7 +79,7 @@ def score(
     _check(of, rival, threshold, max_nodes)
     only = None if sites is None else [Site.parse(site) for site in sites]
     start = None
-    if method is Method.INTEGRATED:
+    if method is Method.INTEGRATED or (method is not Method.SHARE and other is not None):
         start = _reference_run(trace, reference)
     growth = grow_circuit(of, threshold, rival, max_nodes, only, start, progress)
     graph = _graph(of, growth, threshold, max_nodes)

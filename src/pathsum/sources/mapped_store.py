@@ -268,6 +268,13 @@ class CheckpointLayout:
                 for n, entry in stored.items()
             }
         stored = {n: entry.choose(source) for n, entry in stored.items()}
+        experts = self.config.n_layers * self.config.n_experts
+        if experts > len(source.shapes) and any("{e}" in f.name for f in stored.values()):
+            raise FileError(
+                f"{where} holds {len(source.shapes)} tensors, but its config says that there are "
+                f"{self.config.n_experts} experts in each of {self.config.n_layers} layers; one of "
+                "the two is wrong"
+            )
         self._check_optional(stored, source, where)
         stored = {n: f for n, f in stored.items() if not f.optional or f.name in source.shapes}
         used = {

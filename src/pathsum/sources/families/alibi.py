@@ -167,7 +167,7 @@ def _layer_norm(table: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor
 
 def _places(n_ctx: int, gain: Tensor) -> Tensor:
     """W_pos[j] = j · 1."""
-    return torch.arange(n_ctx).to(gain)[:, None].expand(n_ctx, len(gain)).contiguous()
+    return torch.arange(n_ctx).to(gain)[:, None].expand(n_ctx, len(gain))
 
 
 BLOOM = Family("Bloom", ("bloom",), _bloom)

@@ -33,7 +33,6 @@ def _transformer(
 
 
 def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign.require_value("scale_attn_weights", True)
     foreign.require_value("add_cross_attention", False)
     config = Config(
         **sizes(foreign, **_NAMES),
@@ -42,6 +41,8 @@ def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
         norm_eps=foreign.number("layer_norm_epsilon", 1e-5),
         mlp=foreign.mlp("activation_function", "gelu_new"),
         d_mlp=foreign.size("n_inner", 4 * foreign.size("n_embd")),
+        # 0 stands for 1/√d_head.
+        score_scale=0.0 if foreign.flag("scale_attn_weights", True) else 1.0,
         tied=foreign.flag("tie_word_embeddings", True),
     )
     layer = {
