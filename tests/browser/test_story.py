@@ -197,3 +197,20 @@ def test_code_keeps_its_indentation_and_its_lines(page: Page, live: str) -> None
     assert places["b"] > places["c"] + 20
     box = page.get_by_role("textbox", name="Text").bounding_box()
     assert box is not None and box["height"] >= 70
+
+
+def test_a_click_explains_what_the_model_expected(page: Page, live: str) -> None:
+    """The token that comes next in the text is the other choice."""
+    page.goto(live)
+    settled(page)
+    token(page, 20).first.click()
+    headline = told(page).locator(".headline")
+    expect(page).to_have_url(re.compile("position=20&token="))
+    expect(predictions(page).locator("tr").first).to_have_class(re.compile("target"))
+    settled(page)
+    expected = probability(headline.inner_text())
+    page.get_by_role("button", name="which comes next").click()
+    expect(page).not_to_have_url(re.compile("token="))
+    page.get_by_role("button", name="the likeliest?").wait_for()
+    settled(page)
+    assert probability(headline.inner_text()) < expected

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from tests.identities.configs import models
 
 from pathsum.circuits import bandwidth, virtual_weights
 from pathsum.circuits.dimensions import joint_use
-from pathsum.model import Model
+from pathsum.model import Config, Model, random_model
 from pathsum.model.symmetries import scrambled
 
 
@@ -53,7 +54,7 @@ def test_virtual_weights_are_the_product_of_write_and_read(model: Model, data: s
         reads += [f"L{layer}H0.{side}" for side in "qkv"]
         if config.mlp != "none":
             writes.append(f"mlp{layer}")
-            reads.append(f"mlp{layer}")
+            reads += [f"mlp{layer}", f"mlp{layer}.u", f"mlp{layer}.g"]
     write = data.draw(st.sampled_from(writes))
     later = [read for read in reads if _time(model, read, 0) > _time(model, write, 1)]
     read = data.draw(st.sampled_from(later))
@@ -67,6 +68,17 @@ def test_virtual_weights_are_the_product_of_write_and_read(model: Model, data: s
     assert near(found.score, other.score) and (near(found.z, other.z) or config.d_model < 5)
 
 
+@pytest.mark.parametrize("mlp", ["gelu", "silu_gated"])
+def test_the_value_and_the_gate_of_an_mlp_are_reads_of_their_own(mlp: str):
+    config = Config(1, 2, 12, 4, 20, 8, mlp=mlp, d_mlp=9)
+    model = random_model(config, seed=1, dtype=torch.float64)
+    layer = model.weights.layers[0]
+    for side, W in (("u", layer.W_in), ("g", layer.W_gate if config.gated else layer.W_in)):
+        assert W is not None
+        found = virtual_weights(model, "embed", f"mlp0.{side}").matrix.dense()
+        assert torch.allclose(found, model.weights.W_E @ W, atol=1e-9)
+
+
 def _time(model: Model, name: str, written: int) -> tuple[int, int]:
     if name in ("embed", "pos"):
         return (-1, 0)
@@ -74,7 +86,7 @@ def _time(model: Model, name: str, written: int) -> tuple[int, int]:
         return (model.config.n_layers, 0)
     if name.startswith("mlp"):
         reads_at = 0 if model.config.block == "parallel" else 2
-        return (int(name[3:]), 3 if written else reads_at)
+        return (int(name[3]), 3 if written else reads_at)
     return (int(name[1]), written)
 
 

@@ -22,6 +22,7 @@ from pathsum.base import (
     HeadId,
     HeadName,
     Record,
+    Side,
     Site,
     Source,
     Table,
@@ -112,7 +113,7 @@ def virtual_weights(
 
     Writes are `embed`, `pos` (where positions are in the stream), a head (`L0H3`), an MLP (`mlp2`)
     and a neuron (`mlp2.n5`). Reads are a head's query, key or value read (`L1H0.q`, `L1H0.k`,
-    `L1H0.v`), an MLP and `logits`.
+    `L1H0.v`), an MLP (`mlp3`; its value or gate alone: `mlp3.u`, `mlp3.g`) and `logits`.
 
     >>> import pathsum as ps
     >>> model = ps.construct.induction()
@@ -232,7 +233,9 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
         rows = read_factor(head, kind, centered, offset).to(weights.dtype)
         return StreamEnd(rows, (head.id.layer, 0))
     raw = _mlp(model, reader.layer)
-    parts = [W for W in (raw.W_in, raw.W_gate, raw.W_router) if W is not None]
+    gate = raw.W_in if raw.W_gate is None else raw.W_gate
+    of_side = {None: (raw.W_in, raw.W_gate, raw.W_router), Side.U: (raw.W_in,), Side.G: (gate,)}
+    parts = [W for W in of_side[read.side] if W is not None]
     rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in parts])
     # In a parallel block the MLP reads what the heads read, in a serial one what they wrote.
     return StreamEnd(

@@ -165,6 +165,7 @@ export interface LeftOut {
   exact: number;
   share: number;
   count: number;
+  held: number;
 }
 
 export interface Span {
@@ -195,7 +196,7 @@ export interface Graph {
   left_out: LeftOut[];
   quadrature_error: number;
   remainder: number;
-  by: "share" | "gradient" | "ig" | "cut" | "keep";
+  by: "share" | "integrated" | "gradient" | "ig" | "cut" | "keep";
   prompts: string[];
   n_layers: number;
   sentence_spans: Span[];
@@ -639,6 +640,7 @@ export interface PairScores {
   skewness: Matrix;
   component: Matrix | null;
   tried: Matrix | null;
+  p_axes: Matrix | null;
 }
 
 export interface Composition {
@@ -673,6 +675,7 @@ export interface ScoredEdge {
   excess: number;
   z: number;
   p: number;
+  p_axes: number | null;
 }
 
 export interface EmbedAndLogitEdges {

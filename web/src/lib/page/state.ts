@@ -45,7 +45,7 @@ export const KEYS = {
   head: text("text head training", "model"),
   position: number("story text why paths swap", "tokens text"),
   /** The token that is explained, if it is not the next one; what its logit is compared with. */
-  token: number("why paths", "tokens text"),
+  token: number("story why paths", "tokens text"),
   versus: {
     views: "why paths",
     about: "tokens",
