@@ -141,11 +141,15 @@ format: $(VENV)/.for-testing ## format the code and apply automatic fixes
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
 
-types: $(VENV)/.for-running ## write the browser's types from the records
-	@$(PY) -m pathsum.explorer.typescript web/src/generated/answers.ts
+types: $(VENV)/.for-running ## write the browser's types from the records, and the templates of sentences
+	@$(PY) -m pathsum.explorer.typescript web/src/generated
+
+.PHONY: fixtures
+fixtures: $(VENV)/.for-running ## write the answers that the tests of the page's engine compare with
+	@$(PY) scripts/engine_fixtures.py web/fixtures
 
 # Only this target needs Node: the build is committed.
-web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/explorer/bundle
+web: types fixtures web/node_modules/.made ## check, test and build the front end into src/pathsum/explorer/bundle
 	@cd web && npm run --silent check && npm test --silent && npm run --silent build
 
 bench: $(VENV)/.for-testing ## run the benchmarks (make bench ARGS='--only NAME')
