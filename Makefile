@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types web bench peers wheel docs docs-outputs clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types fixtures web bench peers wheel docs docs-outputs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -144,7 +144,6 @@ format: $(VENV)/.for-testing ## format the code and apply automatic fixes
 types: $(VENV)/.for-running ## write the browser's types from the records, and the templates of sentences
 	@$(PY) -m pathsum.explorer.typescript web/src/generated
 
-.PHONY: fixtures
 fixtures: $(VENV)/.for-running ## write the answers that the tests of the page's engine compare with
 	@$(PY) scripts/engine_fixtures.py web/fixtures
 
