@@ -7,9 +7,9 @@ to transformers: `NAME.npz` has the weights, inputs `x` and outputs `y` of each,
 has the configurations and the true edges. The folder is the argument or the environment variable
 PATHSUM_PROGRAMS; without either, planted circuits are measured alone.
 
-The default circuit is that of the prediction (`share`: what the run itself needs) together with
-that of its difference from another input (`integrated`: what decides between the two); an edge has
-the larger score of the two. An edge between components scores the sum of |score| over its
+`circuit` joins the circuit of the prediction (`share`: what the run itself needs) with that of its
+difference from another input (`integrated`: what decides between the two): an edge has the larger
+score of the two. This combination was chosen on these models. An edge between components scores the sum of |score| over its
 positions, averaged over 16 inputs and all their positions; what it carries is compared with its
 value on another input. AUC is the probability that a true edge scores above an unused one. An edge
 is found if it scores 2% of a prediction or more, the default threshold of a circuit; precision and
@@ -47,9 +47,9 @@ NOISE = 0.003
 THRESHOLD = 0.02
 # A noisy model with a smaller share of right outputs has lost its circuit, and is left out.
 SURVIVES = 0.9
-# The default circuit: of the prediction, and of its difference from another input.
+# The circuit of the prediction joined with that of its difference from another input.
 CIRCUIT = "circuit"
-# What the default circuit has to reach: mean AUC as built and with noise, and mean recall.
+# What it has to reach: mean AUC as built and with noise, and mean recall.
 BAR = (0.97, 0.95, 0.9)
 
 

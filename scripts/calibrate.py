@@ -179,6 +179,7 @@ KINDS: dict[str, tuple[Callable[[int], Model], int]] = {
 
 PART, PART_ON_TEXT = "best part of the context", "best part of the context, text"
 DELETING, COMPOSITION, DIRECTION = "bandwidth: deleting", "composition", "best direction"
+AXES = "composition, permuted axes"
 KERNEL, COSINE, VIRTUAL = "projection kernel", "cosine of two directions", "virtual weights"
 COPYING, CIRCUIT = "copying of virtual heads", "faithfulness"
 ALIGNED, ALIGNED_SAME = "aligned heads", "aligned heads, same embeddings"
@@ -190,7 +191,9 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "HeadDeletion.p": (DELETING,),
     "HeadMatch.p": (ALIGNED, ALIGNED_SAME),
     "ScoredEdge.p": (COMPOSITION, VIRTUAL),
+    "ScoredEdge.p_axes": (AXES,),
     "PairScores.p": (COMPOSITION, DIRECTION, KERNEL),
+    "PairScores.p_axes": (AXES,),
     "PartnerEdge.p": (COMPOSITION,),
     "PairComponents.p": (COMPOSITION,),
     "PairComponents.p_cosine": (COSINE,),
@@ -240,7 +243,10 @@ def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
     against, kernel = empirical_composition(model, twins=1), projection_kernel(model)
     lower, upper = ([h.id for h in model.heads if h.id.layer == layer] for layer in (0, 1))
     for kind in ("q", "k", "v"):
-        found[COMPOSITION] += against.composed.scores(kind).p.flatten().tolist()
+        scores = against.composed.scores(kind)
+        assert scores.p_axes is not None
+        found[COMPOSITION] += scores.p.flatten().tolist()
+        found[AXES] += scores.p_axes.flatten().tolist()
         found[DIRECTION] += against.direction.scores(kind).p.flatten().tolist()
         found[KERNEL] += kernel.scores(kind).p.flatten().tolist()
         # Cosines with one direction are dependent, so each direction is used once.

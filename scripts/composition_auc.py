@@ -20,8 +20,8 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.base import Site
-from pathsum.base.site import HEAD_SIDES
 from pathsum.base.shapes import Tokens
+from pathsum.base.site import HEAD_SIDES
 from pathsum.circuits import composition, empirical_composition, projection_kernel
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
