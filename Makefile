@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types web bench peers wheel docs docs-outputs clean distclean
+.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types fixtures web bench peers wheel docs docs-outputs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -141,11 +141,14 @@ format: $(VENV)/.for-testing ## format the code and apply automatic fixes
 	@$(PY) -m ruff check --fix-only .
 	@$(PY) -m ruff format .
 
-types: $(VENV)/.for-running ## write the browser's types from the records
-	@$(PY) -m pathsum.explorer.typescript web/src/generated/answers.ts
+types: $(VENV)/.for-running ## write the browser's types from the records, and the templates of sentences
+	@$(PY) -m pathsum.explorer.typescript web/src/generated
+
+fixtures: $(VENV)/.for-running ## write the answers that the tests of the page's engine compare with
+	@$(PY) scripts/engine_fixtures.py web/fixtures
 
 # Only this target needs Node: the build is committed.
-web: types web/node_modules/.made ## check, test and build the front end into src/pathsum/explorer/bundle
+web: types fixtures web/node_modules/.made ## check, test and build the front end into src/pathsum/explorer/bundle
 	@cd web && npm run --silent check && npm test --silent && npm run --silent build
 
 bench: $(VENV)/.for-testing ## run the benchmarks (make bench ARGS='--only NAME')

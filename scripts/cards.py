@@ -178,24 +178,17 @@ def of_work(model: Model, corpus: Corpus, sequences: int = 64) -> dict[str, Any]
         layer, index = head.id.layer, head.id.head
         rows = [trace.patterns[layer][:, index, 1:, 0].mean(-1) for trace in traces]
         resting[head.label] = Measured.of(torch.cat(rows))
-        cost = ablate(model, head.label, tokens).cost
-        worth[head.label] = Measured(cost.value, 1.96 * cost.stderr_or_nan)
+        worth[head.label] = _cost(model, head.label, tokens)
     found: dict[str, Any] = {"on_first_token": resting, "ablation_cost": worth}
     if model.config.mlp != "none":
-        loss = run_losses(model, tokens).mean(1)
-        found["ablation_cost_of_mlps"] = {
-            f"mlp{layer}": Measured.of(run_losses(without_mlp(model, layer), tokens).mean(1) - loss)
-            for layer in range(model.config.n_layers)
-        }
+        mlps = [f"mlp{layer}" for layer in range(model.config.n_layers)]
+        found["ablation_cost_of_mlps"] = {mlp: _cost(model, mlp, tokens) for mlp in mlps}
     return found
 
 
-def without_mlp(model: Model, layer: int) -> Model:
-    """The model with an MLP that writes nothing."""
-    tensors = dict(model.weights.items())
-    name = f"layers.{layer}.W_out"
-    tensors[name] = torch.zeros_like(tensors[name])
-    return ps.from_tensors(model.config, tensors)
+def _cost(model: Model, name: str, tokens: Tensor) -> Measured:
+    cost = ablate(model, name, tokens).cost
+    return Measured(cost.value, 1.96 * cost.stderr_or_nan)
 
 
 def checks(

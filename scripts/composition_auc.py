@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.base import Side, Site
+from pathsum.base import Site
+from pathsum.base.site import HEAD_SIDES
 from pathsum.base.shapes import Tokens
 from pathsum.circuits import composition, empirical_composition, projection_kernel
 from pathsum.heads.probe import repeats_probe
@@ -97,7 +98,7 @@ def causal_edges(model: Model) -> dict[tuple[str, str, str], bool]:
             for reader in model.heads:
                 if reader.id.layer <= writer.id.layer:
                     continue
-                for side in Side:
+                for side in HEAD_SIDES:
                     edge = Site(writer.id, reader.id, side)
                     cut = trace.patch({edge: other})
                     after = cut.logits.log_softmax(-1)

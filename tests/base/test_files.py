@@ -88,6 +88,15 @@ class TestReading:
         with pytest.raises(FileError, match="is nested too deeply; save it again"):
             read_object(file, "save it again")
 
+    @pytest.mark.parametrize("value", ["[]", "1", '""', "{}"])
+    def test_more_values_than_fit_into_memory(
+        self, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pathsum.base.files.MOST_VALUES", 1000)
+        (tmp_path / "config.json").write_text(f'{{"x": [{",".join([value] * 1000)}]}}')
+        with pytest.raises(FileError, match="more than 1,000 lists, names and values"):
+            read_object(tmp_path / "config.json", "save it again")
+
     def test_a_name_that_is_said_twice(self, tmp_path: Path) -> None:
         ps.random_model(CONFIG).save(tmp_path)
         file = tmp_path / "config.json"

@@ -79,6 +79,16 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def recorded_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report whose page does not run its model, as those of larger models."""
+    path = tmp_path_factory.mktemp("report") / "recorded.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pathsum.explorer.answers.weights.MAX_PARAMETERS", 0)
+        ps.report("two-layer", path, views=["story", "text", "why", "paths"])
+    return path.as_uri()
+
+
+@pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where screenshots go: PATHSUM_SCREENSHOTS, or a folder that is thrown away."""
     wanted = os.environ.get("PATHSUM_SCREENSHOTS")

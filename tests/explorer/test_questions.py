@@ -9,7 +9,7 @@ import torch
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS, two_copying_heads
 
 from pathsum.base import Record
-from pathsum.base.errors import HeadError, InputError, TokenError
+from pathsum.base.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.text import rank_by_interest
@@ -66,6 +66,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
 
 NEEDS_TWO_LAYERS = {"edge"}
 NEEDS_A_RUN = {"training"}
+NEEDS_A_PLAIN_MODEL = {"weights"}
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +77,9 @@ def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-@pytest.mark.parametrize("name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN])
+@pytest.mark.parametrize(
+    "name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN | NEEDS_A_PLAIN_MODEL]
+)
 def test_every_question_has_an_answer(name: str, variant: str) -> None:
     explorer = explorer_of(variant)
     if name in NEEDS_TWO_LAYERS and explorer.session.models[0].model.config.n_layers < 2:
@@ -84,6 +87,13 @@ def test_every_question_has_an_answer(name: str, variant: str) -> None:
     for parameters in params_for(name, explorer):
         got = decode(explorer.ask(name, parameters))
         check_types(got, find_question(name).answer, name)
+
+
+def test_the_weights_of_a_model_that_runs_in_the_page() -> None:
+    got = decode(Explorer(["hand-built-induction"], bundled=()).ask("weights"))
+    check_types(got, find_question("weights").answer, "weights")
+    with pytest.raises(NotExactError, match="does not run in the page: it has biases"):
+        explorer_of("two layers").ask("weights")
 
 
 def check_types(got: Any, answer: type[Record], where: str) -> None:

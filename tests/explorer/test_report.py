@@ -14,15 +14,20 @@ from tests.explorer.variants import ALL, HOSTILE, NO_HEADS, hostile
 import pathsum as ps
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.explorer import bundle
+from pathsum.explorer.answers.weights import why_not_in_page
 from pathsum.explorer.params import answer_key
 from pathsum.explorer.report_file import assemble, read_report
 from pathsum.explorer.wire import decode
 
+IN_PAGE = "pathsum.explorer.answers.weights.MAX_PARAMETERS"
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few answers are recorded; no model runs in the page, but for the tests of those that do."""
     monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
+    monkeypatch.setattr(IN_PAGE, 0)
 
 
 class Elements(HTMLParser):
@@ -58,6 +63,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
         patch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 2)
+        patch.setattr(IN_PAGE, 0)
         got = ps.report(hostile(), path)
     assert got.bytes == path.stat().st_size and got.answers > 40
     return path
@@ -266,7 +272,7 @@ def test_a_fragment_is_small_and_loads_nothing(tmp_path: Path) -> None:
     got = ps.report(
         "hand-built-induction", path, texts=["c a b d a b"], views=["why"], fragment=True
     )
-    assert got.bytes == path.stat().st_size <= 300_000
+    assert got.bytes == path.stat().st_size <= 2_500_000
     page = Elements(path.read_text(encoding="utf-8"))
     assert [tag for tag, _, _ in page.found] == ["div", "script"]
     for _, attributes, _ in page.found:
@@ -276,7 +282,7 @@ def test_a_fragment_is_small_and_loads_nothing(tmp_path: Path) -> None:
 
 def test_a_fragment_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathsum.explorer.report_file.MAX_BYTES", 20_000)
-    with pytest.raises(InputError, match="kB, and at most 20 kB fit .* shorter texts"):
+    with pytest.raises(InputError, match=r"MB, and at most 0\.0 MB fit .* shorter texts"):
         ps.report(
             "hand-built-induction",
             tmp_path / "a.html",
@@ -284,6 +290,41 @@ def test_a_fragment_that_is_too_large(tmp_path: Path, monkeypatch: pytest.Monkey
             views=["why"],
             fragment=True,
         )
+
+
+def test_a_model_that_runs_in_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IN_PAGE, 10**6)
+    path = tmp_path / "a.html"
+    got = ps.report("hand-built-induction", path, texts=["a b a"], views=["why", "text"])
+    assert got.views == ("text", "why")
+    answers = read_report(path)
+    assert {*answers} == {"model:{}", "vocabulary:{}", "weights:{}"}
+    weights, model = decode(answers["weights:{}"]), ps.load("hand-built-induction")
+    for name in ("W_E", "W_U", "W_Q", "W_K", "W_V", "W_O"):
+        own = getattr(model.weights if name in ("W_E", "W_U") else model, name)
+        assert (weights[name] == own.numpy()).all()
+    ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], fragment=True)
+    with pytest.raises(InputError, match="there is no position 9: the text has positions 0 to 3"):
+        ps.report("hand-built-induction", path, texts=["a b a"], views=["why"], position=9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mlp": "gelu", "d_mlp": 8}, "mlp is 'gelu'"),
+        ({"norm": "layer"}, "norm is 'layer'"),
+        ({"positions": "rotary"}, "positions is 'rotary'"),
+        ({"n_layers": 5}, "more than 600 paths"),
+        ({"n_ctx": 600}, "context of 600 tokens is too long"),
+    ],
+)
+def test_models_that_do_not_run_in_the_page(
+    changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IN_PAGE, 10**6)
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 8, "d_head": 4, "d_vocab": 9, "n_ctx": 8}
+    assert not why_not_in_page(ps.random_model(ps.Config(**sizes)))
+    assert reason in why_not_in_page(ps.random_model(ps.Config(**sizes | changes)))
 
 
 def test_a_card_that_links_elsewhere_is_not_shown(tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 from pathsum.explorer.questions import QUESTIONS
-from pathsum.explorer.typescript import typescript
+from pathsum.explorer.typescript import typescript, words
 
-GENERATED = Path(__file__).parents[2] / "web" / "src" / "generated" / "answers.ts"
+GENERATED = Path(__file__).parents[2] / "web" / "src" / "generated"
 
 
-def test_the_generated_file_is_what_the_records_say() -> None:
-    if not GENERATED.parents[2].is_dir():
+@pytest.mark.parametrize(("name", "text"), [("answers.ts", typescript()), ("words.ts", words())])
+def test_the_generated_files_are_what_python_says(name: str, text: str) -> None:
+    if not GENERATED.parents[1].is_dir():
         pytest.skip("the sources of the front end are not here")
-    assert GENERATED.read_text(encoding="utf-8") == typescript(), "stale: run `make types`"
+    assert (GENERATED / name).read_text(encoding="utf-8") == text, "stale: run `make types`"
 
 
 def test_it_names_every_question_and_every_answer() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -164,3 +165,18 @@ def test_models_and_traces_are_copied_and_pickled(
 def test_names_that_are_not_text_are_shown() -> None:
     model = dataclasses.replace(ps.construct.induction(["x"]), name=os.fsdecode(b"caf\xe9"))
     assert model.name == "caf\ufffd"
+
+
+def test_ids_from_numpy_and_weights_of_whole_numbers() -> None:
+    model = ps.construct.induction(["x", "y", "z"])
+    ids = [1, 2, 1]
+    for given in (np.array(ids), np.array([ids], dtype=np.uint16)):
+        assert model.trace(given).tokens.tolist() == [ids]
+    with pytest.raises(InputError, match=r"weights cannot be torch.int32; use a floating-point"):
+        model.to(torch.int32)
+
+
+def test_a_vocabulary_of_one_token() -> None:
+    config = ps.Config(n_layers=1, n_heads=1, d_model=8, d_head=4, d_vocab=1, n_ctx=6)
+    with pytest.raises(InputError, match="the vocabulary has one token"):
+        ps.decompile(ps.random_model(config, seed=0), torch.zeros(10, 6, dtype=torch.long))

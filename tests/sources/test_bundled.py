@@ -13,7 +13,8 @@ from pathsum.training import Recipe, read_snapshots, recipe
 SEEDS = ("two-layer", "two-layer-seed-1", "two-layer-full-positions")
 FAMILY = ("zero-layer", "one-layer", *SEEDS)
 WORDS = ("one-layer-words",)
-EVERY = (*FAMILY, *WORDS)
+MLPS = ("one-layer-bilinear",)
+EVERY = (*FAMILY, *WORDS, *MLPS)
 RUN = "two-layer"
 
 
@@ -23,7 +24,7 @@ def card(name: str) -> dict[str, Any]:
 
 def test_the_family_is_there() -> None:
     assert set(bundled_names()) == set(EVERY)
-    assert [ps.load(name).config.n_layers for name in EVERY] == [0, 1, 2, 2, 2, 1]
+    assert [ps.load(name).config.n_layers for name in EVERY] == [0, 1, 2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize("family", [FAMILY, WORDS])
@@ -77,7 +78,7 @@ def test_a_card_says_where_a_model_comes_from(name: str) -> None:
     assert "to repeat it: `pathsum train" in text
 
 
-@pytest.mark.parametrize("name", ["zero-layer", "one-layer", "two-layer", "one-layer-words"])
+@pytest.mark.parametrize("name", ["zero-layer", "one-layer", "two-layer", *WORDS, *MLPS])
 def test_a_model_shows_what_it_must(name: str) -> None:
     needed = [one for one in card(name)["checks"] if not one["what"].startswith("target")]
     assert needed
@@ -121,3 +122,14 @@ def test_the_one_layer_model_has_none() -> None:
     found = ps.induction(ps.load("one-layer"))
     assert found.heads == ()
     assert found.best_stripe < 0.05
+
+
+def test_the_bilinear_mlp_is_a_sum_over_pairs_of_what_it_reads() -> None:
+    """W_in and W_gate alone: no activation, no bias, no norm stands between."""
+    model = ps.load("one-layer-bilinear")
+    layer = model.weights.layers[0]
+    assert layer.W_in is not None and layer.W_gate is not None and layer.W_out is not None
+    trace = model.trace("def f(self):")
+    read = trace["mlp0.in"]
+    written = ((read @ layer.W_in) * (read @ layer.W_gate)) @ layer.W_out
+    assert torch.allclose(written, trace["mlp0"], atol=1e-4)

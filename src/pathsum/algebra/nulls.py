@@ -222,7 +222,7 @@ def axis_null(P: AxisMoments, G: AxisMoments, d: int) -> RotationNull:
     if d < 3:
         return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
     third = d * P.cube * G.cube + 12 * P.mixed * G.mixed + 8 / d * P.triangles * G.triangles
-    # Equal diagonals and no entries beside them, up to rounding: every permutation gives the same.
+    # Equal diagonals and no other entries, up to rounding: every permutation gives the same.
     moves = variance > torch.finfo(torch.float32).eps ** 2
     third = third / ((d - 1) * (d - 2))
     skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)

@@ -32,8 +32,8 @@ except ImportError:  # Windows, where two saves at once are not kept apart
 
 # Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
 LARGEST_TEXT = 1 << 28
-# Lists, objects and names of a JSON text: each takes 60 bytes or more of memory, and may be
-# written in 3. A tokenizer of a million tokens has 3 million.
+# Lists, objects, names and values of a JSON text: each takes 24 bytes or more of memory, and may be
+# written in 2. A tokenizer of a million tokens has 5 million.
 MOST_VALUES = 1 << 23
 JOURNAL = ".saving.json"
 # The files of a model, the only ones that are saved as one event: a journal that came with a folder
@@ -132,8 +132,8 @@ def parse_json(text: str, where: object, advice: str) -> Any:
             raise FileError(f"{where} lists {twice!r} twice; {advice}")
         return found
 
-    if sum(map(text.count, "[{:")) > MOST_VALUES:
-        raise FileError(f"{where} has more than {MOST_VALUES:,} lists, objects and names; {advice}")
+    if sum(map(text.count, "[{:,")) > MOST_VALUES:
+        raise FileError(f"{where} has more than {MOST_VALUES:,} lists, names and values; {advice}")
     try:
         return json.loads(text, object_pairs_hook=unique)
     except PathsumError:

@@ -106,7 +106,7 @@ def report_command(
             list of texts and lists of token ids.
         --views: The views to include, for example text,why; default: every view with content.
         --position: Explain only the prediction at this position of each text.
-        --fragment: Write a single view as HTML (at most 300 kB) to embed in your own page.
+        --fragment: Write a single view as HTML (at most 2.5 MB) to embed in your own page.
     """
     target = check_output(out or Path(f"{Path(model).name}.html"))
     given = [] if texts is None else read_texts(texts)

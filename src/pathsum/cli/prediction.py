@@ -59,7 +59,7 @@ def why_command(
     draws: int | None = None,
     seed: int | None = None,
 ) -> None:
-    """Explain a prediction through heads (values, queries, keys) and MLPs (values, gates).
+    """Explain a prediction through heads and MLPs, down to tokens.
 
     The circuit of one prediction, from the logit down to the tokens. With several models, what each
     of them predicts.

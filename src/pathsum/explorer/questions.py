@@ -13,6 +13,7 @@ from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, 
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
+from pathsum.explorer.answers.weights import page_weights
 from pathsum.explorer.answers.whole_model import atlas, claim, compare, terms, tour, training
 from pathsum.explorer.params import ModelParams
 from pathsum.explorer.session import Session
@@ -45,6 +46,7 @@ QUESTIONS = (
     Question("model", model_info, quick=True),
     Question("gallery", gallery, quick=True),
     Question("vocabulary", vocabulary, quick=True),
+    Question("weights", page_weights, quick=True),
     Question("run", answer_run, quick=True),
     Question("attention", answer_attention, quick=True),
     Question("scores", scores, quick=True),

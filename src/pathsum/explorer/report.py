@@ -14,12 +14,14 @@ from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, answer_key
 from pathsum.explorer.report_contents import (
+    COMPUTED,
     ESSENTIAL,
     Contents,
     Recorded,
     ReportView,
     position_from_end,
     recorded,
+    runs_in_page,
 )
 from pathsum.explorer.report_file import FORMAT, VERSION, Packed, assemble, assemble_fragment
 from pathsum.explorer.wire import encode
@@ -69,13 +71,14 @@ def report(
         ps.report("two-layer", "post.html", texts=[text], views=["why"], fragment=True)
 
     It opens from disk in any browser and holds the example texts, every head, the circuit, the
-    paper's claims, and the training if the model has snapshots. `others` are models to compare
-    with. `texts` (or lists of token ids) take the place of the example texts, and every prediction
-    of them is explained, or with `position` the one there. `views` are those of `ReportView`; by
-    default all that the model has something to show in. With `fragment`, the file is one view
-    without a page around it, of at most 300 kB, to be pasted into an HTML page. For anything else,
-    use `pathsum explore`. Numbers are rounded to six digits (four in a
-    fragment), attention to half precision.
+    paper's claims, and the training if the model has snapshots. A small attention-only model runs
+    in the page: type any text, explain any prediction, switch heads off. Of other models, the
+    answers about the example texts are recorded. `others` are models to compare with. `texts` (or
+    lists of token ids) take the place of the example texts, and every prediction of them is
+    explained, or with `position` the one there. `views` are those of `ReportView`; by default all
+    that the model has something to show in. With `fragment`, the file is one view without a page
+    around it, of at most 2.5 MB, to be pasted into an HTML page. Numbers that are recorded are
+    rounded to six digits (four in a fragment), attention to half precision.
     """
     target = check_output(path)
     wanted = None if views is None else _parse_views(views)
@@ -108,6 +111,8 @@ def _parse_views(views: Sequence[ReportView | str]) -> tuple[ReportView, ...]:
 def _held(contents: Contents, packed: Packed) -> tuple[str, ...]:
     """The views that have something to show, and the pages of heads if they are in it."""
     answered = {key.partition(":")[0] for key in packed.places}
+    if "weights" in answered:
+        answered.update(COMPUTED)
     found = [str(view) for view in contents.views if ESSENTIAL[view] in answered]
     return (*found, "head") if "head" in answered and "atlas" in found else tuple(found)
 
@@ -157,11 +162,12 @@ def _answers(
 
 
 def _answer(explorer: Explorer, one: Recorded, contents: Contents, progress: Progress) -> bytes:
-    if not contents.slim or one.name != "vocabulary":
+    is_live = not contents.slim or runs_in_page(explorer, contents)
+    if is_live or one.name != "vocabulary":
         return explorer.ask(one.name, one.params, progress)
     record = explorer.answer(one.name, one.params)
     assert isinstance(record, Vocabulary)
-    # Nothing is drawn from it in a fragment.
+    # Nothing is drawn from it in a fragment that does not run its model.
     return encode(replace(record, counts=None, drawable=record.drawable[:0]), contents.digits)
 
 

@@ -1,8 +1,9 @@
 """The questions whose answers a report holds.
 
-The choice suits a reader who sees the model for the first time: every example text, every head,
-the strongest edges, every prediction of two texts, and the most interesting ones of the others.
-`Contents` selects views and a position.
+The page runs a small model itself (see `answers.weights`): its weights then take the place of all
+answers about its texts. For other models the choice suits a reader who sees the model for the first
+time: every example text, every head, the strongest edges, every prediction of two texts, and the
+most interesting ones of the others. `Contents` selects views and a position.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
+from pathsum.explorer.answers.weights import why_not_in_page
 from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
@@ -34,6 +36,10 @@ MIN_Z, MIN_EDGES, MAX_EDGES = 4.0, 4, 12
 MAX_STEPS = 24
 # Heads with a page: all of a small model, those with a known kind first.
 MAX_HEADS = 32
+# The largest model whose weights fit into a fragment, in parameters.
+MAX_IN_FRAGMENT = 900_000
+# The questions that the page answers by running the model.
+COMPUTED = ("run", "attention", "scores", "why", "paths", "story", "without")
 CLAIMS = tuple(one.id for _, one in STATEMENTS)
 
 
@@ -89,20 +95,28 @@ class Recorded:
 def recorded(explorer: Explorer, contents: Contents | None = None) -> Iterator[Recorded]:
     """Every question of a report once, those that open the page first."""
     seen: set[str] = set()
-    for one in _questions(explorer, contents or Contents()):
+    contents = contents or Contents()
+    runs = runs_in_page(explorer, contents)
+    for one in _questions(explorer, contents, runs):
         key = answer_key(one.name, one.params)
-        if key not in seen:
+        is_computed = runs and one.name in COMPUTED and not {"model", "step"} & one.params.keys()
+        if key not in seen and not is_computed:
             seen.add(key)
             yield one
 
 
-def _questions(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+def runs_in_page(explorer: Explorer, contents: Contents) -> bool:
+    """Whether the page of a report runs the model itself."""
+    model = explorer.session.model(ModelParams())
+    fits = not contents.slim or model.weights.n_parameters <= MAX_IN_FRAGMENT
+    return fits and not why_not_in_page(model)
+
+
+def _questions(explorer: Explorer, contents: Contents, runs: bool) -> Iterator[Recorded]:
     session, info = explorer.session, ModelParams()
     yield Recorded("model", {})
     yield Recorded("vocabulary", {})
-    if contents.has(*PREDICTION_VIEWS, ReportView.ATLAS):
-        for number in range(len(session.examples(info))):
-            yield from _text(explorer, contents, number)
+    yield from (Recorded("weights", {}),) if runs else _texts(explorer, contents)
     n_layers = session.model(info).config.n_layers
     if contents.has(ReportView.ATLAS):
         yield Recorded("atlas", {})
@@ -145,6 +159,12 @@ def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
                 yield Recorded(question, {"example": params["example"]})
             else:
                 yield Recorded(question, params)
+
+
+def _texts(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+    if contents.has(*PREDICTION_VIEWS, ReportView.ATLAS):
+        for number in range(len(explorer.session.examples(ModelParams()))):
+            yield from _text(explorer, contents, number)
 
 
 def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recorded]:

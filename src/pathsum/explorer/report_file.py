@@ -147,7 +147,7 @@ def _once(page: str, pattern: str, new: str) -> str:
     return found
 
 
-MAX_BYTES = 300_000
+MAX_BYTES = 2_500_000
 HEIGHT = 720
 
 # Base 85, which takes 6 % less room than base 64. The comma stands for "<", so that nothing in it
@@ -201,7 +201,7 @@ def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     ).encode()
     if len(made) > MAX_BYTES:
         raise InputError(
-            f"the fragment has {len(made) / 1e3:.0f} kB, and at most {MAX_BYTES / 1e3:.0f} kB fit "
+            f"the fragment has {len(made) / 1e6:.2f} MB, and at most {MAX_BYTES / 1e6:.1f} MB fit "
             "into another page; give fewer or shorter texts, or explain one prediction "
             "(position)"
         )

@@ -1,6 +1,7 @@
-"""TypeScript types of questions and answers, generated from the Python records.
+"""TypeScript types of questions and answers, and the templates of sentences, from Python.
 
-`python -m pathsum.explorer.typescript FILE` writes them; a test fails if the file is stale.
+`python -m pathsum.explorer.typescript FOLDER` writes `answers.ts` and `words.ts`; a test fails if
+one of them is stale.
 """
 
 import dataclasses
@@ -11,7 +12,9 @@ from typing import Any
 
 from pathsum.base.errors import FailedError
 from pathsum.base.json_schema import fields_schema, schema
+from pathsum.explorer import story
 from pathsum.explorer.questions import QUESTIONS
+from pathsum.paths import graph_views, reasons
 
 _HEADER = """\
 // Generated from the records in src/pathsum by pathsum.explorer.typescript.
@@ -49,6 +52,17 @@ def typescript() -> str:
         f"export interface Questions {{\n{questions}}}\n"
     )
     return "\n".join([_HEADER, *interfaces.values(), *params.values(), registry]) + _FOOTER
+
+
+def words() -> str:
+    """The templates of the sentences that the page fills with numbers that it computed itself."""
+    templates = {
+        "story": story.WORDS,
+        "reasons": reasons.WORDS,
+        "circuit": graph_views.WORDS,
+    }
+    text = json.dumps(templates, ensure_ascii=False, indent=2)
+    return f"{_HEADER.splitlines()[0]}\n\nexport const WORDS = {text} as const;\n"
 
 
 def _interface(node: dict[str, Any], found: dict[str, str]) -> str:
@@ -109,4 +123,6 @@ def _literal(value: object) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(typescript(), encoding="utf-8")
+    folder = Path(sys.argv[1])
+    for name, text in (("answers.ts", typescript()), ("words.ts", words())):
+        (folder / name).write_text(text, encoding="utf-8")

@@ -143,14 +143,16 @@ def circuit_graph(
         if layout.pitch >= LEAST_PITCH or k <= 1:
             break
         k -= 1
-    places, bottom = layout.places(MARGIN + 28.0)
+    kinds = list(dict.fromkeys(edge.kind.value for edge in edges))
+    # A legend of more than three kinds needs the whole line.
+    below = 12.0 if len(kinds) > 3 else 0.0
+    places, bottom = layout.places(MARGIN + 28.0 + below)
     title = f"{graph.model}: {graph.token_text!r}, {signed(graph.total)} logits"
     body = [pen.title(title, wide)]
-    kinds = list(dict.fromkeys(edge.kind.value for edge in edges))
     entries = [(KIND_NAMES[side], SIDES[side]) for side in SIDES if side in kinds]
     body.append(legend(pen, (MARGIN, MARGIN + 18), entries))
     count = f"{len(edges)} of {len(graph.edges)} edges"
-    at = (wide - MARGIN, MARGIN + 18)
+    at = (wide - MARGIN, MARGIN + 18 + below)
     body.append(pen.text(at, count, SMALL, anchor="end", color=pen.of(MUTED)))
     body += _circuit_edges(pen, edges, places)
     box = min(layout.pitch - 2, 40.0)

@@ -314,6 +314,8 @@ class Model:
         """
         if isinstance(dtype, str | torch.device):
             dtype, device = None, dtype
+        if dtype is not None and not dtype.is_floating_point:
+            raise InputError(f"weights cannot be {dtype}; use a floating-point dtype")
         place = None if device is None else _available(device)
         return replace(self, weights=self.weights.to(dtype, place))
 

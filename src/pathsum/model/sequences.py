@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -89,6 +90,8 @@ def padded(
     model: "Model", given: OneSequence | Sequence[OneSequence]
 ) -> tuple[Tokens, Int[Tensor, " batch"]]:
     """A text, ids, or a list of either as one tensor, padded on the right, and the lengths."""
+    if not isinstance(given, Tensor | str) and isinstance(given, np.ndarray):
+        given = torch.from_numpy(given) if np.issubdtype(given.dtype, np.number) else given.tolist()
     if isinstance(given, Tensor):
         tokens = check_tokens(model.config, given).to(model.weights.device)
         return tokens, torch.full((len(tokens),), tokens.shape[1], device=tokens.device)

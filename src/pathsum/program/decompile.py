@@ -17,6 +17,7 @@ from torch import Tensor
 from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress, silent
 from pathsum.base.arguments import checked
+from pathsum.base.errors import InputError
 from pathsum.base.estimate import ratio
 from pathsum.base.options import batch_size, parse_count
 from pathsum.base.shapes import HeadPattern, Tokens
@@ -89,6 +90,8 @@ def decompile(
     the heads' own patterns. Such rules describe MLPs and composition only in part.
     """
     require_tokens_out(model, "decompile")
+    if model.config.d_vocab < 2:
+        raise InputError("the vocabulary has one token, so there is nothing to predict")
     require_causal(model, "decompile")
     parse_count(budget, "values", "budget")
     fitting, held_out = _texts(model, corpus)

@@ -74,6 +74,22 @@ export interface Vocabulary {
   undecodable: number[];
 }
 
+export interface PageWeights {
+  format: "pathsum-page-weights";
+  version: 1;
+  name: string;
+  score_scale: number;
+  start_token: number | null;
+  tokenizer: string | null;
+  W_E: Matrix;
+  W_pos: Matrix | null;
+  W_Q: Matrix;
+  W_K: Matrix;
+  W_V: Matrix;
+  W_O: Matrix;
+  W_U: Matrix;
+}
+
 export interface TextRun {
   format: "pathsum-page-run";
   version: 1;
@@ -1096,6 +1112,7 @@ export interface Questions {
   model: { params: ModelParams; answer: ModelInfo };
   gallery: { params: ModelParams; answer: Gallery };
   vocabulary: { params: ModelParams; answer: Vocabulary };
+  weights: { params: ModelParams; answer: PageWeights };
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };

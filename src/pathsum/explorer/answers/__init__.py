@@ -2,6 +2,7 @@
 
 model         `model` and `vocabulary`: sizes and abilities of a model, its examples and tokens
 gallery       `gallery`: the models that come with pathsum
+weights       `weights`: a small model as the page itself can run it
 text          `run`, `attention`, `scores`: a text, its predictions, patterns and scores
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
 head          `head`, `copying`, `token`, `trigrams`, `contexts`, `ablation`: the page of one head

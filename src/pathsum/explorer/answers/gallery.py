@@ -10,6 +10,7 @@ from pathsum.sources.named import FETCHED, HAND_BUILT, NamedModel, bundled_names
 LESSONS = {
     "zero-layer": "Sees one token at a time: the whole model is a table of bigrams.",
     "one-layer": "Moves information, but cannot match: it completes skip-trigrams.",
+    "one-layer-bilinear": "An MLP of products alone: neurons that can be read from weights.",
     "two-layer": "Two heads compose into induction: it copies what followed before.",
     "two-layer-seed-1": "The same recipe with another seed: the same circuit forms again.",
     "two-layer-full-positions": "Positions enter every layer, as in the paper.",

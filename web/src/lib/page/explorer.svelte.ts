@@ -4,6 +4,7 @@ import { Keyboard } from "./keyboard.svelte";
 import type { Source } from "../source/source";
 import type { UrlState } from "./state.svelte";
 import type { Theme } from "./theme.svelte";
+import { modelParams } from "../text";
 import { label } from "../tokens";
 import { TriedTexts } from "./tried.svelte";
 
@@ -45,6 +46,11 @@ export class Explorer {
   ) {
     // A notebook's storage belongs to the notebook.
     this.tried = new TriedTexts(() => (source.kind === "live" ? localStorage : null));
+  }
+
+  /** Whether the model that is shown can be run: a report may hold answers only. */
+  get canRun(): boolean {
+    return this.source.has("run", { ...modelParams(this.url, this.info), ids: "0" });
   }
 
   /** Whether spaces are marked in running text (`·`); tables mark them always. */

@@ -1,4 +1,5 @@
 import type { Params, QuestionName, TextParams } from "../../generated/answers";
+import { Engine, isComputed } from "../../engine/engine";
 import { plural } from "../format";
 import { CachedSource, type Explaining, NotRecorded, type PlainParams, questionKey } from "./source";
 
@@ -21,12 +22,16 @@ export interface ReportFile {
 /** Unpacked blocks that are kept: the next answer is likely to be next to the last one. */
 const OPEN_BLOCKS = 8;
 
-/** The answers recorded in the page itself. */
+/** Answers that the page computes are kept as if they were so long. */
+const COMPUTED_BYTES = 2 ** 19;
+
+/** The answers recorded in the page itself; with the weights of its model, the page computes those about texts. */
 export class ReportSource extends CachedSource {
   readonly kind = "report";
   private readonly texts: number;
   private readonly open = new Map<number, Promise<Uint8Array>>();
   private readonly sets = new Map<string, ReadonlySet<number>>();
+  private engine: Promise<Engine> | null = null;
 
   constructor(private readonly file: ReportFile) {
     super();
@@ -48,12 +53,23 @@ export class ReportSource extends CachedSource {
   }
 
   override has<N extends QuestionName>(name: N, params: Params[N]): boolean {
-    return questionKey(name, params as PlainParams) in this.file.answers;
+    return questionKey(name, params as PlainParams) in this.file.answers || this.computes(name, params as PlainParams);
   }
 
-  override explained(name: Explaining, text: TextParams): ReadonlySet<number> {
+  /** Whether the page answers a question about its own model by running it. */
+  private computes(name: QuestionName, { model, step }: PlainParams): boolean {
+    const isOwn = step === undefined && (model === undefined || model === this.file.title);
+    return "weights:{}" in this.file.answers && isOwn && isComputed(name);
+  }
+
+  override explained(name: Explaining, text: TextParams): ReadonlySet<number> | null {
+    if (this.computes(name, text as PlainParams)) return null;
     const { example } = text;
-    if (example === undefined || text.model !== undefined || text.step !== undefined) return new Set();
+    return example === undefined || text.model !== undefined || text.step !== undefined ? new Set() : this.recorded(name, example);
+  }
+
+  /** The positions of an example whose predictions are explained. */
+  private recorded(name: Explaining, example: number): ReadonlySet<number> {
     const known = this.sets.get(`${name} ${example}`);
     if (known) return known;
     const held = new RegExp(`^${name}:\\{"example":${example},"position":(\\d+)\\}$`);
@@ -67,6 +83,18 @@ export class ReportSource extends CachedSource {
     if (place === undefined) throw new NotRecorded(this.notRecorded(name, params));
     const [block, start, length] = place;
     return (await this.unpacked(block)).slice(start, start + length).buffer as ArrayBuffer;
+  }
+
+  protected override async fetchAnswer(...question: Parameters<CachedSource["fetchAnswer"]>): ReturnType<CachedSource["fetchAnswer"]> {
+    const [name, params, key] = question;
+    if (key in this.file.answers || !this.computes(name, params)) return super.fetchAnswer(...question);
+    this.engine ??= this.makeEngine();
+    const engine = await this.engine;
+    return { answer: engine.answer(name, params as unknown as Params[QuestionName]), bytes: COMPUTED_BYTES };
+  }
+
+  private async makeEngine(): Promise<Engine> {
+    return new Engine(await this.ask("weights", {}), await this.ask("model", {}), await this.ask("vocabulary", {}));
   }
 
   private unpacked(number: number): Promise<Uint8Array> {
@@ -96,7 +124,7 @@ export class ReportSource extends CachedSource {
     if (params["step"] !== undefined) return `This report does not hold this text at step ${params["step"]}.`;
     if (name === "scores") return "This report holds no score tables of this text.";
     if (name !== "why" && name !== "paths") return "This report does not hold this of this text.";
-    const explained = this.explained(name, { example });
+    const explained = this.recorded(name, example);
     const form = name === "paths" ? "as a sum of paths" : "as a graph";
     if (explained.has(params["position"] as number)) {
       return `This report explains the prediction at ${params["position"]} of the next token only, against the mean of all tokens.`;

@@ -109,6 +109,12 @@ export abstract class CachedSource implements Source {
     report: (progress: Progress) => void,
   ): Promise<ArrayBuffer | Uint8Array>;
 
+  /** An answer and the bytes that it takes. */
+  protected async fetchAnswer(...question: Parameters<typeof this.fetchWire>): Promise<{ answer: unknown; bytes: number }> {
+    const wire = await this.fetchWire(...question);
+    return { answer: decode(wire), bytes: wire.byteLength };
+  }
+
   has<N extends QuestionName>(_name: N, _params: Params[N]): boolean {
     return true;
   }
@@ -158,12 +164,12 @@ export abstract class CachedSource implements Source {
     const report = (progress: Progress): void => {
       for (const listener of entry.listeners) listener(progress);
     };
-    entry.promise = this.fetchWire(name, params as PlainParams, key, entry.stop.signal, report).then(
-      (wire) => {
+    entry.promise = this.fetchAnswer(name, params as PlainParams, key, entry.stop.signal, report).then(
+      ({ answer, bytes }) => {
         this.pending--;
-        entry.bytes = wire.byteLength;
+        entry.bytes = bytes;
         this.shrink(key);
-        return decode(wire);
+        return answer;
       },
       (error: unknown) => {
         this.pending--;

@@ -236,7 +236,7 @@ export class TextScene {
   async exact(): Promise<Float32Array | null> {
     const { source, url } = this.explorer;
     const patterns = this.patterns;
-    if (source.kind === "report" || !patterns) return null;
+    if (!this.explorer.canRun || !patterns) return null;
     const text = textParams(url, this.info);
     const weighting = this.weighting === "attention" ? {} : { weighting: this.weighting };
     const isAlone = this.head >= 0 && patterns.isSparse;
