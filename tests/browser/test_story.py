@@ -163,9 +163,10 @@ SEEN = """
   const walk = document.createTreeWalker(document.querySelector(".pathsum"), NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const { parentElement: parent, nodeValue: text } = walk.currentNode;
-    if (parent.closest("[role=listbox], option, title, .hidden-text, .skip, script, style")) continue;
+    if (parent.closest("[role=listbox], option, title, .hidden-text, .skip")) continue;
     const box = parent.getBoundingClientRect();
-    if (box.width > 0 && box.bottom > 0 && box.top < innerHeight) seen.push(text.replace(/\\s+/g, " ").trim());
+    const isSeen = box.width > 0 && box.bottom > 0 && box.top < innerHeight;
+    if (isSeen) seen.push(text.replace(/\\s+/g, " ").trim());
   }
   return seen.filter((text) => text !== "").join(" ");
 }
