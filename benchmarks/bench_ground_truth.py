@@ -9,13 +9,13 @@ PATHSUM_PROGRAMS; without either, planted circuits are measured alone.
 
 `circuit` joins the circuit of the prediction (`share`: what the run itself needs) with that of its
 difference from another input (`integrated`: what decides between the two): an edge has the larger
-score of the two. This combination was chosen on these models. An edge between components scores
-the sum of |score| over its positions, averaged over 16 inputs and all their positions; what it
-carries is compared with its value on another input. AUC is the probability that a true edge scores
-above an unused one. An edge is found if it scores 2% of a prediction or more, the default threshold of a circuit; precision and
-recall are those of the edges found in any prediction. Each model is measured as it is and with
-noise on its weights (0.3% of the largest weight of each tensor), because exact zeros flatter every
-method.
+score of the two. This combination was chosen on these models. An edge between components scores the
+sum of |score| over its positions, averaged over 16 inputs and all their positions; what it carries
+is compared with its value on another input. AUC is the probability that a true edge scores above an
+unused one. An edge is found if it scores 2% of a prediction or more, the default threshold of a
+circuit; precision and recall are those of the edges found in any prediction. Each model is measured
+as it is and with noise on its weights (0.3% of the largest weight of each tensor), because exact
+zeros flatter every method.
 """
 
 import argparse
