@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
+from pathsum.explorer.answers.weights import why_not_in_page
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.report_file import FORMAT, VERSION, Packed, deflate
 from pathsum.explorer.wire import decode
+from pathsum.sources import load
 from pathsum.sources.named import bundled_names
 
 HAND_BUILT = ("hand-built-induction", "hand-built-virtual-head")
@@ -93,5 +95,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (*bundled_names(), *HAND_BUILT):
+    runnable = (name for name in bundled_names() if not why_not_in_page(load(name)))
+    for name in (*runnable, *HAND_BUILT):
         (folder / f"{name}.json").write_text(json.dumps(fixture(name)), encoding="utf-8")

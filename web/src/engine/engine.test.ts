@@ -3,7 +3,7 @@ import type { Matrix, Params, QuestionName } from "../generated/answers";
 import { type ReportFile, ReportSource } from "../lib/source/report";
 import { Engine } from "./engine";
 
-/** Answers of the library about every bundled model and two hand-built ones, by scripts/engine_fixtures.py. */
+/** Answers of the library about every bundled model that runs in the page and two hand-built ones, by scripts/engine_fixtures.py. */
 const FILES = Object.entries(import.meta.glob<string>("../../fixtures/*.json", { query: "?raw", import: "default", eager: true }));
 const TOLERANCE = 1e-4;
 /** Patterns are sent in half precision, which has eleven bits. */
