@@ -117,7 +117,7 @@ class TestConfig:
 
     def test_values_without_end(self, folder: Path) -> None:
         (folder / "config.json").write_text('{"x":[' + "[]," * 9_000_000 + "[]]}")
-        with pytest.raises(FileError, match="more than 8,388,608 lists, objects and names"):
+        with pytest.raises(FileError, match="more than 8,388,608 lists, names and values"):
             ps.load(folder)
 
     def test_attention_types_without_end(self, tmp_path: Path) -> None:

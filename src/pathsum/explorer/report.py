@@ -87,6 +87,8 @@ def report(
     contents = Contents(wanted or tuple(ReportView), position, slim=fragment)
     # A report offers only the models that it holds answers about.
     explorer = Explorer([model, *others], bundled=(), texts=texts, digits=contents.digits)
+    if runs_in_page(explorer, contents):
+        explorer.answer("run", {"example": 0})  # raises if the model cannot run at all
     packed, left_out = _answers(explorer, contents, progress)
     shown = _held(contents, packed)
     if wanted is not None:
