@@ -41,15 +41,15 @@ def patch_command(
 ) -> None:
     """Patch nodes and edges: what does the prediction lose?
 
-    With none named, all edges are ranked. TEXT is the run whose prediction is measured, OTHER_TEXT
-    the one that parts are taken from.
+    Without --node or --edge, all edges are ranked. The prediction is measured on TEXT; the patched
+    values come from OTHER_TEXT.
 
     Options:
         --with OTHER_TEXT: Text of the other run, or its ids with --tokens; same length.
         --reference: Ablate instead of patching: replace by 'zero' or by the 'mean' over a text.
         --edge: Patch this edge, for example 'L0H0->L1H0.k' or, at positions, 'L0H0@2->L1H0@5.k';
             may be repeated.
-        --node: Patch everything that a head, embed or mlp0 writes, or only at one position:
+        --node: Patch the output of a head, of embed or of an MLP (mlp0), or only at one position:
             'L0H0@2'; may be repeated.
         --into: Without --edge and --node: only edges into this head, this MLP (mlp3) or the
             logits; may be repeated.
@@ -84,7 +84,7 @@ def patch_command(
 def _check_replacement(
     with_: str | None, reference: str | None, ablates: bool, swept: bool
 ) -> None:
-    """Raise InputError if nothing says what replaces the patched parts."""
+    """Raise InputError if no replacement for the patched parts is given."""
     if with_ is None and reference is None:
         raise InputError(
             "there is nothing to replace the patched parts by: --with OTHER_TEXT takes them from "
@@ -121,9 +121,9 @@ def replace_command(
     repeats: int = 4,
     seed: int = 0,
 ) -> None:
-    """Replace a head by a description of it.
+    """Replace a head with a description of it.
 
-    What share of its ablation cost does the description recover?
+    Measures the share of the head's ablation cost that the description recovers.
 
     Options:
         HEAD: The head, for example L1H4.
@@ -131,7 +131,7 @@ def replace_command(
         --term QUERY KEY: Or the softmax of one term of the scores, for example embed 'embed>L0H7'.
         --copying: Keep only the copying part of its OV.
         --top-tokens: Keep only the N tokens that each source token raises most.
-        --reference: What an ablated head is replaced by: zero, mean (over a text), resample or
+        --reference: Replacement for an ablated head: zero, mean (over a text), resample or
             first_token.
         --patterns-preserved: Freeze the patterns of later heads.
         --from-position: Count predictions from this position on.
@@ -172,10 +172,10 @@ def curve_command(
     steps: int = 5,
     seed: int = 0,
 ) -> None:
-    """Measure how much 0.1% to 100% of the edges keep.
+    """Measure how much of a prediction n% of the edges preserve.
 
-    Edges between components are ranked by EAP, EAP-IG and at random; the areas under the curves are
-    CPR and CMD of MIB.
+    Edges between components are ranked by EAP, by EAP-IG and at random, and 0.1% to 100% of them
+    are kept. The areas of the curves are CPR and CMD as defined by MIB.
 
     Options:
         PROMPTS: File of prompts with corrupted partners, one JSON object per line.
@@ -192,11 +192,11 @@ def curve_command(
 
 @command()
 def rules_command(session: CommandSession, prompts: Path, *, k: int = 8, seed: int = 0) -> None:
-    """Compare rules for MLPs with the effects of cutting edges.
+    """Compare MLP attribution rules with effects of cutting edges.
 
     Options:
         PROMPTS: File of prompts with corrupted partners, one JSON object per line.
-        --k: Writers per MLP and prompt, those that differ most from the corrupted prompt.
+        --k: Number of writers per MLP and prompt: those that differ most from the corrupted prompt.
     """
     from pathsum.paths.prompts import read_prompts
     from pathsum.paths.rule_agreement import rule_agreement

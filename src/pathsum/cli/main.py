@@ -59,7 +59,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
         pages.decompile_command,
     ),
 }
-"""The commands by the question that they answer, in the order of `--help`."""
+"""The commands, grouped by the question they answer, in the order of `--help`."""
 
 
 class GroupedCommands(TyperGroup):
@@ -112,8 +112,8 @@ def pathsum(
 def main(arguments: list[str]) -> int:
     """Run one command line and return its exit code: 0, 2 for bad input, 1 for failure.
 
-    `--debug`, anywhere before `--`, shows tracebacks. Otherwise an expected error is one sentence,
-    and an unexpected one is a sentence with the path of a log.
+    `--debug`, anywhere before `--`, shows tracebacks. Otherwise, an expected error prints one line,
+    and an unexpected error prints one line with the path of a log.
     """
     arguments, debug = _take_debug(arguments)
     warnings.showwarning = _show_warning

@@ -12,14 +12,14 @@
 Positional parameters are arguments, keyword-only ones are options: `top_tokens` is `--top-tokens`,
 `with_` is `--with`; `head_command` is the command `head`. A `CommandSession` adds MODEL and the
 options about loading and printing. `exclusive` and `needs` reject options that would be ignored.
-What several commands share is described here:
+Options shared by several commands are described here:
 
 Options:
     MODEL: A name from `pathsum models`, a model's folder or file, or a hub id.
     OTHERS: More models to compare with.
-    TEXT: The text that the model reads.
+    TEXT: The input text.
     --tokens IDS: Token ids instead of a text, for example 3,5,7; repeat for several sequences.
-    --targets IDS: What each position of --tokens should predict (-1: nothing), for example -1,-1,4;
+    --targets IDS: Correct output at each position of --tokens (-1: none), for example -1,-1,4;
         default: the next token.
     --metric: Score predictions by loss in nats, or by error rate.
     --position: Position of the prediction; negative from the end.
@@ -34,10 +34,10 @@ Options:
     --draws: Random rotations of each head that make up its null distribution.
     --seed: Seed of the random draws.
     --offset: Rotary models: QK at this offset instead of the mean over offsets.
-    --revision: Of a hub id: the branch, tag or commit to load.
+    --revision: For a hub id, the branch, tag or commit to load.
     --device: Compute on this device: cpu, cuda, cuda:1 or mps.
     --dtype: Compute in this precision; default: the file's, at least float32.
-    --json: Print JSON instead of tables, with every number in full.
+    --json: Print JSON instead of tables, with numbers in full precision.
     --figure FILE: Also draw the result to this file: .svg, .png or .pdf.
 
 Imports nothing heavy, because `--help` must be fast.
@@ -98,7 +98,7 @@ class CommandSession:
         return load_model(self.model, self.device, self.dtype, self.json, self.revision)
 
     def progress(self) -> "AbstractContextManager[Progress]":
-        """The progress bar of a computation; of several processes the first shows it."""
+        """The progress bar of a computation; only the first of several processes shows it."""
         return progress(self.json or not _is_first())
 
     def compute(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -263,7 +263,7 @@ def write_figure(record: "Record", file: Path | None) -> None:
 
 
 def in_terms_of_options(message: str, name: str) -> str:
-    """An error of the library in terms of a command's options: `k=3` becomes `--k 3`."""
+    """Rephrase a library error in terms of a command's options: `k=3` becomes `--k 3`."""
     labels = _COMMANDS.get(name, {})
 
     def option(found: re.Match[str]) -> str:

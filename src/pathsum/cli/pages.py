@@ -1,4 +1,4 @@
-"""See it: `explore` in a browser, `report` as one file, `mcp` for agents, `decompile` as rules."""
+"""Views: `explore` in a browser, `report` as one file, `mcp` for agents, `decompile` as rules."""
 
 import html
 import tempfile
@@ -41,7 +41,7 @@ def explore_command(
         --port: Port to listen on; default: 7321, or a free one.
         --host: Address to listen on; default: this machine only.
         --token: Token in the link; default: a random one per start. '' serves without a token.
-        --allow-anyone-on-the-network: With --host and --token '': let in everyone who can reach
+        --allow-anyone-on-the-network: With --host and --token '': accept everyone who can reach
             this machine.
         --no-open: Do not open a browser.
     """
@@ -98,7 +98,7 @@ def report_command(
 ) -> None:
     """Write the explorer to one HTML file that opens from disk.
 
-    It holds its data and needs no server.
+    The file contains its data and needs no server.
 
     Options:
         --out: The file to write; default: MODEL.html.
@@ -134,7 +134,7 @@ def report_command(
 def mcp_command(model: str, others: list[str] | None = None) -> None:
     """Serve the explorer's questions to agents.
 
-    One tool per question, over standard input and output, by the Model Context Protocol.
+    Each question is a tool of the Model Context Protocol, over standard input and output.
     """
     from pathsum.explorer.explorer import Explorer
     from pathsum.explorer.tools import serve
@@ -180,11 +180,11 @@ def decompile_command(
 ) -> None:
     """Rewrite a model as readable rules that run without it.
 
-    How close they come is measured on held-out text. With --explain, show which rules act on a
-    text instead.
+    Their agreement with the model is measured on held-out text. With --explain, shows which rules
+    act on a text instead.
 
     Options:
-        --budget: Numbers that the program may hold.
+        --budget: Largest number of values that the program may store.
         --corpus: Or on a corpus: its name, a file or a folder, whose held-out part is kept apart.
         --out: Save the program to this file (JSON).
         --explain TEXT: Explain a prediction on this text.

@@ -55,13 +55,13 @@ def head_command(
 ) -> None:
     """Show what a head does: copying, token clusters, offsets.
 
-    With --token, its circuits at one token; with --places, where in a text it does most.
+    With --token, shows its circuits at one token; with --places, its top contexts in a text.
 
     Options:
         HEAD: A head (L1H4), or a virtual head (L0H7,L1H4).
         --token: Show what attends to this token, and which logits it raises and lowers.
-        --places: Show where in the model's held-out text the head does most.
-        --k: How many tokens with --token, or places with --places (default 10).
+        --places: Show the head's top contexts in the model's held-out text.
+        --k: Number of tokens with --token, or of contexts with --places (default 10).
     """
     from pathsum.base import ARROW
     from pathsum.base import Path as HeadPath
@@ -125,7 +125,7 @@ def composition_command(
     center: Literal["auto", "on", "off"] = "auto",
     offset: int | None = None,
 ) -> None:
-    """Rank Q-, K- and V-composition between heads against chance.
+    """Rank Q-, K- and V-composition between heads against a null.
 
     The score is ‖OV¹ M‖ / (‖OV¹‖ ‖M‖) with M the QK, QKᵀ or OV of the reading head. z and p compare
     score² with random rotations of the stream: a small p means that the two heads share more
@@ -138,7 +138,7 @@ def composition_command(
         --k: Show at most this many edges.
         --pair WRITER READER: Show one pair of heads, direction by direction.
         --nulls: Also compare with permuted heads and untrained twins; score single directions.
-        --center: Center what heads write; auto: where the model's norm does.
+        --center: Center the outputs of heads; auto: only if the model's norm does.
     """
     from pathsum.circuits import composition, empirical_composition
     from pathsum.circuits.composition_pairs import compare_pair
@@ -161,7 +161,7 @@ def composition_command(
 def bandwidth_command(session: CommandSession) -> None:
     """Show which stream dimensions are written, read and free.
 
-    Also the heads that delete what others wrote.
+    Also lists the heads that delete the output of others.
     """
     from pathsum.circuits import bandwidth
 
@@ -182,9 +182,9 @@ def atlas_command(
     draws: int = 200,
     seed: int = 0,
 ) -> None:
-    """Score every head against chance and name its kind.
+    """Score every head against a null and classify it.
 
-    A kind is named where data and weights agree.
+    A head is classified only if the evidence from data and from weights agrees.
 
     Options:
         --head: Show every score of one head, with the evidence.
@@ -221,16 +221,16 @@ def neurons_command(
     tokens: list[str] | None = None,
     k: int | None = None,
 ) -> None:
-    """Show the neurons of an MLP, or the page of one neuron.
+    """Show the neurons of an MLP, or one neuron in detail.
 
-    What opens its gate and sets its value, what it writes, who reads it, where in a text it is most
-    active, and the cost of its ablation.
+    The details are its gate and value inputs, its output, its readers, its top contexts in a text,
+    and its ablation cost.
 
     Options:
-        NEURONS: An MLP (mlp3) for a table of its neurons, or a neuron (mlp3.n512) for its page.
+        NEURONS: An MLP (mlp3) for a table of its neurons, or a neuron (mlp3.n512) for its details.
         --text: The text file on which activity is measured; default: the model's held-out text, or
             a short neutral text.
-        --k: How many neurons to list (default 20), or rows of each list about one neuron (10).
+        --k: Number of neurons to list (default 20), or rows per list for one neuron (10).
     """
     from pathsum.circuits.neurons import parse_neurons
     from pathsum.heads import neuron
@@ -271,7 +271,7 @@ def induction_command(
 ) -> None:
     """Find induction heads and test how they work.
 
-    By cutting edges into them and replacing their patterns.
+    The tests cut edges into the heads and replace their attention patterns.
 
     Options:
         --sequences: Probe sequences (repeated random tokens).
@@ -355,13 +355,13 @@ def paper_command(
 ) -> None:
     """Check the paper's claims on a model and over seeds.
 
-    Each with its value here, over seeds and in the paper, and a verdict.
+    Each claim is listed with its value on this model, over seeds and in the paper, and a verdict.
     A claim about models of another depth is measured on a bundled model of that depth.
 
     Options:
         --claim ID: Only this claim; may be repeated.
         --rules: Also print the rule of each claim.
-        --seeds: Print what was measured over seeds, without measuring.
+        --seeds: Print the stored results over seeds, without measuring.
     """
     from json import dumps
 

@@ -61,15 +61,15 @@ def why_command(
 ) -> None:
     """Explain a prediction through heads and MLPs, down to tokens.
 
-    The circuit of one prediction, from the logit down to the tokens. With several models, what each
-    of them predicts.
+    The circuit of one prediction, from the logit down to the tokens. With several models,
+    their predictions are compared.
 
     Options:
-        TEXT: The text that the model reads; before it, more models to compare with.
+        TEXT: The input text; any arguments before it are further models to compare with.
         --threshold: Keep nodes whose edges carry at least this share of the prediction.
         --rival: Compare attention scores with the score of this position.
-        --other: Explain the difference from this text (ids with --tokens), of as many tokens; cut
-            edges carry their value on it instead of zero.
+        --other: Explain the difference from this text (ids with --tokens), with the same number of
+            tokens; cut edges carry their value on it instead of zero.
         --cut: Cut every edge in turn and recompute everything after it.
         --prompts: Instead of TEXT, average over the prompts of this file, one JSON object per line:
             text, and optionally token, versus, position, names, corrupted.
@@ -77,11 +77,11 @@ def why_command(
         --diff: Compare with the circuit of this model on the same text.
         --faithfulness: Print how much of the prediction the circuit preserves on its own, by its
             size.
-        --reference: With --faithfulness, what all other edges carry: 'mean', 'zero', or 'other'
-            (what they carry on the text of --other, or on corrupted prompts); default: 'mean'.
+        --reference: With --faithfulness, the value of all other edges: 'mean', 'zero', or 'other'
+            (their value on the text of --other, or on corrupted prompts); default: 'mean'.
         --over: With --faithfulness, take the mean over this text file; default: the model's
             held-out text, or a short neutral text.
-        --draws: With --faithfulness, how many random circuits to compare with; default: 20.
+        --draws: With --faithfulness, the number of random circuits to compare with; default: 20.
         --seed: With --faithfulness, seed of the random circuits.
     """
     from pathsum.paths.circuit import mean_circuit
@@ -157,7 +157,7 @@ def paths_command(
 ) -> None:
     """Explain a prediction as an exact sum over paths.
 
-    By order, head, edge and source token, and the strongest single paths.
+    Totals by order, head, edge and source token, and the strongest single paths.
 
     Options:
         --mlps: MLP outputs as sources (held), or paths through MLPs with their gates held (linear).
@@ -181,7 +181,7 @@ def attention_command(
 ) -> None:
     """Show where heads attend on a text.
 
-    One head as a heat map with its strongest sources, several as a table of means.
+    One head is shown as a heat map with its strongest sources, several as a table of means.
 
     Options:
         --head: A head, for example L1H0; may be repeated; default: all heads.
@@ -209,13 +209,13 @@ def lens_command(
 ) -> None:
     """Read the residual stream of each layer as logits.
 
-    The logit lens, and the held lens: with all that the layers above make of the same position.
+    The logit lens, and the held lens, which adds what later layers compute at the same position.
 
     Options:
         --layer: Split the held lens of the stream before this layer by order and component.
         --token: The token to split it for; default: the prediction.
-        --mean: Instead of a text, average the held lens over many positions, and show how often it
-            reads the model's prediction.
+        --mean: Instead of a text, average the held lens over many positions, and show how often its
+            top token is the model's prediction.
         --over: With --mean, average over this text file; default: the model's held-out text, or a
             short neutral text.
     """
@@ -242,7 +242,7 @@ def scores_command(
 ) -> None:
     """Explain a head's attention scores as an exact sum.
 
-    Over pairs of a query part and a key part.
+    The sum runs over pairs of a query part and a key part.
 
     Options:
         --head: The head, for example L1H4.

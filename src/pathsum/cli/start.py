@@ -1,4 +1,4 @@
-"""Start: `demo` takes a trained model apart in the order of the paper, `models` lists models."""
+"""Start: `demo` reverse-engineers a trained model step by step, `models` lists models."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ def models_command(*, json: bool = False) -> None:
 
 @command()
 def demo_command(*, model: str = DEFAULT, report: Path | None = None) -> None:
-    """Take a trained model apart, from induction to one prediction.
+    """Reverse-engineer a trained model, step by step.
 
     Options:
         --model MODEL: A model that reads text, such as smollm2.

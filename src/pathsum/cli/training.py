@@ -28,7 +28,7 @@ def corpus_command(
 
     Options:
         NAME NAME|PATH: A named corpus, a file, a folder, or a dataset on the hub (owner/name);
-            without it the named ones are listed.
+            without it, the named corpora are listed.
         --vocab: Vocabulary size to train.
         --held-out: Share of documents to hold out.
         --field: Field with the text in .jsonl, Parquet and datasets.

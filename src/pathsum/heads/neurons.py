@@ -1,4 +1,4 @@
-"""Neurons of an MLP: what opens each gate, sets its value and reads it, and where it is active.
+"""MLP neurons: their gate and value inputs, their readers, and the contexts where they are active.
 
 `neurons(model, "mlp3")` summarizes all neurons of an MLP, `neuron(model, "mlp3.n512")` is the page
 of one. Reads and writes are from weights alone, with nulls in closed form (`circuits.neurons`).
@@ -62,8 +62,8 @@ class NeuronSummary:
     `written` is the mean of |activation| ‖w_out‖ over a text, `open` the share of positions at
     which the gate's input is positive. `embed` is the score of its gate's read (its input, if the
     MLP has no W_gate) with the token embeddings and `logits` that of its write with the
-    unembedding, each with z and p under random rotations. `cosine` is that of its write with the
-    read of its value; neurons with a strongly negative one delete what they read. `opens` is the
+    unembedding, each with z and p under random rotations. `cosine` is the cosine of its write and
+    its value's read; neurons with a strongly negative cosine delete what they read. `opens` is the
     token that raises the gate's input most, `raises` the one whose logit its row of W_out raises
     most, each None if there is none. A neuron with a negative activation lowers that logit.
     """
@@ -147,10 +147,10 @@ class NeuronContext:
 
 @dataclass(frozen=True, eq=False)
 class Neuron(Record, kind="neuron"):
-    """The page of a neuron: its inputs, its output, the contexts in which it is active, its cost.
+    """One neuron in detail: its inputs, its output, its top contexts and its ablation cost.
 
     `inputs` has the gate and the value, or one side for both if the MLP has no W_gate. `cost` is
-    the rise of the loss, in nats, where the activation is replaced by its mean over the text.
+    the increase in loss, in nats, if the activation is replaced by its mean over the text.
     """
 
     model: str
@@ -168,7 +168,7 @@ class Neuron(Record, kind="neuron"):
     note: str
 
     def to_table(self) -> Table:
-        """The components that write what the neuron reads, and that read what it writes."""
+        """The components that feed the neuron, and those that read its output."""
         rows = tuple(
             (side.side, edge.component, edge.score, edge.z, edge.p)
             for side in (*self.inputs, self.output)
@@ -224,13 +224,13 @@ def neurons(
     k: int = 20,
     progress: Progress = silent,
 ) -> Neurons:
-    """All neurons of an MLP: how much each writes on a text, and its reads and writes from weights.
+    """Summarize the neurons of an MLP: output size on a text, and reads and writes from weights.
 
     Args:
         model: A model with MLPs.
         mlp: The MLP, such as `"mlp3"`.
         text: The text on which activity is measured, by default the model's held-out text.
-        k: How many neurons the table lists; the record has all of them.
+        k: The number of neurons in the table; the record has all of them.
         progress: Called while the text is read.
 
     Returns:
@@ -295,7 +295,7 @@ def neuron(
     k: int = K,
     progress: Progress = silent,
 ) -> Neuron:
-    """The page of one neuron, such as `"mlp3.n512"`.
+    """Describe one neuron, such as `"mlp3.n512"`, in detail.
 
     The tokens and components that open its gate and set its value, the tokens that it raises and
     lowers, the later heads and MLPs that read it, the k contexts of a text in which it is most
@@ -388,7 +388,7 @@ class _Activity:
         return cls(tuple(rows), tuple(effects), tuple(ids), opened / count)
 
     def top(self, model: Model, k: int) -> tuple[NeuronContext, ...]:
-        """The k contexts of largest |activation|; of those alike only the strongest."""
+        """The k contexts of largest |activation|; only the strongest of similar contexts."""
         places = [
             (float(act), sequence, position)
             for sequence, row in enumerate(self.rows)

@@ -1,4 +1,4 @@
-"""The paper, on a run: logits and attention scores as exact sums over paths.
+"""Path expansion of a run: logits and attention scores as exact sums over paths.
 
 In reading order:
 

@@ -130,7 +130,7 @@ def ablate(
     `reference` replaces the heads' outputs: "zero", "mean" (over positions ≥ 1 of `text`, by
     default the model's held-out text; see `reference_text`), "resample" (another sequence of the
     batch, selected by `seed`) or "first_token" (attention to the first token only). `knockout` is
-    another name of `reference`.
+    an alias of `reference`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -218,7 +218,7 @@ class LossRuns:
 def find_nodes(
     model: Model, nodes: HeadName | Source | Sequence[HeadName | Source]
 ) -> tuple[Writer, ...]:
-    """One head, MLP or neuron, or several, each once."""
+    """Parse one or more heads, MLPs or neurons, without duplicates."""
     single = isinstance(nodes, str | Source) or is_pair(nodes)
     names: list[Any] = [nodes] if single else list(nodes)  # pyright: ignore[reportArgumentType]
     if not names:
@@ -239,7 +239,7 @@ def _find_node(model: Model, name: Any) -> Writer:
 
 
 def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
-    """Edits that force patterns to those of a run, if they are frozen."""
+    """Edits that set attention patterns to those of a run, if patterns are frozen."""
     if after is After.RECOMPUTED:
         return ()
     heads = [head.id for head in trace.model.heads]
@@ -282,7 +282,7 @@ class AblatedOutputs:
             self._means = mean_values(model, over.batches, {head: Site(head) for head in heads})
 
     def partners(self, tokens: Tokens) -> Tokens:
-        """For each sequence another one of the batch, drawn at random."""
+        """For each sequence, another sequence of the batch, drawn at random."""
         if self.reference is not Reference.RESAMPLE:
             return tokens
         order = torch.randperm(len(tokens), generator=self._generator)

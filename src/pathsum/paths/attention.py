@@ -1,4 +1,4 @@
-"""Where the nodes of a head attend and why: scores, their contributions, and their writers.
+"""Attention of head nodes: scores, score contributions, and the writers of queries and keys.
 
 A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
 number explained), so its effect is Σ_j A_j v_j. `score_weights` splits the excess of this effect
@@ -108,7 +108,7 @@ class NodeAttention:
         self.keys = (self.keys + start.keys) / 2
 
     def held(self, nodes: list[int]) -> dict[Side, Float[Tensor, " node"]]:
-        """The contribution to each side of some nodes that no edge carries.
+        """The contribution to each side of some nodes that does not belong to any edge.
 
         A sink's logit or, between two runs, the change of the scales of normalization.
         """
@@ -139,14 +139,14 @@ class NodeAttention:
 
     @cached_property
     def sources(self) -> Int[Tensor, " node"]:
-        """The source of each node whose attention matters most."""
+        """For each node, the source whose attention has the largest effect."""
         mean = self.values.where(self.seen, 0.0).sum(-1) / self.seen.sum(-1)
         matter = (self.pattern * (self.values - mean[:, None])).abs()
         return matter.where(self.seen, -1.0).argmax(-1)
 
     @cached_property
     def rivals(self) -> Bool[Tensor, " node"]:
-        """The nodes that compare their source with the rival: it is another one that they see."""
+        """Nodes whose source is compared with the rival: a different position that they can see."""
         if self.rival is None or self.rival >= self.seen.shape[1]:
             return torch.zeros_like(self.sources, dtype=torch.bool)
         return self.seen[:, self.rival] & (self.sources != self.rival)
@@ -172,7 +172,7 @@ class NodeAttention:
 
     @property
     def is_alone(self) -> Bool[Tensor, " node"]:
-        """The nodes that see one source only."""
+        """Nodes that can attend to only one source."""
         return (self.seen.sum(-1) == 1) & (self.sink is None)
 
     @cached_property
@@ -186,14 +186,14 @@ class NodeAttention:
         return high - low <= 16 * torch.finfo(self.dtype).eps * size
 
     def explained(self, floor: float) -> list[int]:
-        """The nodes whose scores are decomposed: where they attend matters enough."""
+        """Nodes whose scores are decomposed: their attention has a large enough effect."""
         enough = self.score_weights.effect.abs() >= floor
         return (enough & ~self.is_alone & ~self.is_uniform).nonzero()[:, 0].tolist()
 
     def described(
         self, floor: float, common: Sequence[float]
     ) -> Iterator[tuple[Attended | None, str]]:
-        """Where each node attends, and why its scores are not decomposed, if they are not.
+        """The attention of each node, with the reason if its scores are not decomposed.
 
         `common` is taken off what uniform attention contributes, as off the node's value.
         """

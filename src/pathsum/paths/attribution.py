@@ -1,4 +1,4 @@
-"""LogitAttribution: which paths made a prediction, as exact totals."""
+"""LogitAttribution: a prediction attributed to paths, as exact totals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -84,13 +84,13 @@ class LogitAttribution(Record, kind="toward"):
 
     @computed_field
     def by_order(self) -> Breakdown:
-        """All paths through each number of steps."""
+        """The total of all paths of each order."""
         found = _over_groups(order_flows, self._paths, self._target)
         return _breakdown("order", tuple(range(found.shape[1])), found)
 
     @computed_field
     def by_edge(self) -> Grid:
-        """All paths that go directly from one component to another."""
+        """The total of all paths through each edge between two components."""
         steps = _steps(self._paths)
         writers = (*self._paths.sources, *steps)
         found = _over_groups(edge_flows, self._paths, self._target)
@@ -103,7 +103,7 @@ class LogitAttribution(Record, kind="toward"):
 
     @property
     def trace(self) -> Trace:
-        """The run that is explained."""
+        """The explained run."""
         return self._paths.trace
 
     @property
@@ -113,7 +113,7 @@ class LogitAttribution(Record, kind="toward"):
 
     @property
     def target(self) -> Target:
-        """The number that is explained; `target.of(logits)` reads it from any run."""
+        """The explained number; `target.of(logits)` computes it for any run."""
         return self._target
 
     def top(self, k: int = 20, budget: int = 50_000, progress: Progress = silent) -> TopPaths:
@@ -127,7 +127,7 @@ class LogitAttribution(Record, kind="toward"):
     def causal_effects(
         self, other: Trace, into: Sequence[HeadName] | None = None, progress: Progress = silent
     ) -> CausalEffects:
-        """The causal effect of each edge on this number, next to its frozen share of it.
+        """The causal effect of each edge on this number, with its share under frozen patterns.
 
         The causal effect patches the edge from another run of the same length, into queries, keys
         and values separately. It finds what frozen paths cannot: a head that acts by moving a later
@@ -174,7 +174,7 @@ class LogitAttribution(Record, kind="toward"):
         return Table(columns, tuple(rows), title=self.question, note=note)
 
     def head_table(self, k: int = SHOWN) -> Table:
-        """The k components that wrote most straight into the logit: direct attribution."""
+        """The k components with the largest direct logit attribution."""
         rows = tuple(
             (str(name), *self._shown(self.by_last.estimate(name)), *self._through(name))
             for name, _ in self.by_last.ranked()[:k]
@@ -191,7 +191,7 @@ class LogitAttribution(Record, kind="toward"):
         return Table(columns, rows, title="by component", note=note)
 
     def source_table(self, k: int = SHOWN) -> Table:
-        """The k sources, each at a position, that the logit came from."""
+        """The k (source, position) pairs that contribute most to the logit."""
         rows: list[tuple[Cell, ...]] = []
         for source, position, _ in self.by_source.ranked(k):
             assert isinstance(position, int)
@@ -226,7 +226,7 @@ class LogitAttribution(Record, kind="toward"):
 
 
 def explain(paths: PathSum, target: Target) -> LogitAttribution:
-    """All totals toward a target, sequences taken in groups that fit into memory."""
+    """All totals toward a target, over groups of sequences that fit into memory."""
     trace, config = paths.trace, paths.trace.model.config
     parts = [flows(*part) for part in _groups(paths, target)]
     found = _joined(parts)

@@ -129,7 +129,7 @@ def half_width(estimate: Estimate) -> float | None:
 
 
 def find_name(names: tuple[Name, ...], name: "int | HeadName | Source") -> int:
-    """The index of a name: a head by label or pair, a source by its text, anything by its place."""
+    """The index of a name: a head by label or pair, a source by its text, anything by its index."""
     wanted = HeadId.parse(name) if isinstance(name, tuple) else name
     for place, known in enumerate(names):
         if known == wanted or (isinstance(wanted, str) and str(known).lower() == wanted.lower()):

@@ -291,7 +291,7 @@ def patch_effect(
     *,
     metric: Metric | None = None,
 ) -> PatchEffect:
-    """Apply a patch and measure its effect on a logit, by default that of this run's prediction.
+    """Apply a patch and measure its effect on a logit, by default the logit of the prediction.
 
     `metric` replaces the logit by another measure, as in `causal_effects`.
     """
@@ -332,7 +332,7 @@ def _prediction(trace: Trace, measure: Measure) -> tuple[str, float]:
 
 
 def same_batch(trace: Trace, other: Trace) -> tuple[Trace, Trace]:
-    """Both runs with as many sequences as the larger has."""
+    """Both runs, expanded to the larger batch size."""
     size = max(len(trace.tokens), len(other.tokens))
 
     def expand_batch(run: Trace) -> Trace:

@@ -101,7 +101,7 @@ def mean_circuit(
     effects: bool = True,
     progress: Progress = silent,
 ) -> Graph:
-    """The circuits of many prompts, averaged edge by edge over positions that correspond.
+    """Average the circuits of many prompts edge by edge, with positions matched by name.
 
     Prompts are texts, token ids or `Prompt`s, of any lengths. Positions are matched by name: "last"
     (the position of the prediction), "first", and the names given by the prompt. Unnamed positions
@@ -155,7 +155,7 @@ def average_graphs(
     progress: Progress = silent,
     templates: Sequence[str] = (),
 ) -> Graph:
-    """The mean of several graphs; `places` has the name of every position of every prompt.
+    """The mean of several graphs; `places` names every position of every prompt.
 
     Numbers are means over all prompts, where a node or an edge that a prompt does not have counts
     as 0; so the inputs of a node add up to its value as they do in each prompt.
@@ -273,7 +273,7 @@ def _mean_rest(node: NamedSite, kind: Side, found: Sequence[LeftOut], count: int
 
 @contextmanager
 def name_prompt(number: int) -> Generator[None]:
-    """Errors about one prompt of many name it."""
+    """Prefix errors about one of many prompts with its number."""
     try:
         yield
     except PathsumError as error:

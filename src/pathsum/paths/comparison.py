@@ -1,4 +1,4 @@
-"""One text, several models: what each predicts, and the sentence of its circuit."""
+"""Predictions of several models on one text, each explained in one sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from pathsum.paths.graph import Graph
 
 @dataclass(frozen=True)
 class ModelPrediction:
-    """A model's prediction, and the probability that it gives to the last model's prediction."""
+    """A model's prediction, and its probability for the last model's prediction."""
 
     model: Annotated[str, text_column("model")]
     token: Annotated[str, token_column("predicts")]

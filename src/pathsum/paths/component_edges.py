@@ -1,4 +1,4 @@
-"""Edges between whole components, all positions together: runs with some of them, and their scores.
+"""Edges between whole components, pooled over positions: runs with some of them, and scores.
 
 The graph is that of EAP and of the MIB benchmark. Writers are the embedding, every head and every
 MLP. Readers are the queries, keys and values of every head, every MLP and the logits. An edge is a
@@ -66,7 +66,7 @@ class ComponentGraph:
         return slice(start, start + 3 * self.config.n_heads)
 
     def seen_by(self, reader: Site) -> int:
-        """The number of first writers that a reader can see."""
+        """The number of writers, counted from the bottom, that a reader can read."""
         if reader.reader == LOGITS:
             return len(self.writers)
         assert isinstance(reader.reader, HeadId | Source)
@@ -92,7 +92,7 @@ class ComponentGraph:
         return Site(self.writers[writer], read.reader, read.side)
 
     def place(self, edge: Site) -> tuple[int, int]:
-        """The entry of an edge; positions are ignored, and so are the two sides of an MLP."""
+        """The matrix entry of an edge; positions and the two sides of an MLP are ignored."""
         side = edge.side if isinstance(edge.reader, HeadId) else None
         read = Site(None, edge.reader, side)
         assert isinstance(edge.writer, HeadId | Source)
@@ -100,7 +100,7 @@ class ComponentGraph:
 
 
 class ComponentRuns:
-    """Runs of one sequence in which some edges carry their own value, and all others a reference's.
+    """Runs of one sequence in which some edges keep their value and all others take a reference's.
 
     With `hold_mlps`, MLPs write their output in the clean run, whatever they read.
     """
@@ -120,7 +120,7 @@ class ComponentRuns:
         self.own, self.reference = (_outputs(run) for run in (trace, other))
 
     def value(self, kept: EdgeMask | None) -> float:
-        """The prediction with these edges alone, None for all."""
+        """The prediction with only these edges; None means all edges."""
         if kept is None:
             return float(self.target.of(self.trace.logits)[0])
         with torch.no_grad():
@@ -197,7 +197,7 @@ class ComponentRuns:
 def head_outputs(
     config: Config, layer: LayerWeights, reads: Float[Tensor, "read pos d"]
 ) -> Float[Tensor, "head pos d"]:
-    """The output of each head; reads are those of all queries, then of all keys, then values."""
+    """The output of each head; `reads` lists all queries, then all keys, then all values."""
     normal = transformer.attention_read(config, layer, reads)[0]
     query, key, value = normal.unflatten(0, (3, -1))
     served = [kv_head(config, head) for head in range(config.n_heads)]
@@ -248,5 +248,5 @@ def strongest(graph: ComponentGraph, scores: EdgeScores, count: int, hold_mlps: 
 
 
 def countable(graph: ComponentGraph, hold_mlps: bool) -> EdgeMask:
-    """The edges that a circuit may consist of."""
+    """The edges that a circuit may contain."""
     return graph.exists & ~graph.into_mlps[:, None] if hold_mlps else graph.exists

@@ -1,4 +1,4 @@
-"""Descriptions that a head can be replaced by.
+"""Descriptions that can replace a head.
 
 attention   an `IdealPattern`, or a `ScoreTerm`: the softmax of one term of its scores
 OV          its `CopyingPart`, or a table of `TopTokens`
@@ -76,7 +76,7 @@ class IdealPattern(enum.StrEnum):
 
 
 def overlap(pattern: HeadPattern, ideal: HeadPattern) -> float:
-    """The share of attention that the ideal pattern has too, Σ_src min(A, ideal), averaged."""
+    """The mean overlap of attention with the ideal pattern, Σ_src min(A, ideal)."""
     return float(torch.minimum(pattern, ideal).sum(-1).mean())
 
 
@@ -121,7 +121,7 @@ class CopyingPart:
 
 @dataclass(frozen=True)
 class TopTokens:
-    """The head's OV as a table: each source token raises the `count` tokens it raises most.
+    """The head's OV as a table of the `count` tokens that each source token raises most.
 
     A row of full OV (centered over the vocabulary) keeps its `count` largest entries; the rest are
     zero. The table acts on the logits only: later layers read nothing of the head, except what its
@@ -205,7 +205,7 @@ def copying_projector(head: Head) -> CopyingProjector:
 
 
 def keep_copying_part(head: Head, matrix: Float[Tensor, "k k"]) -> list[Edit]:
-    """Edits that project a head's z; the part that its biases add stays as it is."""
+    """Edits that project a head's z; the contribution of its biases is unchanged."""
     layer, seen = head.model.weights.layers[head.id.layer], list[Tensor]()
 
     def project(z: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Circuits between whole components over many prompts: how much of a prediction n% of edges keep.
+"""Faithfulness of circuits between whole components, by fraction of edges, over many prompts.
 
 The definitions are those of the MIB benchmark. Edges are ranked by |score|, and for 0.1% to 100% of
 them the prediction is computed with these edges alone, all others from the corrupted prompts:
@@ -58,7 +58,7 @@ FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class MlpMode(enum.StrEnum):
-    """What MLPs write in a circuit.
+    """The output of MLPs in a circuit.
 
     `RECOMPUTED`  their output, given the edges into them; these count as edges of the circuit
     `HELD`        their output in the clean run
@@ -142,10 +142,10 @@ def edge_curve(
     seed: int = 0,
     progress: Progress = silent,
 ) -> EdgeCurve:
-    """Measure circuits of n% of the edges between components, on prompts with corrupted partners.
+    """Measure circuits with n% of the edges between components, on clean/corrupted prompt pairs.
 
     `scores` ranks edges: a mapping from names such as `L0H1→L1H4.k` to numbers, or the graph of
-    `mean_circuit`, whose edges are added up over positions by |effect| where effects were computed,
+    `mean_circuit`, whose edges are summed over positions by |effect| if effects were computed,
     and by |share| otherwise. It is compared with EAP, EAP-IG (`steps` steps) and a random ranking,
     whose scores are means over the same prompts.
 
@@ -225,7 +225,7 @@ def component_runs(
 
 
 def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
-    """Scores by name, or the edges of a graph added up over positions, as a matrix."""
+    """A matrix of scores, given by name or as a graph whose edges are summed over positions."""
     found = torch.zeros(graph.exists.shape, dtype=torch.float64)
     if isinstance(scores, Graph):
         for edge in scores.edges:
@@ -248,7 +248,7 @@ def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> 
 
 
 def write_mib(file: str | Path, model: Model, scores: EdgeScores, size: int) -> None:
-    """Write scores as EAP-IG and MIB store them; the strongest `size` edges are in the circuit."""
+    """Write scores in EAP-IG's and MIB's format; the strongest `size` edges are in the circuit."""
     graph, config = ComponentGraph(model.config), model.config
     kept = strongest(graph, scores, size, hold_mlps=False)
     edges: dict[str, dict[str, Any]] = {}
@@ -276,7 +276,7 @@ def write_mib(file: str | Path, model: Model, scores: EdgeScores, size: int) -> 
 
 
 def read_mib(file: str | Path, model: Model) -> EdgeScores:
-    """The scores of a circuit that EAP-IG or MIB stored as JSON, 0 for edges not listed."""
+    """Read the scores of a circuit from EAP-IG's or MIB's JSON; edges not listed score 0."""
     advice = "give a circuit written by EAP-IG, MIB or write_mib"
     edges = read_object(Path(file), advice).get("edges")
     if not isinstance(edges, dict):

@@ -49,7 +49,7 @@ def edge_between(writer: Component, at: int, reader: Site, side: Side) -> Site:
 
 
 def side_of(edge: Site) -> Side:
-    """The side of an edge's reader that reads it; the logits read values."""
+    """The input of the reader that an edge feeds; the logits read values."""
     return Side.V if edge.side is None else edge.side
 
 
@@ -70,7 +70,7 @@ def best_first(
     inputs: Callable[[Site], Iterable[tuple[Site, float]]],
     count: int | None = None,
 ) -> list[Site]:
-    """Edges from the top down, the strongest first of those into nodes that are reached already.
+    """Edges in greedy order from the top down: always the strongest into a node already reached.
 
     `inputs` gives the edges into a node and how strong each is.
     """
@@ -116,7 +116,7 @@ def random_order(
 
 
 def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
-    """Every edge into a node of a text of this length."""
+    """Every edge into a node, in a text of this length."""
     for side in sides_of(config, node):
         for place in read_positions(config, node, side, length):
             for writer in writers_into(config, node):
@@ -124,7 +124,7 @@ def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
 
 
 def sides_of(config: Config, node: Site) -> tuple[Side, ...]:
-    """The sides of a node's reads, none for a node that reads nothing; the logits read values.
+    """The inputs of a node, empty for a node that does not read; the logits read values.
 
     An MLP that is not a value times a gate is a leaf of circuits.
     """
@@ -231,7 +231,7 @@ def logits_with_only(
 
 
 def is_written(node: Site) -> bool:
-    """Whether a component writes it into the stream: not positions, not biases."""
+    """Whether a node writes into the stream; false for positions and biases."""
     component = node.writer
     if isinstance(component, Source):
         return component.kind in ("embed", "mlp")
@@ -269,7 +269,7 @@ def reference_writes(
 
 
 def mean_writes(model: Model, batches: TokenBatches) -> Writes:
-    """The mean output of each writer over positions ≥ 1, as of one sequence of one position."""
+    """The mean output of each writer over positions ≥ 1, with batch and position of size 1."""
     sums: list[Tensor] = []
     count = 0
     for batch in batches:

@@ -121,7 +121,7 @@ def _strongest_ways(
 
 @dataclass(frozen=True, eq=False)
 class PathExplanation(Record, kind="paths"):
-    """Which paths made a prediction: the totals, and the strongest single paths.
+    """A prediction attributed to paths: the totals, and the strongest single paths.
 
     `probability` is the model's probability of the token there, `rank` its place among all tokens
     (1 = most probable). `counts` has the number of paths of each order, `routes` the routes of the

@@ -58,7 +58,7 @@ MOST_DRAWS = 100_000
 
 
 class Baseline(enum.StrEnum):
-    """Other circuits of the same size: random ones, and by gradients (see `edge_orders`)."""
+    """Baseline circuits of the same size: random, or ranked by gradients (see `edge_orders`)."""
 
     RANDOM = "random"
     EAP = "eap"
@@ -67,10 +67,10 @@ class Baseline(enum.StrEnum):
 
 @dataclass(frozen=True)
 class FaithfulnessPoint:
-    """The share that a circuit of one size keeps, next to those of baselines of the same size.
+    """The share kept by a circuit of one size, and by baselines of the same size.
 
     `value` is the prediction with these edges alone. `kept` is compared with the random circuits:
-    its `null` is their mean, its `p` how many of them keep as much.
+    its `null` is their mean, and its `p` is the fraction that keep as much.
     """
 
     edges: Annotated[int, Column("edges")]
@@ -86,8 +86,8 @@ class FaithfulnessPoint:
 class Faithfulness(Record, kind="faithfulness"):
     """The share of a prediction that a circuit keeps, by size, and the damage of removing it.
 
-    `full` is the model's own number and `empty` that of the reference. Over several prompts every
-    share is a ratio of sums, with its interval over prompts.
+    `full` is the prediction of the model and `empty` is that of the reference. Over several
+    prompts, every share is a ratio of sums, with its interval over prompts.
     """
 
     model: str
@@ -175,7 +175,7 @@ class Options:
 
 
 class ReferenceRuns:
-    """The reference's outputs, for one prediction after another.
+    """The reference's outputs, for each prediction.
 
     A mean over a text is the same for all of them and computed once.
     """
@@ -220,7 +220,7 @@ def measure_faithfulness(
     options: "Options",
     progress: Progress = silent,
 ) -> Faithfulness:
-    """The curve of a graph: for each prediction, groups of edges that join its circuit together."""
+    """The curve of a graph, given groups of edges that are added together, for each prediction."""
     if graph.is_mean and not groups[0]:
         raise InputError(
             "no edge belongs to the circuit of most samples of the prompts, so there is no circuit "
@@ -248,9 +248,9 @@ def measure_curve(
     references: ReferenceRuns,
     progress: Progress = silent,
 ) -> FaithfulnessCurve:
-    """One prompt's curve; `groups` are edges that join its circuit together, the strongest first.
+    """One prompt's curve; `groups` are edges that are added together, the strongest first.
 
-    A size is a number of groups. The circuits that it is compared with have as many edges.
+    A size is a number of groups. Baseline circuits have the same number of edges.
     """
     start, target = of.alone()
     position, length = int(target.positions[0]), start.tokens.shape[1]

@@ -43,7 +43,7 @@ class Flows:
 
 
 def flows(frozen: Frozen, target: Target) -> Flows:
-    """Totals without orders and edges. Positions after the last target must be cut off already."""
+    """Totals other than by order and edge. Truncate positions after the last target beforehand."""
     top = gradient_at_top(frozen, target)
     up = _sweep_up(frozen)
     source, head, mlp = _sweep_down(frozen, top, up)
@@ -240,7 +240,7 @@ def direct_shares(
     positions: Int[Tensor, "batch some"] | None = None,
     z: Sequence[PerHead] | None = None,
 ) -> Float[Tensor, "batch writer some"]:
-    """The write of every source and every head at some positions, along a gradient at each.
+    """The output of every source and head at some positions, projected on a gradient at each.
 
     Without `positions` they are all positions, in order. `z` are the heads' outputs before W_O, if
     a sweep has computed them already. The writers are `frozen.sources`, the logits' own `bias` if
@@ -267,7 +267,7 @@ def direct_shares(
 
 @dataclass(frozen=True, eq=False)
 class FrozenRow:
-    """One sequence of a frozen run, up to a length: what every component writes and reads."""
+    """One sequence of a frozen run, up to a length: the outputs and inputs of every component."""
 
     trace: Trace
     row: int
@@ -299,7 +299,7 @@ class FrozenRow:
         return slice(self.row, self.row + 1)
 
     def minus(self, other: "FrozenRow") -> "FrozenRow":
-        """The same with all writes replaced by their differences from another run's."""
+        """This row with all writes replaced by their differences from another run's."""
         pairs = zip(self.sources, other.sources, strict=True)
         return replace(
             self,

@@ -134,7 +134,7 @@ class FrozenMlp:
 
 
 class Gates:
-    """The gates of a run's MLPs, held: computed when a layer is first asked for, and kept.
+    """The held gates of a run's MLPs, computed lazily per layer and cached.
 
     One number per neuron and position, which is what all sweeps of a run share.
     """
@@ -370,7 +370,7 @@ def bias_stream(run: Run, layer: int) -> Stream:
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:
-    """max|found − truth| / max|truth|, or max|found − truth| where the truth is all zero."""
+    """max|found − truth| / max|truth|, or max|found − truth| if the truth is all zero."""
     error, size = float((found - truth).abs().max()), float(truth.abs().max())
     return error / size if size else error
 

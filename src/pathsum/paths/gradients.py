@@ -36,7 +36,7 @@ from pathsum.paths.target import Target
 def gradient_order(
     start: Trace, target: Target, reference: Writes, count: int, steps: int | None = None
 ) -> list[Site]:
-    """The edges by |gradient · (written − reference)|, the largest into the circuit so far first.
+    """Edges in greedy order of |gradient · (output − reference)|, from the logits down.
 
     Without `steps`, gradients are those of the run itself (EAP). With them, they are averaged over
     that many runs whose inputs lie evenly between the reference's and this run's (EAP-IG).
@@ -112,7 +112,7 @@ class _Gradients:
 
     @torch.enable_grad()
     def at_reads(self, node: Site) -> dict[Side, Float[Tensor, "pos d"]]:
-        """At the stream, position by position, as the three reads of a head node see it."""
+        """Gradients at the stream, by position, through each of the three reads of a head node."""
         head, here = node.head, node_position(node)
         assert head is not None
         config, layer = self.config, self.run.weights.layers[head.layer]

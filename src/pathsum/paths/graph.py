@@ -140,7 +140,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphEdge:
-    """A connection through which one node reads another, with three separate scores.
+    """An edge from a writer node to a reader node, with three separate scores.
 
     `exact` is the edge's part of the read in the unit of the read: logits for V edges, score units
     (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction, in
@@ -193,7 +193,7 @@ class GraphEdge:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The sum of the edges into a node that are not kept, and of what no edge carries.
+    """The sum of the omitted edges into a node, and of contributions that belong to no edge.
 
     `held` is the part of `share` that no edge carries: an MLP's contribution at rest and its output
     bias, a sink, what keys have in common or, between two runs, the change of normalization scales
@@ -285,7 +285,7 @@ class Graph(Record, kind="circuit"):
 
     @property
     def reasons(self) -> "tuple[Reason, ...]":
-        """The parts of key and query that decide the attention of the head in `sentence`."""
+        """The parts of key and query that determine the attention of the head in `sentence`."""
         return () if self.lead is None else self.lead.reasons
 
     @property
@@ -374,7 +374,7 @@ class Graph(Record, kind="circuit"):
 
     @property
     def shares(self) -> dict[str, list[float]]:
-        """The share of every edge in every prompt; 0 where its circuit does not keep it."""
+        """The share of every edge in every prompt; 0 if the prompt's circuit omits it."""
         if not self.is_mean:
             return {edge.name: [edge.share] for edge in self.edges}
         return {edge.name: per_prompt(self._members, edge.name, "share") for edge in self.edges}

@@ -208,7 +208,7 @@ class EdgeDiff:
 
     @property
     def only_in(self) -> Literal["this", "other"] | None:
-        """The only graph that keeps it, if just one does."""
+        """The graph that contains the edge, if only one does."""
         if self.here is None:
             return "other"
         return "this" if self.there is None else None
@@ -317,7 +317,7 @@ _HALF = 0.5
 
 
 def write_sentence(graph: Graph) -> Sentence:
-    """The part of the leading head in words: its share, its attention and the reasons for it."""
+    """Describe the leading head in words: its share, its attention and the reasons for it."""
     lead, strongest = graph.lead, strongest_head(graph)
     if lead is None and strongest is None:
         return fill(WORDS["no_head"])

@@ -134,7 +134,7 @@ class Growth:
         return float(self.target.of_rows(logits)[0])
 
     def restart(self, floor: float) -> None:
-        """Begin with the logits, and keep nodes from this floor on."""
+        """Restart from the logits, with this floor for keeping nodes."""
         self.floor = floor
         self.writers: dict[Site, _Writer] = {}
         self.nodes: list[GraphNode] = []
@@ -151,7 +151,7 @@ class Growth:
         ]
 
     def grow(self, max_nodes: int, progress: Progress = silent) -> bool:
-        """From the logits to the tokens; False, and not to the end, if there are more nodes."""
+        """Grow from the logits to the tokens; stop and return False if there are too many nodes."""
         self._logits()
         layers, config = self.run.frozen.n_layers, self.trace.model.config
         for level in reversed(range(2 * layers)):

@@ -1,4 +1,4 @@
-"""Lens: what the residual stream of one position says about the logits, layer by layer.
+"""Lens: the residual stream at each position decoded into logits, layer by layer.
 
 Two readouts of the stream x before layer l at position p:
 
@@ -52,10 +52,10 @@ class Readout:
 
 @dataclass(frozen=True, eq=False)
 class LensParts(Record, kind="lens-parts"):
-    """The held lens of one token at one layer and position, split in two ways that add up to it.
+    """The held lens of one token at one layer and position, split in two exact ways.
 
-    `by_order[0]` is the direct lens; `by_last` has the stream itself (`residual3`) and each head
-    and MLP above by what it writes straight into the logits.
+    `by_order[0]` is the direct lens; `by_last` has the direct contributions to the logits of the
+    stream itself (`residual3`) and of each head and MLP above. Each split sums to the held lens.
     """
 
     layer: int
@@ -144,10 +144,10 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
     Args:
         trace: An unedited run.
         position: The position that tables show; all are computed.
-        sequence: Which of its sequences.
+        sequence: The index of the sequence.
 
     Returns:
-        The lens, of which `print` shows one position.
+        The lens; `print` shows one position.
 
     Example:
         >>> from pathsum.model import construct

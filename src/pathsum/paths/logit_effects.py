@@ -151,7 +151,7 @@ def effects_by_layer(
 
 
 def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
-    """Attention × the norm of what each source's value writes, layer by layer."""
+    """Attention × the norm of each source's OV output, layer by layer."""
     for index, pattern in enumerate(trace.patterns):
         layer = trace.model.weights.layers[index]
         value = for_query_heads(transformer.values(layer, trace.read(index)), pattern.shape[1])

@@ -75,7 +75,7 @@ class MeanLens(Record, kind="mean-lens"):
 
     @torch.no_grad()
     def logits(self, trace: Trace, layer: int) -> Float[Tensor, "batch pos vocab"]:
-        """The stream before a layer of any run, read by the mean map; relative to the mean."""
+        """Logits of any run's stream before a layer by the mean map; relative to their mean."""
         self._check_layer(layer)
         return _read(trace, trace.streams[layer] @ self._maps[layer].to(trace.streams[layer]))
 
@@ -83,7 +83,7 @@ class MeanLens(Record, kind="mean-lens"):
     def parts(
         self, trace: Trace, layer: int, position: int = -1, token: TokenName | None = None
     ) -> LensParts:
-        """The mean lens of a token at a position, by order and by the last component on the way."""
+        """The mean lens of a token at a position, by order and by the path's last component."""
         self._check_layer(layer)
         if len(trace.tokens) != 1:
             raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
@@ -141,8 +141,8 @@ def mean_lens(
         model: The model.
         text: By default the model's held-out text, or a short neutral one. Maps are averaged over
             evenly spaced positions of its first half of sequences, and tested on the others; a
-            single sequence serves for both.
-        positions: How many positions are averaged.
+            single sequence is used for both.
+        positions: The number of positions to average over.
         progress: Called before each layer.
 
     Returns:

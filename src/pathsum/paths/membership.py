@@ -18,11 +18,11 @@ def membership(
     draws: int = 1000,
     seed: int = 0,
 ) -> dict[str, float]:
-    """The share of bootstrap samples of the prompts in whose circuit each edge is.
+    """The fraction of bootstrap samples of the prompts whose circuit contains each edge.
 
     An edge belongs to the circuit of a sample by the rule of a single circuit: its mean share is at
     least `EDGE_PART` of the mean floor, and that of its node or of one of the node's edges is at
-    least the floor. `nodes` has the node of each edge, by default one of its own. Samples draw
+    least the floor. `nodes` has the node of each edge, by default a separate one. Samples draw
     templates first, if there are several, then prompts of each.
 
     >>> membership({"a": [1.0, 0.9, 1.1], "b": [0.0, 0.0, 0.3]}, [0.2, 0.2, 0.2], draws=100)["a"]

@@ -1,4 +1,4 @@
-"""The nodes of an MLP opened: the edges into its values (u) and into its gates (g).
+"""MLP nodes: the edges into their values (u) and into their gates (g).
 
 Neuron i of an MLP at a position writes `value_i · gate_i` along its row of W_out (`gating`). Along
 a gradient G at the MLP's output it contributes c_i = value_i gate_i (W_out,i · G), and the inputs
@@ -118,7 +118,7 @@ class MlpNodes:
         return value - (self.there.written * self.gradients).sum(-1) * self.there.after
 
     def inputs(self) -> Iterator[tuple[Inputs, Float[Tensor, " node"]]]:
-        """The edges into values and gates, and for each side what no edge carries."""
+        """The edges into values and gates, and per side the part that belongs to no edge."""
         for read in self._reads() if self.there is None else self._reads_between(self.there):
             at_input = self.at_neurons * read.slope
             along = (at_input @ read.W.T) * self.scale[:, None]

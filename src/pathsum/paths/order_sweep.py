@@ -28,7 +28,7 @@ from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, PerHeads, Strea
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One layer of a sweep up: the values its heads read and z, what they mixed, by order.
+    """One layer of an upward sweep: the values that its heads read, and z, by order.
 
     Streams that end in the same order are added before they are read, so there may be one fewer
     here than the sweep carries; their sum is that of the whole stream.
@@ -42,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class AdjointStep:
-    """One layer of a sweep down: gradients at z and at the values of its heads, by order."""
+    """One layer of a downward sweep: gradients at z and at the values of its heads, by order."""
 
     index: int
     layer: FrozenLayer
@@ -52,7 +52,7 @@ class AdjointStep:
 
 @dataclass(frozen=True, eq=False)
 class MlpStep:
-    """The MLP of one layer in a sweep up, and what it writes, by order."""
+    """The MLP of one layer in an upward sweep, and its output, by order."""
 
     index: int
     mlp: FrozenMlp
@@ -61,7 +61,7 @@ class MlpStep:
 
 @dataclass(frozen=True, eq=False)
 class MlpAdjointStep:
-    """The MLP of one layer in a sweep down: gradients at the stream that it reads, by order."""
+    """The MLP of one layer in a downward sweep: gradients at its input stream, by order."""
 
     index: int
     mlp: FrozenMlp
@@ -82,7 +82,7 @@ class UpSweep:
         return self._carried.reached
 
     def merge(self) -> None:
-        """Continue with the whole stream, orders no longer kept apart."""
+        """Continue with the sum of the streams over orders."""
         self._carried = Orders(self.streams.sum(0), 1)
 
     def to(self, layer: int) -> Iterator[Step]:
@@ -135,7 +135,7 @@ class DownSweep:
         return self._carried.reached
 
     def merge(self) -> None:
-        """Continue with the gradient of the whole, orders no longer kept apart."""
+        """Continue with the sum of the gradients over orders."""
         self._carried = Orders(self.gradients.sum(0), 1)
 
     def to(self, layer: int) -> Iterator[AdjointStep]:
@@ -186,7 +186,7 @@ class Orders:
         return torch.cat([self._all[:-2], self._all[-2:].sum(0, keepdim=True)])
 
     def raise_order(self, through: Streams) -> None:
-        """(1 + z M) applied: what went through a head or an MLP has one order more."""
+        """Apply (1 + z M): a pass through a head or an MLP raises the order by one."""
         if len(self._all) == 1:
             self._all += through
             return

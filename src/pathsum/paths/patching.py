@@ -32,7 +32,7 @@ from pathsum.model.weights import layer_of_one_head
 
 
 def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
-    """A run with edges or nodes exchanged; `trace.patch(edits)` is the same.
+    """A run with edges or nodes patched; `trace.patch(edits)` is the shorthand.
 
         trace.patch({("L0H7", "L1H4", "k"): other})     one edge; "L0H7→L1H4.k" is the same
         trace.patch({("L0H7", "logits"): other})        what the unembedding reads of L0H7
@@ -59,7 +59,7 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
 
 
 def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:
-    """The pattern of the head that reads an edge, if the edge carries what it does in `other`.
+    """The pattern of an edge's reader if the edge takes its value from `other`.
 
     The same as in `trace.patch({edge: other})`, without running the other heads and layers.
     """
@@ -83,7 +83,7 @@ def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:
 
 
 def patch_edits(trace: Trace, given: Mapping[Any, Any]) -> list[Edit]:
-    """The edits of a run that names and what replaces each mean."""
+    """The edits of a run, from a mapping of names to replacements."""
     sites = [(find_patch_site(trace.model, name), value) for name, value in given.items()]
     asked = [site for site, value in sites if isinstance(value, str) and value == Reference.MEAN]
     means = mean_outputs(trace, asked)
@@ -93,7 +93,7 @@ def patch_edits(trace: Trace, given: Mapping[Any, Any]) -> list[Edit]:
 
 
 def mean_outputs(trace: Trace, sites: Sequence[Site]) -> dict[Site, Tensor]:
-    """The mean of each node or edge over the text of the model's means (`reference_text`)."""
+    """The mean of each node or edge over the model's reference text (`reference_text`)."""
     if not sites:
         return {}
     own = [trace.tokens[[row], :length] for row, length in enumerate(trace.lengths.tolist())]
@@ -151,7 +151,7 @@ def find_replacement(trace: Trace, site: Site, value: Any) -> Tensor:
 
 
 def check_runs(trace: Trace, other: Trace) -> None:
-    """Raises InputError if nothing of one run can replace anything in the other."""
+    """Raise InputError if parts of one run cannot replace parts of the other."""
     if other.model.weights is not trace.model.weights:
         raise InputError(
             "the other run is of another model, whose residual stream has a basis of its own; "
@@ -176,7 +176,7 @@ def check_runs(trace: Trace, other: Trace) -> None:
 
 
 def without(trace: Trace, names: Sequence[str]) -> Trace:
-    """A run of one sequence without some heads and edges: a patch of them by zero.
+    """A run of one sequence without some heads and edges, which are patched with zero.
 
     L0H3                  the head writes nothing
     L0H3@4                it writes nothing at position 4
@@ -200,7 +200,7 @@ def without(trace: Trace, names: Sequence[str]) -> Trace:
 
 
 def parse_switch(trace: Trace, name: str) -> Site:
-    """The site that a name switches off; raises an error if the run does not have it."""
+    """The site that a name refers to; raises an error if the run does not have it."""
     site, length = Site.parse(name), int(trace.lengths[0])
     if isinstance(site.writer, Part):
         raise PathError(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Mlps(enum.StrEnum):
-    """The place of MLPs in a sum over paths.
+    """The role of MLPs in a sum over paths.
 
     `HELD`    sources: their outputs are held fixed, and no path goes through them
     `LINEAR`  steps like heads, with their gates held fixed: paths begin at tokens and biases
@@ -193,7 +193,7 @@ class PathSum:
         return explain(self, find_target(self.trace, position, token, versus))
 
     def check(self, path: Path) -> Path:
-        """The path, or PathError if this run does not have it."""
+        """Return the path, or raise PathError if this run does not have it."""
         path.check_in(self.trace.model)
         if not self.linear and len(path.heads) < path.order:
             raise PathError(

@@ -39,7 +39,7 @@ class Prompt:
     name (the last token, if the name covers several); "last" and "first" are predefined. `token`
     and `versus` are as in `trace.circuit` and default to the values for all prompts. `corrupted` is
     a text of the same length that supplies the values of cut edges. `template` names the wording,
-    which prompts may share: over several wordings, the variation between them counts.
+    which prompts may share: with several wordings, resampling accounts for their variation.
     """
 
     text: OneSequence
@@ -160,7 +160,7 @@ def as_prompts(given: Sequence[Prompt | OneSequence]) -> list[Prompt]:
 def place_names(
     spans: Sequence[Mapping[str, range]], lengths: Sequence[int], targets: Sequence[int]
 ) -> list[list[str]]:
-    """A name for every position of every prompt, the same for positions that correspond.
+    """A name for every position of every prompt; matching positions share a name.
 
     Given names take precedence, then "last" (the position of the prediction, if it has no other
     name) and "first". Other positions are numbered if all prompts have the same length; otherwise

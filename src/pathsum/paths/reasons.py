@@ -1,4 +1,4 @@
-"""The head that a sentence about a prediction describes, and why it attends where it does.
+"""The head that explains most of a prediction, and the reasons for its attention.
 
 `find_lead` chooses the head, for the sentence of a graph and for the explorer's story alike. A part
 of its key or query is the output of one component in one read: a token, a position, a head, an MLP.
@@ -146,7 +146,7 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
 
 
 def strongest_head(graph: "Graph") -> HeadId | None:
-    """The head that adds most to the prediction directly; None if no head does."""
+    """The head that adds most to the prediction directly, or None if no head adds to it."""
     for edge in graph.inputs(graph.top):
         if edge.edge.start.head is not None and edge.share * graph.total > 0:
             return edge.edge.start.head
@@ -185,7 +185,7 @@ def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
 
 
 def direct_share(trace: Trace, target: Target, head: HeadId) -> float:
-    """How much a head adds to the target of a run's one sequence directly."""
+    """A head's direct contribution to the target, in a run of one sequence."""
     position = int(target.positions[0])
     gradient = target.direction(trace.weights)[0][0] * trace.scales.final[0, position]
     return float(trace.written(head)[0, position] @ gradient)
@@ -302,7 +302,7 @@ def _wrote(graph: "Graph", writer: Site) -> int | None:
 def attention_kind(
     trace: Trace, head: HeadId, position: int, source: int, sequence: int = 0
 ) -> AttentionKind | None:
-    """Whether a head attends to a source by induction, or as to a sink.
+    """Whether a head attends to a source by induction, or as an attention sink.
 
     Induction: the source follows an earlier copy of the token at the position, and gets twice the
     attention that the head usually gives it, in rows without such a repeat that see the same

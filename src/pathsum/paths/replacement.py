@@ -124,7 +124,7 @@ def replace(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Replacement:
-    """Replace a head by a description and measure the share of its ablation cost it recovers.
+    """Replace a head with a description, and measure the recovered share of its ablation cost.
 
     `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
     `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. If one is omitted, the head's own is used.
@@ -239,7 +239,7 @@ def recovered_share(
     replaced: SequenceLosses,
     unit: str = NATS,
 ) -> tuple[Estimate | None, str]:
-    """The share of a head's ablation cost that a description recovers, or why there is none."""
+    """The share of a head's ablation cost that a description recovers, or why it is undefined."""
     cost = ablated.above(plain)
     scale = 1.0
     if unit == OWN_METRIC:

@@ -1,4 +1,4 @@
-"""Which rule for MLPs agrees with interventions? Shares under each rule against effects of cutting.
+"""Agreement of attribution rules for MLPs with interventions: shares against effects of cutting.
 
 An edge into an MLP changes its neurons, value × gate, in two ways, and shares need a rule for both:
 
@@ -115,7 +115,7 @@ def rule_agreement(
     seed: int = 0,
     progress: Progress = silent,
 ) -> RuleAgreement:
-    """Compare rules for MLPs with the effects of cutting, on prompts with corrupted partners.
+    """Compare attribution rules for MLPs with the effects of cutting, on clean/corrupted pairs.
 
     In each prompt and layer, the `k` writers whose output differs most between the prompt and its
     corrupted partner are measured: their share of the MLP's contribution under every rule, and the
@@ -180,7 +180,7 @@ def _measure(
 
 
 def cut_effects_of(runs: ComponentRuns, edges: Sequence[Site]) -> Float[Tensor, " edge"]:
-    """The drop of the prediction when each edge alone carries the reference."""
+    """The drop in the prediction when each edge alone takes its value from the reference."""
     trace, target, writes = runs.trace, runs.target, Writes.of(runs.other)
     before, found = runs.value(None), list[float]()
     for part in batched(edges, 4 * trace.streams[0].nbytes):

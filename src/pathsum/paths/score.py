@@ -1,4 +1,4 @@
-"""`score`: the one attribution. How much of a prediction each edge of a run carries.
+"""`score`: attribute a prediction to the edges of a run, by any of six methods.
 
 share       with patterns and scales held fixed: V edges exactly, Q and K edges by integrated
             gradients over the attention, U and G edges with an MLP's gates or values held
@@ -51,10 +51,10 @@ def score(
     steps: int = 5,
     progress: Progress = silent,
 ) -> Graph:
-    """Score edges of a run by their part in a prediction; the method is one of six.
+    """Score edges of a run by their contribution to a prediction, with one of six methods.
 
     Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
-    on, at most `max_nodes` of them. `reference` is the content of edges that are cut: "zero",
+    on, at most `max_nodes` of them. `reference` is the value of edges that are cut: "zero",
     "mean" (over a text; see `reference_text`), or another run of the same length. With another run,
     the edges are those of the difference from it, except by "share", which explains the run alone.
     `steps` are the runs of integrated gradients, and `rival` is the position that attention scores
@@ -135,7 +135,7 @@ def cut_effects(
     reference: Reference | Trace = Reference.ZERO,
     progress: Progress = silent,
 ) -> list[float | None]:
-    """The drop of the prediction when the edges of each group are cut together.
+    """The drop in the prediction when the edges of each group are cut together.
 
     Only the reading nodes are affected: all other readers, and the same head at other
     destinations, see the writer unchanged. None for a group that no component writes.

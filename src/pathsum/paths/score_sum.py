@@ -125,7 +125,7 @@ def qk_read(trace: Trace, head: HeadId, side: Side, reads: Reads | None = None) 
 
 @dataclass(frozen=True, eq=False)
 class SideSum:
-    """A query or a key as a sum over parts, listed as needed."""
+    """A query or a key as a sum over parts, which are listed lazily."""
 
     read: QkRead
     frozen: Frozen

@@ -118,19 +118,19 @@ class _Line:
 
     @property
     def spread(self) -> Float[Tensor, " row"]:
-        """The range of the values in sight."""
+        """The range of the visible values."""
         return self.v.where(self.seen, -torch.inf).amax(-1) - self.v.where(
             self.seen, torch.inf
         ).amin(-1)
 
     def effect(self, share: float) -> Float[Tensor, " row"]:
-        """Σ_j A_j v_j at a share of the way."""
+        """Σ_j A_j v_j at a fraction of the integration path."""
         back = share - 1
         pattern = _softmax(self.s + back * self.ds, self.seen, self.cap, self.capped)[0]
         return (pattern * (self.v + back * self.dv)).sum(-1)
 
     def integrate(self, nodes: int) -> tuple[Rows, Rows]:
-        """w and Ā by the Gauss–Legendre rule with so many nodes."""
+        """w and Ā by the Gauss–Legendre rule with this many nodes."""
         points, rule = (torch.from_numpy(x).to(self.s)[:, None, None] for x in _legendre(nodes))
         back = (points - 1) / 2
         s, v = self.s + back * self.ds, self.v + back * self.dv

@@ -58,7 +58,7 @@ ROUNDING = 1 + 1e-4
 
 @dataclass(frozen=True, eq=False)
 class RankedPath(Record, kind="ranked-path"):
-    """A path and what it adds to the target: a mean over sequences, with its standard error.
+    """A path and its contribution to the target: a mean over sequences, with its standard error.
 
     `stderr` is None for one sequence.
     """
@@ -174,7 +174,7 @@ class _Search:
         return max((-level[0][0] for level in self.waiting if level), default=-math.inf)
 
     def run(self, budget: int, progress: Progress) -> None:
-        """Expand nodes, best first, until nothing can be hidden or the budget is spent."""
+        """Expand nodes, best first, until no stronger path can remain or the budget is spent."""
         self._expand(2 * self.frozen.n_layers, [()], self.top[None])
         while self.evaluated < budget and self.bound > self.threshold:
             progress(min(self.evaluated, budget), budget, "searching paths")

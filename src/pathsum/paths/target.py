@@ -1,4 +1,4 @@
-"""Target: the number that is explained, a logit at one position of each sequence.
+"""Target: the explained number, a logit at one position of each sequence.
 
 `PredictionRun` is the target in one sequence of a run.
 `Measure` is what interventions are measured by: a target, or any function of the logits.
@@ -123,7 +123,7 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class PredictionRun:
-    """The run of a prediction, and which number of it is explained."""
+    """The run of a prediction, and the explained number."""
 
     trace: Trace
     target: Target
@@ -144,7 +144,7 @@ class PredictionRun:
 
 
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
-    """The unedited run of one sequence, up to a length; a batch of one is that of all."""
+    """The unedited run of one sequence, up to a length; a batch of one serves every sequence."""
     row = sequence if len(trace.tokens) > 1 else 0
     whole = trace.tokens[row : row + 1, :length].shape == trace.tokens.shape
     return trace if whole else trace.prefix(row, length)
@@ -156,7 +156,7 @@ def find_target(
     token: TokenName | None = None,
     versus: Versus = None,
 ) -> Target:
-    """The target on this run; without a token, the one that the model predicts there."""
+    """The target on this run; the default token is the model's prediction."""
     positions = _positions(trace, position)
     if token is None:
         tokens = trace.logits_at(positions).argmax(-1)

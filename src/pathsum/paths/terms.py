@@ -120,8 +120,8 @@ def by_virtual_head(model: Model) -> list[TermSet]:
 class TermSetGain(Record, kind="term-set-gain"):
     """The loss that one set of terms saves, in nats, with 95% intervals.
 
-    `alone` is the gain of adding it to the paths of lower order, `given_others` the cost of
-    removing it from all paths of its order and lower. The two differ where the effects of terms
+    `alone` is the gain of adding it to the paths of lower order, and `given_others` is the cost of
+    removing it from all paths of its order and lower. The two differ if the effects of terms
     overlap.
     """
 
@@ -136,9 +136,9 @@ class TermSetGain(Record, kind="term-set-gain"):
 class TermImportance(Record, kind="term-importance"):
     """Losses of truncated path sums, in `unit` per prediction (nats), over sequences.
 
-    `loss[n]` is that of all paths of order ≤ n (n = 0 … n_layers; with mlps="linear", where MLPs
-    are steps too, up to 2 n_layers), `uniform` that of a uniform
-    guess, `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
+    `loss[n]` is the loss of all paths of order ≤ n (n = 0 … n_layers; with mlps="linear", where
+    MLPs are steps too, up to 2 n_layers), `uniform` is the loss of a uniform guess,
+    `gain[0]` = uniform − loss[0] and `gain[n]` = loss[n−1] − loss[n]. `loss_estimates` and
     `gain_estimates` are the same numbers with 95% intervals; `sets` has the requested splits.
     """
 

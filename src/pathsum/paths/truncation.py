@@ -38,7 +38,7 @@ from pathsum.paths.order_sweep import MlpStep, UpSweep
 
 
 class Scales(enum.StrEnum):
-    """The normalization scale that a truncated stream is multiplied with.
+    """The normalization scale that a truncated stream is multiplied by.
 
     `FROZEN`      that of the run's own stream: the logits stay an exact sum over paths
     `RECOMPUTED`  that of the truncated stream, as in the paper's repeated runs: not a path sum

@@ -1,4 +1,4 @@
-"""Virtual heads: chains of heads that act as one, with the views that a head has.
+"""Virtual heads: chains of heads that act as one, with the same analyses as a head.
 
 Where h₂ moves what h₁ wrote, the pair acts as a head of its own: its pattern is `A[h₂]·A[h₁]`, its
 weights are `OV[h₁]·OV[h₂]`. It has no QK circuit: where it attends follows from its heads.
@@ -49,7 +49,7 @@ class TopPairs(Record, kind="virtual-head-tokens"):
 class VirtualImportance(Record, kind="virtual-head-importance"):
     """The loss that paths through exactly these heads save on a run, all else frozen.
 
-    `cost` is `without − loss`: positive where the model needs them. Losses are means over predicted
+    `cost` is `without − loss`: positive if the model needs them. Losses are means over predicted
     positions in nats; intervals are over sequences.
     """
 
