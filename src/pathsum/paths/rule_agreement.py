@@ -167,11 +167,10 @@ def _measure(
     for reader in graph.into_mlps.nonzero()[:, 0].tolist():
         count = graph.seen_by(graph.readers[reader])
         best = size[:count].topk(min(k, count)).indices.sort().values.tolist()
-        best += best[:1] * (k - len(best))
         edges += [(reader, writer) for writer in best]
         source = graph.readers[reader].reader
         assert isinstance(source, Source)
-        layers += [source.layer] * k
+        layers += [source.layer] * len(best)
     rows, columns = torch.tensor(edges).T
     picked = torch.stack([shares[rule][rows, columns] for rule in RULES], -1)
     names = [graph.name(*edge) for edge in edges]
