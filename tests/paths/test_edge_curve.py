@@ -27,7 +27,7 @@ def model() -> Model:
 
 
 def test_the_true_edges_keep_everything(model: Model) -> None:
-    found = edge_curve(model, PROMPTS, dict.fromkeys(TRUE, 1.0), fractions=(5 / 27, 1.0))
+    found = edge_curve(model, PROMPTS, dict.fromkeys(TRUE, 1.0), fractions=(1.0, 5 / 27))
     given = found["given"]
     assert [round(one.value, 3) for one in given.kept] == [1.0, 1.0]
     assert given.cpr == pytest.approx(1 - 5 / 27, abs=1e-3)
@@ -120,5 +120,8 @@ def test_messages(model: Model) -> None:
         edge_curve(model, PROMPTS, fractions=(2.0,))
     with pytest.raises(InputError, match="'L1H0→L0H0.k' does not exist"):
         edge_curve(model, PROMPTS, {"L1H0→L0H0.k": 1.0})
+    for name in ("embed→L9H0.k", "L0H0"):
+        with pytest.raises(InputError, match=f"'{name}' is not an edge between components"):
+            edge_curve(model, PROMPTS, {name: 1.0})
     with pytest.raises(InputError, match="there is no ranking 'best'; this curve has EAP"):
         _ = edge_curve(model, PROMPTS, fractions=(1.0,))["best"]

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.base import HeadId, Source
-from pathsum.base.errors import NotExactError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Trace, transformer
 from pathsum.model.edit import Writes
@@ -94,9 +94,11 @@ class ComponentGraph:
     def place(self, edge: Site) -> tuple[int, int]:
         """The entry of an edge; positions are ignored, and so are the two sides of an MLP."""
         side = edge.side if isinstance(edge.reader, HeadId) else None
-        read = Site(None, edge.reader, side)
-        assert isinstance(edge.writer, HeadId | Source)
-        return self.readers.index(read), self.writers.index(edge.writer)
+        read, writer = Site(None, edge.reader, side), edge.writer
+        if read not in self.readers or writer not in self.writers:
+            raise InputError(f"{str(edge)!r} is not an edge between components of this model")
+        assert isinstance(writer, HeadId | Source)
+        return self.readers.index(read), self.writers.index(writer)
 
 
 class ComponentRuns:
