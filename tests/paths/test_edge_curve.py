@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pathsum.base import Site
-from pathsum.base.errors import FileError, InputError
+from pathsum.base.errors import FileError, InputError, NotExactError
 from pathsum.model import Model, construct
 from pathsum.paths.circuit import mean_circuit
 from pathsum.paths.component_edges import ComponentGraph
@@ -109,6 +109,12 @@ def test_malformed_links(tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_text("{}")
     with pytest.raises(FileError, match="has no list of 'links'"):
         read_links(tmp_path / "graph.json")
+
+
+def test_edited_edges_are_refused(model: Model) -> None:
+    with pytest.raises(NotExactError, match="where no edge or pattern was edited"):
+        edge_curve(model.edited({"L0H0→L1H0.k": "zero"}), PROMPTS)
+    assert edge_curve(model.edited({"L0H1": "zero"}), PROMPTS, fractions=(1.0,)).clean.value > 9
 
 
 def test_messages(model: Model) -> None:

@@ -116,6 +116,11 @@ class ComponentRuns:
                 f"before each block and whose QK-norm is per head; norm_place is "
                 f"{config.norm_place!r} and qk_norm {config.qk_norm!r}"
             )
+        if trace.every_edit or other.every_edit:
+            raise NotExactError(
+                "edges between whole components are measured only where no edge or pattern was "
+                "edited; use unedited runs of a model in which only heads, MLPs or embeddings were"
+            )
         self.trace, self.other, self.target = trace, other, target
         self.graph, self.weights = ComponentGraph(config), trace.model.weights
         self.held = trace.mlp_outputs if hold_mlps else None
