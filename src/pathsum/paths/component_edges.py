@@ -131,7 +131,7 @@ class ComponentRuns:
         if kept is None:
             return float(self.target.of(self.trace.logits)[0])
         with torch.no_grad():
-            return float(self._run(kept.to(self.own.dtype)))
+            return float(self._run(kept.to(self.own)))
 
     def _run(self, kept: EdgeScores) -> Tensor:
         config, graph, weights = self.graph.config, self.graph, self.weights
@@ -173,7 +173,7 @@ class ComponentRuns:
         shares = [1.0] if steps is None else [(step + 0.5) / steps for step in range(steps)]
         gradients = torch.stack([self.gradients(share) for share in shares]).mean(0)
         scores = torch.einsum("rpd,wpd->rw", gradients, self.own - self.reference)
-        return scores * self.graph.exists
+        return scores * self.graph.exists.to(scores.device)
 
     @torch.enable_grad()
     def gradients(self, share: float = 1.0) -> Float[Tensor, "reader pos d"]:
