@@ -22,6 +22,7 @@ from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Trace, transformer
 from pathsum.model.edit import Writes
+from pathsum.model.gating import mlp_stream
 from pathsum.model.sites import writers_below
 from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.patching import check_runs
@@ -137,7 +138,7 @@ class ComponentRuns:
         config, graph, weights = self.graph.config, self.graph, self.weights
         # What each writer writes minus its reference, filled in as the run proceeds.
         changes = torch.zeros_like(self.reference)
-        changes[0] = weights.W_E[self.trace.tokens[0]] - self.reference[0]
+        changes[0] = self.own[0] - self.reference[0]
 
         def seen(base: Tensor, rows: EdgeScores) -> Float[Tensor, "read pos d"]:
             count = rows.shape[1]
@@ -156,7 +157,7 @@ class ComponentRuns:
                 output = self.held[index][0]
             else:
                 width = graph.seen_by(graph.readers[mlp])
-                read = seen(_mlp_stream(self.other, index), kept[mlp : mlp + 1, :width])
+                read = seen(mlp_stream(self.other, index)[0], kept[mlp : mlp + 1, :width])
                 output = transformer.mlp(config, layer, read)[0][0]
             changes[here.stop] = output - self.reference[here.stop]
         read = seen(self.other.streams[-1][0], kept[-1:])[0]
@@ -236,13 +237,6 @@ def _outputs(run: Trace) -> Float[Tensor, "writer pos d"]:
         if writes.mlp_outputs:
             found.append(writes.mlp_outputs[layer])
     return torch.cat(found)
-
-
-def _mlp_stream(run: Trace, layer: int) -> Float[Tensor, "pos d"]:
-    """The stream that an MLP reads, before its normalization."""
-    if run.model.config.block == "parallel":
-        return run.streams[layer][0]
-    return (run.streams[layer + 1] - run.mlp_outputs[layer])[0]
 
 
 def strongest(graph: ComponentGraph, scores: EdgeScores, count: int, hold_mlps: bool) -> EdgeMask:
