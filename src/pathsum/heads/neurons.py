@@ -160,7 +160,6 @@ class Neuron(Record, kind="neuron"):
     cosine: float
     cosine_p: float
     mean: float
-    mean_size: float
     open: float
     contexts: tuple[NeuronContext, ...]
     text: str
@@ -330,7 +329,6 @@ def neuron(
         cosine=float(cosine.score[at]),
         cosine_p=float(cosine.p[at]),
         mean=float(activity.inside.mean()),
-        mean_size=float(activity.inside.abs().mean()),
         open=float(activity.opened),
         contexts=activity.top(model, k),
         text=_text_name(over),
