@@ -145,9 +145,7 @@ def rule_agreement(
             runs = component_runs(model, prompt, position, token, versus)
         parts.append(_measure(runs, k))
     layers, shares, effects = (torch.stack(column) for column in zip(*parts, strict=True))
-    templates = [prompt.template for prompt in text]
-    groups = templates if len(set(templates)) > 1 else [""] * len(templates)
-    weights = bootstrap_weights(groups, DRAWS, seed)
+    weights = bootstrap_weights([prompt.template for prompt in text], DRAWS, seed)
     found: list[Agreement] = []
     for layer in (None, *range(model.config.n_layers)):
         inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
