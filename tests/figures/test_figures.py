@@ -129,6 +129,14 @@ def test_a_result_without_a_figure_says_which_have_one(model: ps.Model) -> None:
         found.figure()
 
 
+def test_heads_that_write_nothing_are_left_out(model: ps.Model) -> None:
+    found = ps.copying(model.edited({"L1H0": "zero"}))
+    drawn = found.figure().to_svg()
+    assert "L1H1" in drawn and "L1H0" not in drawn
+    with pytest.raises(NoFigureError, match="L1H0 has no eigenvalues to draw: it writes nothing"):
+        found["L1H0"].figure()
+
+
 def test_no_heads_to_scatter() -> None:
     found = ps.atlas(ps.load("one-layer"), sequences=2, scores=["copying_weights"])
     assert "<svg" not in found._repr_html_()

@@ -176,6 +176,14 @@ def test_cost_is_that_of_the_edited_model() -> None:
     assert zero.loss_without.value == pytest.approx(float(run_losses(both, tokens).mean()))
 
 
+def test_edited_models() -> None:
+    model, tokens = ps.random_model(CONFIG), [[1, 2, 3, 4]]
+    edited = model.edited({"L0H0": "zero"})
+    assert len(ps.neurons(edited, "mlp0", tokens)) == 10
+    with pytest.raises(PathsumError, match="L0H0→mlp0 was edited"):
+        ps.neurons(model.edited({"L0H0→mlp0": "zero"}), "mlp0", tokens)
+
+
 def test_a_permutation_of_neurons_changes_names_alone() -> None:
     model, order = make(), torch.tensor([3, 1, 4, 0, 5, 9, 2, 6, 8, 7])
     flat = dict(model.weights.items())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from tests.identities.configs import Drawn, close, mlp_models_with_tokens, models_with_tokens
 
 import pathsum as ps
-from pathsum.base.errors import InputError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.paths.frozen import Frozen, Gates
 
 
@@ -77,6 +77,9 @@ def test_messages() -> None:
         found.parts(3)
     with pytest.raises(InputError, match="sequence 4 is out of range: the run has 1 sequences"):
         trace.lens(sequence=4)
+    edited = ps.construct.memory().trace("a b").patch({"mlp0": "zero"})
+    with pytest.raises(NotExactError, match="mlp0 was edited in this run"):
+        edited.lens()
     assert "lens at position" in str(found) and "residual2" in str(found)
     assert "L1H3" in str(found.parts(0))
 

@@ -460,3 +460,10 @@ def test_any_precision(dtype: torch.dtype) -> None:
     # Shares are rounded one by one, to the precision of the model.
     whole = added_up(found, found.top, "v")
     assert abs(whole - found.total) <= 8 * torch.finfo(dtype).eps * abs(found.total)
+
+
+def test_given_edges_are_scored_however_many_they_are() -> None:
+    trace = construct.induction().trace("a b c d a")
+    edges = ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"]
+    found = score(trace, find_target(trace, -1, "b", "mean"), edges, max_nodes=1)
+    assert found[edges[1]].share == pytest.approx(9.3, abs=0.1)

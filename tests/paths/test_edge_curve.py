@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pathsum.base import Site
-from pathsum.base.errors import FileError, InputError
+from pathsum.base.errors import FileError, InputError, NotExactError
 from pathsum.model import Model, construct
 from pathsum.paths.circuit import mean_circuit
 from pathsum.paths.component_edges import ComponentGraph
@@ -27,7 +27,7 @@ def model() -> Model:
 
 
 def test_the_true_edges_keep_everything(model: Model) -> None:
-    found = edge_curve(model, PROMPTS, dict.fromkeys(TRUE, 1.0), fractions=(5 / 27, 1.0))
+    found = edge_curve(model, PROMPTS, dict.fromkeys(TRUE, 1.0), fractions=(1.0, 5 / 27))
     given = found["given"]
     assert [round(one.value, 3) for one in given.kept] == [1.0, 1.0]
     assert given.cpr == pytest.approx(1 - 5 / 27, abs=1e-3)
@@ -111,6 +111,12 @@ def test_malformed_links(tmp_path: Path) -> None:
         read_links(tmp_path / "graph.json")
 
 
+def test_edited_edges_are_refused(model: Model) -> None:
+    with pytest.raises(NotExactError, match="where no edge or pattern was edited"):
+        edge_curve(model.edited({"L0H0→L1H0.k": "zero"}), PROMPTS)
+    assert edge_curve(model.edited({"L0H1": "zero"}), PROMPTS, fractions=(1.0,)).clean.value > 9
+
+
 def test_messages(model: Model) -> None:
     with pytest.raises(InputError, match="there are no prompts; give at least one"):
         edge_curve(model, [])
@@ -120,5 +126,8 @@ def test_messages(model: Model) -> None:
         edge_curve(model, PROMPTS, fractions=(2.0,))
     with pytest.raises(InputError, match="'L1H0→L0H0.k' does not exist"):
         edge_curve(model, PROMPTS, {"L1H0→L0H0.k": 1.0})
+    for name in ("embed→L9H0.k", "L0H0"):
+        with pytest.raises(InputError, match=f"'{name}' is not an edge between components"):
+            edge_curve(model, PROMPTS, {name: 1.0})
     with pytest.raises(InputError, match="there is no ranking 'best'; this curve has EAP"):
         _ = edge_curve(model, PROMPTS, fractions=(1.0,))["best"]

@@ -16,18 +16,17 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
-from pathsum.model.reference import Reference
+from pathsum.model.reference import reference_text
 from pathsum.paths.edges import (
     edge_between,
     edges_into,
     logits_with_only,
     mean_writes,
     random_order,
-    reference_writes,
 )
 from pathsum.paths.gradients import GradientScores, gradient_order
 from pathsum.paths.graph import Graph
-from pathsum.paths.target import PredictionRun, find_target
+from pathsum.paths.target import find_target
 from pathsum.sources import load
 
 
@@ -110,8 +109,7 @@ def test_a_mean_over_text_is_the_mean_of_what_is_written() -> None:
     model = load("two-layer")
     start = model.trace("one two three")
     texts = ["a first text", "another, longer text"]
-    of = PredictionRun(start, find_target(start))
-    found = reference_writes(of, Reference.MEAN, texts)
+    found = mean_writes(model, reference_text(model, texts).batches).expand_as(Writes.of(start))
     assert found.embed.shape == start.streams[0].shape
     written = torch.cat([model.trace(text).written("L1H3")[0, 1:] for text in texts])
     W_O = model.weights.layers[1].W_O[3]

@@ -68,6 +68,7 @@ def test_a_memory_is_explained_by_every_rule_that_sees_its_gate() -> None:
     assert found["integrated"].correlation.value == pytest.approx(1.0, abs=1e-3)
     assert found["integrated"].same_sign.value == pytest.approx(1.0, abs=1e-3)
     assert len(found.agreements) == 2 * len(RULES)
+    assert found["integrated"].edges == 4 * 2  # the embedding and L0H0, in each prompt
     assert found["integrated"].correlation.low is not None
     assert "95% intervals over 4 prompts" in str(found.to_table().note)
 

@@ -112,6 +112,16 @@ def test_a_config_next_to_the_file_or_given(tmp_path: Path) -> None:
     assert torch.equal(ps.load(stacked, config=config)(TOKENS), model(TOKENS))
 
 
+def test_the_file_of_a_saved_model_opens_as_its_folder_does(tmp_path: Path) -> None:
+    model = ps.construct.induction()
+    model.save(tmp_path)
+    found = ps.load(tmp_path / "model.safetensors")
+    assert torch.equal(found("a b c a"), model("a b c a"))
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes((tmp_path / "model.safetensors").read_bytes())
+    assert torch.equal(ps.load(copy)(TOKENS), model(TOKENS))
+
+
 def test_a_state_dict_of_a_family(tmp_path: Path) -> None:
     theirs = tiny.make("llama")
     torch.save(theirs.state_dict(), tmp_path / "weights.pt")

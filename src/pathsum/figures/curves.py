@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pathsum.figures.axes import Axis, padded_range, x_axis, y_axis
-from pathsum.figures.figure import COLUMN, POINTS, Figure
+from pathsum.figures.figure import COLUMN, POINTS, Figure, NoFigureError
 from pathsum.figures.svg import (
     ACCENT,
     LABEL,
@@ -45,6 +45,8 @@ def training_curves(
     """
     pen, wide = Pen(theme), width * POINTS
     steps = [step for step in run.steps if step > 0]
+    if not steps:
+        raise NoFigureError(f"{run.run} has no measurement after step 0, so there is no curve")
     across = Axis(min(steps), max(steps), LEFT, wide - MARGIN - 4, log=True)
     body = [pen.title(f"training of {run.run}", wide)]
     y = MARGIN + 14.0

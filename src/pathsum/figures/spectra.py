@@ -53,6 +53,8 @@ def eigenvalue_plane(
     pen, wide = Pen(theme), width * POINTS
     values = [complex(value) for value in copying.eigenvalues.tolist()]
     largest = max(map(abs, values), default=0.0)
+    if not largest:
+        raise NoFigureError(f"{copying.head} has no eigenvalues to draw: it writes nothing")
     decades = 2
     top, radius = MARGIN + 14.0, (wide - 2 * MARGIN) * 0.33
     x, y = wide / 2, top + radius + 6
@@ -76,7 +78,7 @@ def eigenvalue_plane(
     body.append(im)
     for value in values:
         away = distance(abs(value))
-        if not largest or not away:
+        if not away:
             continue
         at = (x + away * value.real / abs(value), y - away * value.imag / abs(value))
         color = pen.of(RAISES if value.real > 0 else LOWERS)
@@ -104,7 +106,8 @@ def eigenvalue_histogram(
     """Σλ/Σ|λ| of every head as a histogram: heads that copy are at the right.
 
     The curve is the null: the number of heads expected in each bin if every head were rotated at
-    random, taking each head's null as normal. Heads whose p is at most 0.01 are blue.
+    random, taking each head's null as normal. Heads whose p is at most 0.01 are blue. Heads that
+    write nothing have no ratio and are left out.
 
     Args:
         copying: From `ps.copying(model)`.
@@ -113,11 +116,12 @@ def eigenvalue_histogram(
     """
     pen, wide = Pen(theme), width * POINTS
     bins: list[list[HeadCopying]] = [[] for _ in range(BINS)]
-    for head in copying.heads:
+    drawn = [head for head in copying.heads if math.isfinite(head.ratio)]
+    for head in drawn:
         bins[min(int((head.ratio + 1) / 2 * BINS), BINS - 1)].append(head)
-    expected = [sum(_normal_share(head, at) for head in copying.heads) for at in range(BINS)]
+    expected = [sum(_normal_share(head, at) for head in drawn) for at in range(BINS)]
     most = max(*map(len, bins), math.ceil(max(expected, default=1.0)), 1)
-    named = len(copying.heads) <= MOST_NAMED
+    named = len(drawn) <= MOST_NAMED
     high = min(max(most * (9.0 if named else 4.0), 60.0), 110.0)
     top = MARGIN + 16.0
     across = Axis(-1.0, 1.0, 26.0, wide - MARGIN - 4)
@@ -174,8 +178,9 @@ def _dots(found: "Atlas | Induction") -> list[_Dot]:
     absent = float("nan")
     if isinstance(found, Induction):
         dots = [
-            _Dot(head.head, head.ov_positivity, head.qk_positivity or absent, induction=True)
+            _Dot(head.head, head.ov_positivity, head.qk_positivity, induction=True)
             for head in found.heads
+            if head.qk_positivity is not None
         ]
     else:
         dots = [

@@ -173,7 +173,6 @@ class Pen:
         anchor: Anchor = "start",
         color: str | None = None,
         mono: bool = False,
-        bold: bool = False,
         turn: Length = 0.0,
     ) -> str:
         """A text that starts, centers or ends at a point; `turn` rotates it, clockwise."""
@@ -185,7 +184,6 @@ class Pen:
             y=y,
             font_size=size,
             font_family=MONO if mono else None,
-            font_weight="bold" if bold else None,
             text_anchor=None if anchor == "start" else anchor,
             fill=color or self.of(INK),
             transform=f"rotate({number(turn)} {number(x)} {number(y)})" if turn else None,
@@ -193,11 +191,11 @@ class Pen:
             style="white-space:pre" if text != text.strip() else None,
         )
 
-    def title(self, text: str, wide: Length, at: Point = (6.0, 13.0)) -> str:
+    def title(self, text: str, wide: Length) -> str:
         """The title of a figure that is `wide`: in smaller letters, or clipped, if it is long."""
-        room = wide - at[0] - 6
+        room = wide - 12
         size = min(TITLE, max(SMALL, room / max(len(text) * 0.5, 1)))
-        return self.text(at, clip_text(text, room * SANS_EM / 0.5, size), size)
+        return self.text((6.0, 13.0), clip_text(text, room * SANS_EM / 0.5, size), size)
 
     def line(
         self,
@@ -205,7 +203,6 @@ class Pen:
         color: str | None = None,
         width: Length = 0.75,
         dash: str = "",
-        opacity: Length | None = None,
     ) -> str:
         """Straight lines between points."""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
@@ -217,7 +214,6 @@ class Pen:
             stroke_width=width,
             stroke_dasharray=dash or None,
             stroke_linejoin="round",
-            stroke_opacity=opacity,
         )
 
     def rect(

@@ -76,7 +76,8 @@ class Attention(Record, kind="attention"):
 
     def _top_sources(self, at: int) -> TopSources:
         weights = self.patterns[0, at]
-        best = weights.topk(min(2, at + 1) if at else 1)
+        # A source without weight is not one, as all later ones in a causal model.
+        best = weights.topk(max(1, min(2, int(weights.count_nonzero()))))
         (source, *rest), values = best.indices.tolist(), best.values.tolist()
         second = self.tokens[rest[0]] if rest else None
         return TopSources(
@@ -102,9 +103,9 @@ class Attention(Record, kind="attention"):
         numbers = "".join(f"{at:<4}" if at % 2 == 0 else "" for at in range(start, len(names)))
         lines = [Text(f"{self.heads[0]!s:>{wide}}     {numbers}", style="bold")]
         for at in range(start, len(names)):
-            row = "".join(shade(x) for x in self.patterns[0, at, start : at + 1].tolist())
+            row = "".join(shade(x) for x in self.patterns[0, at, start:].tolist())
             line = Text(f"{names[at]:>{wide}} {at:>3} ")
-            lines.append(line.append(row, style="magenta"))
+            lines.append(line.append(row.rstrip(), style="magenta"))
         return lines
 
 

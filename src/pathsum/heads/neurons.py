@@ -30,7 +30,7 @@ from pathsum.base import (
     token_column,
 )
 from pathsum.base.arguments import checked
-from pathsum.base.errors import InputError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.path import is_number
@@ -160,7 +160,6 @@ class Neuron(Record, kind="neuron"):
     cosine: float
     cosine_p: float
     mean: float
-    mean_size: float
     open: float
     contexts: tuple[NeuronContext, ...]
     text: str
@@ -330,7 +329,6 @@ def neuron(
         cosine=float(cosine.score[at]),
         cosine_p=float(cosine.p[at]),
         mean=float(activity.inside.mean()),
-        mean_size=float(activity.inside.abs().mean()),
         open=float(activity.opened),
         contexts=activity.top(model, k),
         text=_text_name(over),
@@ -427,7 +425,15 @@ def _text_name(over: ReferenceText) -> str:
 
 def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> Iterator[Trace]:
     """Runs of a text that keep what the neurons of one MLP follow from."""
-    keep = Keep(patterns=[of.layer], streams=[of.layer])
+    for edit in model.edits:
+        if edit.value is not None and edit.changes_neurons(of.layer):
+            raise NotExactError(
+                f"the neurons of mlp{of.layer} do not follow from the stream, because {edit.site} "
+                "was edited; use a model without this edit"
+            )
+    here = of.layer
+    # Edited models read the MLP's stream off the next one.
+    keep = Keep(patterns=[here], streams=[here, here + 1], mlp_outputs=[here])
     for number, batch in enumerate(over.batches):
         for piece in split_by_memory(model, batch):
             progress(number, len(over.batches), "reading the text")

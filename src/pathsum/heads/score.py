@@ -231,7 +231,6 @@ def against_null(
     values: Float[Tensor, "sequence head"],
     null: Float[Tensor, "drawn head"],
     compared: Float[Tensor, " head"] | None = None,
-    through: HeadId | None = None,
 ) -> list[Score]:
     """The mean score of each head over sequences, compared with its random heads.
 
@@ -261,7 +260,6 @@ def against_null(
                 null=float(means[head]) if known else None,
                 p=(1 + int(above[head])) / (1 + draws) if known else None,
                 draws=draws if known else None,
-                through=through,
             )
         )
     return scores

@@ -18,10 +18,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.base import HeadId, Source
-from pathsum.base.errors import NotExactError
+from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Trace, transformer
 from pathsum.model.edit import Writes
+from pathsum.model.gating import mlp_stream
 from pathsum.model.sites import writers_below
 from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.patching import check_runs
@@ -94,9 +95,11 @@ class ComponentGraph:
     def place(self, edge: Site) -> tuple[int, int]:
         """The matrix entry of an edge; positions and the two sides of an MLP are ignored."""
         side = edge.side if isinstance(edge.reader, HeadId) else None
-        read = Site(None, edge.reader, side)
-        assert isinstance(edge.writer, HeadId | Source)
-        return self.readers.index(read), self.writers.index(edge.writer)
+        read, writer = Site(None, edge.reader, side), edge.writer
+        if read not in self.readers or writer not in self.writers:
+            raise InputError(f"{str(edge)!r} is not an edge between components of this model")
+        assert isinstance(writer, HeadId | Source)
+        return self.readers.index(read), self.writers.index(writer)
 
 
 class ComponentRuns:
@@ -114,6 +117,11 @@ class ComponentRuns:
                 f"before each block and whose QK-norm is per head; norm_place is "
                 f"{config.norm_place!r} and qk_norm {config.qk_norm!r}"
             )
+        if trace.every_edit or other.every_edit:
+            raise NotExactError(
+                "edges between whole components are measured only where no edge or pattern was "
+                "edited; use unedited runs of a model in which only heads, MLPs or embeddings were"
+            )
         self.trace, self.other, self.target = trace, other, target
         self.graph, self.weights = ComponentGraph(config), trace.model.weights
         self.held = trace.mlp_outputs if hold_mlps else None
@@ -124,13 +132,13 @@ class ComponentRuns:
         if kept is None:
             return float(self.target.of(self.trace.logits)[0])
         with torch.no_grad():
-            return float(self._run(kept.to(self.own.dtype)))
+            return float(self._run(kept.to(self.own)))
 
     def _run(self, kept: EdgeScores) -> Tensor:
         config, graph, weights = self.graph.config, self.graph, self.weights
         # What each writer writes minus its reference, filled in as the run proceeds.
         changes = torch.zeros_like(self.reference)
-        changes[0] = weights.W_E[self.trace.tokens[0]] - self.reference[0]
+        changes[0] = self.own[0] - self.reference[0]
 
         def seen(base: Tensor, rows: EdgeScores) -> Float[Tensor, "read pos d"]:
             count = rows.shape[1]
@@ -149,7 +157,7 @@ class ComponentRuns:
                 output = self.held[index][0]
             else:
                 width = graph.seen_by(graph.readers[mlp])
-                read = seen(_mlp_stream(self.other, index), kept[mlp : mlp + 1, :width])
+                read = seen(mlp_stream(self.other, index)[0], kept[mlp : mlp + 1, :width])
                 output = transformer.mlp(config, layer, read)[0][0]
             changes[here.stop] = output - self.reference[here.stop]
         read = seen(self.other.streams[-1][0], kept[-1:])[0]
@@ -166,7 +174,7 @@ class ComponentRuns:
         shares = [1.0] if steps is None else [(step + 0.5) / steps for step in range(steps)]
         gradients = torch.stack([self.gradients(share) for share in shares]).mean(0)
         scores = torch.einsum("rpd,wpd->rw", gradients, self.own - self.reference)
-        return scores * self.graph.exists
+        return scores * self.graph.exists.to(scores.device)
 
     @torch.enable_grad()
     def gradients(self, share: float = 1.0) -> Float[Tensor, "reader pos d"]:
@@ -229,13 +237,6 @@ def _outputs(run: Trace) -> Float[Tensor, "writer pos d"]:
         if writes.mlp_outputs:
             found.append(writes.mlp_outputs[layer])
     return torch.cat(found)
-
-
-def _mlp_stream(run: Trace, layer: int) -> Float[Tensor, "pos d"]:
-    """The stream that an MLP reads, before its normalization."""
-    if run.model.config.block == "parallel":
-        return run.streams[layer][0]
-    return (run.streams[layer + 1] - run.mlp_outputs[layer])[0]
 
 
 def strongest(graph: ComponentGraph, scores: EdgeScores, count: int, hold_mlps: bool) -> EdgeMask:

@@ -162,6 +162,7 @@ def edge_curve(
         raise InputError(
             f"fractions={list(fractions)} are not shares of edges, above 0 and up to 1"
         )
+    fractions = sorted(fractions)
     graph, hold = ComponentGraph(model.config), mode is MlpMode.HELD
     rankings: dict[str, EdgeScores] = {}
     if scores is not None:
@@ -225,7 +226,7 @@ def component_runs(
 
 
 def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
-    """A matrix of scores, given by name or as a graph whose edges are summed over positions."""
+    """A matrix of scores, given by name or as a graph; positions and sides of MLPs are summed."""
     found = torch.zeros(graph.exists.shape, dtype=torch.float64)
     if isinstance(scores, Graph):
         for edge in scores.edges:
@@ -234,13 +235,10 @@ def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> 
                 found[graph.place(edge.edge)] += abs(value)
         return found
     for name, value in scores.items():
-        edge = Site.parse(name)
-        if not edge.is_edge or edge.writer not in graph.writers:
-            raise InputError(f"{name!r} is not an edge between components of this model")
-        reader, writer = graph.place(edge)
+        reader, writer = graph.place(Site.parse(name))
         if not bool(graph.exists[reader, writer]):
             raise InputError(f"{name!r} does not exist: the reader comes before the writer")
-        found[reader, writer] = float(value)
+        found[reader, writer] += float(value)
     return found
 
 

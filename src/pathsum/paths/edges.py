@@ -32,7 +32,7 @@ from pathsum.model.forward import run_logits
 from pathsum.model.gating import has_gates
 from pathsum.model.losses import split_by_memory
 from pathsum.model.reference import Reference, reference_text
-from pathsum.model.sequences import TextOrTokens, TokenBatches
+from pathsum.model.sequences import TokenBatches
 from pathsum.model.sites import writers_below
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, Target, one_sequence
@@ -170,12 +170,11 @@ def values_without(
     of: PredictionRun,
     rows: Sequence[Edges],
     reference: Reference | Trace | Writes = Reference.ZERO,
-    text: TextOrTokens | None = None,
     progress: Progress = silent,
 ) -> Float[Tensor, " row"]:
     """The prediction with the edges of each row cut, row by row, everything after recomputed."""
     start, target = of.alone()
-    writes = reference_writes(of, reference, text)
+    writes = reference_writes(of, reference)
     values, done = start.streams[0].new_zeros(len(rows)), 0
     # Copies of a run share the layers below their edits, so rows are grouped by layer.
     by_layer: dict[int, list[int]] = {}
@@ -196,12 +195,11 @@ def values_with_only(
     of: PredictionRun,
     rows: Sequence[Edges],
     reference: Reference | Trace | Writes = Reference.ZERO,
-    text: TextOrTokens | None = None,
     progress: Progress = silent,
 ) -> Float[Tensor, " row"]:
     """The prediction with all but the edges of each row taken from the reference, row by row."""
     start, target = of.alone()
-    writes = reference_writes(of, reference, text)
+    writes = reference_writes(of, reference)
     widest = max(1, *(len(row) for row in rows))
     keys = start.tokens.shape[1] * start.model.config.d_head * start.streams[0].element_size()
     values = start.streams[0].new_zeros(len(rows))
@@ -238,9 +236,7 @@ def is_written(node: Site) -> bool:
     return isinstance(component, HeadId)
 
 
-def reference_writes(
-    of: PredictionRun, reference: Reference | Trace | Writes, text: TextOrTokens | None = None
-) -> Writes:
+def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -> Writes:
     """The reference's replacement for each write of a run."""
     if isinstance(reference, Writes):
         return reference
@@ -264,7 +260,7 @@ def reference_writes(
         return Writes.of(there)
     if reference is Reference.ZERO:
         return Writes.zero(start)
-    over = reference_text(start.model, text, [start.tokens])
+    over = reference_text(start.model, own=[start.tokens])
     return mean_writes(start.model, over.batches).expand_as(Writes.of(start))
 
 

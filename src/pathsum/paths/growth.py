@@ -59,9 +59,11 @@ def grow_circuit(
 ) -> "Growth":
     """The circuit of a prediction; the floor is raised until it has few enough nodes.
 
-    With `only`, these edges are kept, and no others. With a reference run, the difference from it
-    is explained.
+    With `only`, these edges are kept, however many, and no others. With a reference run, the
+    difference from it is explained.
     """
+    if only is not None:
+        max_nodes = sys.maxsize  # their floor is 0, which cannot be raised
     growth = Growth(of, threshold, rival, only, reference)
     while not growth.grow(max_nodes, progress):
         growth.restart(growth.floor * _RAISE)

@@ -32,6 +32,7 @@ from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.paths.breakdown import Breakdown, Name
 from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates, PerHeads, Streams
 from pathsum.paths.order_sweep import Orders
+from pathsum.paths.path_sum import check_gates_follow
 from pathsum.paths.target import TokenName, find_target
 
 OwnLayer: TypeAlias = tuple[FrozenLayer, FrozenMlp | None]
@@ -159,6 +160,7 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
         raise InputError(
             f"sequence {sequence} is out of range: the run has {len(trace.tokens)} sequences"
         )
+    check_gates_follow(trace)
     model = trace.model
     own = _OwnPosition(trace, sequence, int(trace.lengths[sequence]))
     streams = torch.stack([stream[own.rows, : own.length] for stream in trace.streams])

@@ -36,6 +36,7 @@ from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.breakdown import Breakdown, Name
 from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates
 from pathsum.paths.lens import LensParts, OwnLayer, split_held
+from pathsum.paths.path_sum import check_gates_follow
 from pathsum.paths.target import TokenName, find_target
 
 POSITIONS = 64
@@ -199,6 +200,7 @@ class _HeldPositions:
         parts: list[tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]] = []
         for number, places in chosen.items():
             trace = model.trace(rows[number])
+            check_gates_follow(trace)
             frozen = Frozen(trace, gates=Gates(trace) if mlps else None)
             layers = [frozen.layer(index) for index in range(model.config.n_layers)]
             diagonals = [one.pattern[0].diagonal(dim1=-2, dim2=-1).mT[places] for one in layers]

@@ -30,9 +30,7 @@ def membership(
     """
     if not shares:
         return {}
-    several = len(templates) == len(floors) and len(set(templates)) > 1
-    groups = list(templates) if several else [""] * len(floors)
-    weights = bootstrap_weights(groups, draws, seed)
+    weights = bootstrap_weights(templates or [""] * len(floors), draws, seed)
     table = torch.tensor(list(shares.values()), dtype=torch.float64)
     floor = weights @ torch.tensor(floors, dtype=torch.float64)
     means = weights @ table.T

@@ -45,17 +45,18 @@ def expand_logits(trace: Trace, mlps: Mlps | str = Mlps.HELD) -> "PathSum":
     """
     mlps = parse_option(Mlps, mlps, "mlps")
     if mlps is Mlps.LINEAR:
-        _check_gates_follow(trace)
+        check_gates_follow(trace)
     return PathSum(trace, mlps)
 
 
-def _check_gates_follow(trace: Trace) -> None:
+def check_gates_follow(trace: Trace) -> None:
+    """Raise NotExactError if an edit makes an MLP's output differ from its gates times its read."""
     for edit in trace.every_edit:
         components = (edit.site.writer, edit.site.reader)
         if any(isinstance(one, Source) and one.kind in ("mlp", "neuron") for one in components):
             raise NotExactError(
                 f"{edit.site} was edited in this run, so what its MLP writes is not linear in what "
-                "it reads; use the unedited run, or mlps='held'"
+                "it reads; use the unedited run, or paths with mlps='held'"
             )
 
 

@@ -299,17 +299,15 @@ def _wrote(graph: "Graph", writer: Site) -> int | None:
     return best if moved[best] * value > MOST * value**2 else None
 
 
-def attention_kind(
-    trace: Trace, head: HeadId, position: int, source: int, sequence: int = 0
-) -> AttentionKind | None:
-    """Whether a head attends to a source by induction, or as an attention sink.
+def attention_kind(trace: Trace, head: HeadId, position: int, source: int) -> AttentionKind | None:
+    """Whether a head of a one-sequence run attends by induction, or to an attention sink.
 
     Induction: the source follows an earlier copy of the token at the position, and gets twice the
     attention that the head usually gives it, in rows without such a repeat that see the same
     source or look as far back. An attention sink is the first token, attended to otherwise.
     """
-    ids = trace.tokens[sequence].tolist()
-    pattern = trace.patterns[head.layer][sequence, head.head]
+    ids = trace.tokens[0].tolist()
+    pattern = trace.patterns[head.layer][0, head.head]
     if 0 < source < position and ids[source - 1] == ids[position]:
         offset, weight = position - source, float(pattern[position, source])
         same_source = [

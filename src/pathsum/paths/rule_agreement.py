@@ -145,9 +145,7 @@ def rule_agreement(
             runs = component_runs(model, prompt, position, token, versus)
         parts.append(_measure(runs, k))
     layers, shares, effects = (torch.stack(column) for column in zip(*parts, strict=True))
-    templates = [prompt.template for prompt in text]
-    groups = templates if len(set(templates)) > 1 else [""] * len(templates)
-    weights = bootstrap_weights(groups, DRAWS, seed)
+    weights = bootstrap_weights([prompt.template for prompt in text], DRAWS, seed)
     found: list[Agreement] = []
     for layer in (None, *range(model.config.n_layers)):
         inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
@@ -167,11 +165,10 @@ def _measure(
     for reader in graph.into_mlps.nonzero()[:, 0].tolist():
         count = graph.seen_by(graph.readers[reader])
         best = size[:count].topk(min(k, count)).indices.sort().values.tolist()
-        best += best[:1] * (k - len(best))
         edges += [(reader, writer) for writer in best]
         source = graph.readers[reader].reader
         assert isinstance(source, Source)
-        layers += [source.layer] * k
+        layers += [source.layer] * len(best)
     rows, columns = torch.tensor(edges).T
     picked = torch.stack([shares[rule][rows, columns] for rule in RULES], -1)
     names = [graph.name(*edge) for edge in edges]

@@ -7,7 +7,7 @@ from typing import Any
 from pathsum.base.errors import FileError, InputError
 from pathsum.base.files import read_object
 from pathsum.model import Config, Model, Weights, from_tensors
-from pathsum.model.storage import CONFIG, FORMAT, TOKENIZER
+from pathsum.model.storage import CONFIG, FORMAT, TENSORS, TOKENIZER, read_model
 from pathsum.model.store import Store
 from pathsum.sources.checkpoint_folder import CheckpointFile, PickleStore
 from pathsum.sources.families.rotary import Context
@@ -32,12 +32,14 @@ def open_state_dict(
     values = _config_beside(file) if given is None else given
     if isinstance(values, Config):
         return _with_config(values, source, file)
+    foreign = ForeignConfig(values, f"the config of {file}")
+    if values.get("format") == FORMAT:
+        if given is None and file.name == TENSORS:
+            # The file of a folder that pathsum saved: its tokenizer and edits are the model's.
+            return read_model(file.parent)
+        return _with_config(Config.from_dict(foreign.table("config").values), source, file)
     words = file.parent / TOKENIZER
     tokenizer = Tokenizer.from_file(words) if words.exists() else None
-    if values.get("format") == FORMAT:
-        own = {name: value for name, value in values.items() if name in Config.__annotations__}
-        return _with_config(Config.from_dict(own), source, file)
-    foreign = ForeignConfig(values, f"the config of {file}")
     if is_transformer_lens(foreign.values):
         return model_of_state(foreign, source, str(file), file.stem, tokenizer)
     return model_of_tensors(foreign, source, str(file), file.stem, tokenizer, context)
