@@ -279,9 +279,9 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
     references = ReferenceRuns(model, options, [trace])
     try:
         curve = measure_curve(of, edges, options, references)
+        kept = summarize_curves([curve], "", "", options, "").points[0].kept
     except InputError:
-        return found  # a model that predicts the same without its heads: a circuit has no p
-    kept = summarize_curves([curve], "", "", options, "").points[0].kept
+        return found  # a model that predicts about the same without its heads: a circuit has no p
     assert kept.p is not None  # there are draws
     return {**found, CIRCUIT: [kept.p]}
 

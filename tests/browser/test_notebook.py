@@ -20,7 +20,8 @@ RENDER = """async () => {
     off: (_, callback) => heard.delete(callback),
     send: ({ id, name, params }) => {
       if (window.stopped) throw new Error("Cannot send");
-      const headers = { "Content-Type": "application/json" };
+      const Authorization = `Bearer ${localStorage.getItem("pathsum-token")}`;
+      const headers = { "Content-Type": "application/json", Authorization };
       fetch(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(params) })
         .then((answer) => answer.arrayBuffer())
         .then((wire) => heard.forEach((hear) => hear({ id }, [new DataView(wire)])));
@@ -39,9 +40,8 @@ def widget(page: Page, live: str) -> Locator:
     page.goto(address)
     page.evaluate(RENDER)
     root = page.locator("#el .pathsum.root")
-    expect(root.locator("section[aria-label=Details]")).to_contain_text(
-        "predicts", timeout=2 * PATIENCE_MS
-    )
+    story = root.get_by_role("region", name="What the model predicts, and why")
+    expect(story).to_contain_text("the first time", timeout=2 * PATIENCE_MS)
     return root
 
 
@@ -71,7 +71,7 @@ def test_the_widget_follows_the_notebooks_theme(page: Page, widget: Locator) -> 
 def test_a_stopped_kernel_says_what_to_do(page: Page, widget: Locator) -> None:
     page.evaluate("window.stopped = true")
     widget.focus()
-    page.keyboard.press("2")
+    page.keyboard.press("3")  # the atlas, of which nothing has been asked yet
     expect(widget.get_by_role("alert").first).to_contain_text(
         "The notebook's kernel has stopped; run the cell again."
     )

@@ -47,8 +47,7 @@ def test_two_heads_of_one_model(page: Page, live: str) -> None:
 
 
 def test_two_texts_show_which_heads_make_the_difference(page: Page, live: str) -> None:
-    page.goto(f"{live}#/compare")
-    page.get_by_role("radio", name="two texts").click()
+    page.goto(f"{live}#/swap")
     expect(page.get_by_role("heading", name="Corrupted text")).to_be_visible()
     rows = page.locator("table tbody tr")
     expect(rows).to_have_count(8)
