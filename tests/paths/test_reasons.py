@@ -108,6 +108,18 @@ def test_every_stated_reason_matters(model: Model) -> None:
     assert stated > 3
 
 
+def test_reasons_of_a_logit_below_the_mean_lower_it_further() -> None:
+    """The sign of a reason is that of the prediction: here, parts whose cut raises the logit."""
+    trace, stated = load("two-layer").trace(TEXTS[0]), 0
+    for position in range(4, trace.tokens.shape[1]):
+        least = int(trace.logits[0, position].argmin())
+        graph = trace.circuit(position, least, effects=False)
+        assert graph.total < 0
+        if graph.lead is not None and graph.lead.source is not None and not graph.lead.note:
+            stated += check_reasons(trace, graph)
+    assert stated > 3
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(
     "text",
