@@ -57,7 +57,7 @@ class Network(nn.Module):
             self.W_pos = nn.Parameter(table)
         own_table = config.positions == "qk" and not self.shares_table
         self.layers = nn.ModuleList(
-            Layer(config, draw, table if own_table else None, position_scale(start, layer))
+            Layer(config, start, draw, table if own_table else None, position_scale(start, layer))
             for layer in range(config.n_layers)
         )
         if config.norm != "none":
@@ -130,6 +130,7 @@ class Layer(nn.Module):
     def __init__(
         self,
         config: Config,
+        start: Start,
         draw: "_GaussianParameters",
         table: Float[Tensor, "ctx d"] | None,
         scale: float,
@@ -151,7 +152,8 @@ class Layer(nn.Module):
             self.W_gate = draw((d, m), d**-0.5)
         norms = ("ln1", "ln2") if config.mlp != "none" else ("ln1",)
         for norm in norms if config.norm != "none" else ():
-            self.register_parameter(f"{norm}_w", nn.Parameter(torch.ones(d)))
+            gain = start.attention_gain if norm == "ln1" else 1.0
+            self.register_parameter(f"{norm}_w", nn.Parameter(torch.full((d,), gain)))
             if config.norm == "layer":
                 self.register_parameter(f"{norm}_b", nn.Parameter(torch.zeros(d)))
         if config.qk_norm != "none":
