@@ -185,7 +185,8 @@ def test_the_first_screen_is_not_crowded(page: Page, live: str) -> None:
 
 SIZES = """
 () => [...new Set([...document.querySelectorAll(".pathsum *")]
-  .filter((each) => [...each.childNodes].some((child) => child.nodeType === 3 && child.nodeValue.trim() !== ""))
+  .filter((each) => [...each.childNodes].some(({ nodeType: type, nodeValue: text }) =>
+    type === 3 && text.trim() !== ""))
   .map((each) => getComputedStyle(each).fontSize))]
 """
 

@@ -67,7 +67,9 @@ def program(session: Session, params: ProgramParams) -> ProgramAnswer:
         loss_model=found.fidelity.loss_model.value,
         curve=found.curve,
         rules=tuple(
-            RuleLine(str(rule), rule.head, rule.size, None if rule.gain is None else rule.gain.value)
+            RuleLine(
+                str(rule), rule.head, rule.size, None if rule.gain is None else rule.gain.value
+            )
             for rule in found.rules
         ),
     )
