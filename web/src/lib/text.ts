@@ -50,6 +50,8 @@ export function showText(url: UrlState, text: Pick<StateValues, "example" | "tex
   return { ...cleared("text"), off: url.get("off").filter((name) => !name.includes("@")), ...text };
 }
 
+const BYTES = 256;
+
 /**
  * The changes of the URL that show another model. Heads, edges and cuts belong to the model that is left; positions
  * stay if both models read the same tokens, and so do tokens that were chosen by id.
@@ -61,7 +63,8 @@ export function showModel(url: UrlState, from: ModelInfo, name: string, run: Tex
   const head = to?.heads.find((each) => each === url.get("head")) ?? null;
   const changes: StateValues = { model: name === from.models[0] ? null : name, ...cleared("model"), head };
   if (run && from.comparable.includes(name)) return { ...changes, tokens: run.ids.join(",") };
-  const text = run && to?.has_tokenizer ? spelled(run, from) : "";
+  // A vocabulary without room for all bytes cannot spell any text: that model shows its own examples.
+  const text = run && to?.has_tokenizer && !(to.d_vocab < BYTES) ? spelled(run, from) : "";
   return { ...changes, ...cleared("tokens"), text: text === "" ? null : text };
 }
 

@@ -19,6 +19,10 @@ LESSONS = {
     "hand-built-induction": "The induction circuit with nothing else in the way.",
     "hand-built-induction-by-q": "Induction by another mechanism: the query carries the match.",
     "hand-built-virtual-head": "Two heads that act as one: V-composition.",
+    "hand-built-memory": "An MLP as a memory: neurons that look tokens up.",
+    "hand-built-conjunction": "An MLP that fires only where two tokens meet.",
+    "hand-built-gated-value": "One head sets the gate of an MLP, another its value.",
+    "one-layer-words": "One layer on whole words: skip-trigrams that read as phrases.",
     "smollm2": "A real language model: 30 layers, 270 heads, and MLPs.",
 }
 

@@ -55,6 +55,8 @@ export interface Graph {
   readonly height: number;
   readonly nodes: readonly GraphNode[];
   readonly edges: readonly GraphEdge[];
+  /** Lines that are there by construction, faint under the edges: they say that a head is read, not how much. */
+  readonly structure?: readonly Curve[];
   readonly rows: readonly { readonly y: number; readonly label: string }[];
   /** The positions of a text below their columns. */
   readonly columns?: readonly { readonly x: number; readonly token: string; readonly position: number }[];

@@ -1,4 +1,5 @@
 /** Heat maps: one pixel a cell, then scaled by the canvas. */
+import type { AttentionAnswer } from "../../generated/answers";
 import { type Mode, type Scale, table } from "./color";
 
 interface Size {
@@ -157,6 +158,17 @@ export function sparseToDense(
 }
 
 let scratch: HTMLCanvasElement | null = null;
+
+/** The pattern of one head in an answer: destination down, source across. */
+export function patternOf(answer: AttentionAnswer, head: string): DenseCells {
+  const rows = answer.tokens;
+  const at = Math.max(0, answer.heads.indexOf(head));
+  if (answer.dense) return { rows, columns: rows, values: answer.dense.data.subarray(at * rows * rows, (at + 1) * rows * rows) };
+  const k = answer.columns?.shape[2] ?? 0;
+  const [from, to] = [at * rows * k, (at + 1) * rows * k];
+  const [columns, values] = [answer.columns?.data.subarray(from, to) ?? [], answer.values?.data.subarray(from, to) ?? []];
+  return { rows, columns: rows, values: sparseToDense(columns, values, rows, k) };
+}
 
 /** Draws pixels into a rectangle, hard-edged. */
 export function blit(

@@ -197,3 +197,13 @@ describe("the ends of the graph", () => {
     }
   });
 });
+
+describe("lines by construction", () => {
+  it("lead from every head to the logits, where there are few heads", () => {
+    const members = [...membersOf(HEADS, []), ...endMembers(2)];
+    const { structure } = graphOf(layOut(members, 600, 500), [], 3, { kindOf: () => "" });
+    expect(structure).toHaveLength(HEADS.length);
+    const many = Array.from({ length: 60 }, (_, i) => `L${Math.floor(i / 10)}H${i % 10}`);
+    expect(graphOf(layOut([...membersOf(many, []), ...endMembers(6)], 600, 500), [], 3, { kindOf: () => "" }).structure).toEqual([]);
+  });
+});

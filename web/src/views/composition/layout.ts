@@ -1,5 +1,5 @@
 /** The composition graph as it is drawn: where heads stand, what fits into their boxes, how wide edges are. */
-import { curveBetween, type Graph, type GraphEdge as PlacedEdge, type GraphNode } from "../../lib/draw/graph";
+import { type Curve, curveBetween, type Graph, type GraphEdge as PlacedEdge, type GraphNode } from "../../lib/draw/graph";
 import { signed, wrapped } from "../../lib/format";
 import { edgeName } from "./edges";
 import type { DrawnEdge } from "./groups";
@@ -77,7 +77,18 @@ export function graphOf(layout: Layout, drawn: readonly (readonly DrawnEdge[])[]
     rows: layout.rows,
     nodes: layout.nodes.map((node) => withContent(node, shown)),
     edges: drawn.flatMap((edges) => placed(edges, layout, threshold)),
+    structure: intoLogits(layout),
   };
+}
+
+/** So many nodes have a line to the logits each; more would be a gray sheet. */
+const MOST_LINES = 40;
+
+/** Every head writes into the logits, whether or not it writes there more than a random one. */
+function intoLogits({ nodes }: Layout): Curve[] {
+  const logits = nodes.find(({ id }) => id === "logits");
+  const heads = nodes.filter(({ wide }) => !wide);
+  return logits && heads.length <= MOST_LINES ? heads.map((head) => curveBetween(head, logits, "v")) : [];
 }
 
 /** The width of letters of a label and of small words, and the fewest letters that still tell a kind. */
