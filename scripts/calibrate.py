@@ -190,7 +190,7 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "HeadCopying.p": ("copying_weights", COPYING),
     "HeadDeletion.p": (DELETING,),
     "HeadMatch.p": (ALIGNED, ALIGNED_SAME),
-    "ScoredEdge.p": (COMPOSITION, VIRTUAL, DIRECTION, KERNEL),
+    "ScoredEdge.p": (COMPOSITION, VIRTUAL),
     "ScoredEdge.p_axes": (AXES,),
     "PairScores.p": (COMPOSITION, DIRECTION, KERNEL),
     "PairScores.p_axes": (AXES,),

@@ -48,12 +48,6 @@ from pathsum.base.estimate import LEAST_FITTED
 LEAST_SKEWNESS = 0.01
 """A gamma tail needs some skewness; smaller values are raised to this."""
 
-_FAR_TAIL = 1e-100
-"""Below this the tail is computed by its continued fraction: the library function underflows."""
-
-_FRACTION_TERMS = 400
-"""More than the fraction needs at `_FAR_TAIL`, for shapes up to 10⁶."""
-
 
 @dataclass(frozen=True, eq=False)
 class UnitMoments:
@@ -125,12 +119,12 @@ class RotationNull:
         """The probability of a value at least as large, never less than 10⁻⁶.
 
         Down to 10⁻⁶ the approximation was compared with exact tails and is conservative. To rank
-        values further out, use `z` or `log_p`.
+        values further out, use `z`.
         """
-        return self.log_p(value).exp().clamp(min=LEAST_FITTED)
+        return self.tail(value).clamp(min=LEAST_FITTED)
 
-    def log_p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
-        """The natural logarithm of `p`, accurate where p itself would be 0.
+    def tail(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
+        """The probability of a value at least as large, without a floor.
 
         The tail is that of the shifted gamma distribution with the same mean, variance and
         skewness γ (Pearson's type III): shape 4/γ², at 4/γ² + 2z/γ. If γ is negative, the tail of
@@ -146,7 +140,7 @@ class RotationNull:
         shape = 4.0 / skewness.square()
         at = (shape + 2.0 * z / skewness).clamp(min=0.0)
         moves = (self.variance > 0).expand(z.shape)
-        return torch.where(moves, log_upper_gamma(shape, at), torch.zeros_like(z))
+        return torch.where(moves, torch.special.gammaincc(shape, at), torch.ones_like(z))
 
 
 def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
@@ -227,44 +221,3 @@ def axis_null(P: AxisMoments, G: AxisMoments, d: int) -> RotationNull:
     third = third / ((d - 1) * (d - 2))
     skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
     return RotationNull(mean, torch.where(moves, variance, 0.0), skewness)
-
-
-def log_upper_gamma(
-    shape: Float[Tensor, "*batch"], at: Float[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
-    """log Q(a, x), the log-probability that a gamma variable of shape a and scale 1 exceeds x.
-
-    >>> log_upper_gamma(torch.tensor([1.0]), torch.tensor([5000.0]))  # Q(1, x) = exp(−x)
-    tensor([-5000.], dtype=torch.float64)
-
-    Computed in float64, from the incomplete gamma function unless that underflows, otherwise from
-    `Q(a, x) = x^a e^−x / Γ(a) · 1/(x + 1 − a − 1(1 − a)/(x + 3 − a − …))`.
-    """
-    shape, at = shape.double(), at.double()
-    near = torch.special.gammaincc(shape, at)
-    log_tail = near.log()
-    far = near < _FAR_TAIL
-    if bool(far.any()):
-        log_tail[far] = _log_tail_fraction(shape[far], at[far])
-    return log_tail
-
-
-def _log_tail_fraction(a: Float[Tensor, "some"], x: Float[Tensor, "some"]) -> Float[Tensor, "some"]:
-    """The continued fraction by Lentz's method.
-
-    Far in the tail x is well above a and it converges in a few steps.
-    """
-    b = x + 1.0 - a
-    c = torch.full_like(x, torch.inf)
-    d = 1.0 / b
-    fraction = d.clone()
-    for i in range(1, _FRACTION_TERMS):
-        numerator = -i * (i - a)
-        b = b + 2.0
-        d = 1.0 / (numerator * d + b)
-        c = b + numerator / c
-        step = c * d
-        fraction = fraction * step
-        if bool(((step - 1.0).abs() < 1e-15).all()):
-            break
-    return a * x.log() - x - torch.lgamma(a) + fraction.log()

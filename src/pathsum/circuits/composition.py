@@ -131,11 +131,11 @@ class PairScores:
         unit = _null_of_z(sd, self.skewness[there])
         tail = torch.ones_like(sd)
         if min_z is not None:
-            tail = torch.minimum(tail, unit.log_p(torch.full_like(sd, min_z)).exp())
+            tail = torch.minimum(tail, unit.tail(torch.full_like(sd, min_z)))
         if min_excess is not None:
             least = (score - excess + min_excess).clamp(min=0).square()
             from_mean = least - score.square() + z * sd
-            tail = torch.minimum(tail, unit.log_p((from_mean / sd).nan_to_num()).exp())
+            tail = torch.minimum(tail, unit.tail((from_mean / sd).nan_to_num()))
         return tail if max_p is None else tail.clamp(max=max_p)
 
 

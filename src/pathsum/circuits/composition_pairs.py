@@ -145,14 +145,13 @@ def composition_by(
     shape = len(fields(PairScores)) - 1, len(model.heads), len(model.heads)
     q, k, v = (PairScores(*torch.full(shape, torch.nan, dtype=torch.float64)) for _ in KINDS)
     tables: dict[CompositionKind, PairScores] = {"q": q, "k": k, "v": v}
-    for kind, (writer, reader) in (
-        (x, y) for x in KINDS for y in combinations(range(len(layers)), 2)
-    ):
-        scores = of_layers(layers[writer]["w"], layers[reader][kind], whole.dimension)
-        block = slice(writer * n, writer * n + n), slice(reader * n, reader * n + n)
-        for name, part in vars(scores).items():
-            if part is not None:
-                getattr(tables[kind], name)[block] = part
+    for kind, table in tables.items():
+        for writer, reader in combinations(range(len(layers)), 2):
+            scores = of_layers(layers[writer]["w"], layers[reader][kind], whole.dimension)
+            block = slice(writer * n, writer * n + n), slice(reader * n, reader * n + n)
+            for name, part in vars(scores).items():
+                if part is not None:
+                    getattr(table, name)[block] = part
     notes = _alike_notes(whole, tables) if measure == "permuted" else ()
     parts = (*(whole.dimension, whole.centered, offset), (*whole.notes, *notes), measure)
     return CompositionBy(model.name, whole.heads, q, k, v, *parts)

@@ -275,16 +275,6 @@ class PatternShare:
 
 
 @dataclass(frozen=True, eq=False)
-class TextEffects:
-    """Skip-trigrams by the loss they save; `covered` is the candidates' share of all gain."""
-
-    effects: tuple[TextEffect, ...]
-    classes: tuple[PatternShare, ...]
-    covered: float
-    predictions: int
-
-
-@dataclass(frozen=True, eq=False)
 class _Run:
     """A traced sequence: its distinct tokens `known`, and the index of each position's token.
 
@@ -321,11 +311,11 @@ def effects_on_text(
     rows: Sequence[Int[Tensor, " _"]],
     shown: Tensor,
     progress: Progress,
-) -> TextEffects:
-    """Skip-trigrams that save loss, most first, among tokens that may be `shown`.
+) -> tuple[list[TextEffect], tuple[PatternShare, ...], float]:
+    """Skip-trigrams that save loss, most first, among tokens that may be `shown`; their patterns.
 
     The `CANDIDATES` with the largest gain where they are right are measured wherever their
-    antecedent occurs.
+    antecedent occurs. The last number is their share of all gain.
     """
     gathered = _Gains(model.config.d_vocab)
     ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
@@ -350,8 +340,7 @@ def effects_on_text(
     }
     effects = [replace(one, saved=saved[one.head, one.ids]) for one in ranked]
     effects = sorted((one for one in effects if one.saved > 0), key=lambda one: -one.saved)
-    classes, covered = _classes(model, ranked, gained)
-    return TextEffects(tuple(effects), classes, covered, predictions)
+    return effects, *_classes(model, ranked, gained)
 
 
 def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:

@@ -3,8 +3,7 @@
 In reading order:
 
 probe                repeated random tokens, and the loss on each copy
-layer_view           one layer's heads on a probe, real or random
-score                a score: its description, its measurement, its value with p
+score                a score: its description, its value with p; one layer's heads on a probe
 null                 random heads, the null of every score from data
 measure              scores on runs, compared with random heads
 pattern_scores       scores of attention patterns

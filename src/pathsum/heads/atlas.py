@@ -27,7 +27,7 @@ from pathsum.base.options import parse_draws, parse_probability
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
-from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
+from pathsum.heads.atlas_views import PrintedAtlas
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     MatchingScores,
@@ -135,10 +135,6 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
 
     def __rich__(self) -> RenderableType:
         return PrintedAtlas(self)
-
-    def to_html(self) -> str:
-        """All heads and scores as a heat map: one HTML element without external resources."""
-        return atlas_html(self)
 
 
 @torch.no_grad()

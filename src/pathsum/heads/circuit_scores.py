@@ -20,13 +20,13 @@ from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, eigenvalues_above_noise
 from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
-from pathsum.heads.layer_view import LayerView
 from pathsum.heads.score import (
     PAPER_2022,
     WEIGHTS_ALONE,
     DataScore,
     HeadScore,
     HeadScores,
+    LayerView,
     Score,
     ScoreInfo,
     WeightScore,

@@ -23,7 +23,6 @@ from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
-from pathsum.heads.layer_view import layer_views
 from pathsum.heads.measure import score_on_runs
 from pathsum.heads.mechanism import (
     Mechanism,
@@ -43,7 +42,7 @@ from pathsum.heads.probe import (
     repeats_probe,
     text_probe,
 )
-from pathsum.heads.score import ALPHA, DataScore, Score
+from pathsum.heads.score import ALPHA, DataScore, Score, layer_views
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_causal, require_tokens_out
 from pathsum.paths import ablate, replace

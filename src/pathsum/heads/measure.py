@@ -9,15 +9,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Progress, silent
-from pathsum.heads.layer_view import LayerView, layer_view
 from pathsum.heads.null import RandomHeads
 from pathsum.heads.score import (
     DataScore,
     HeadScores,
+    LayerView,
     Score,
     against_null,
     best_parts,
     largest_parts,
+    layer_view,
 )
 from pathsum.model import HeadId, Trace
 from pathsum.model.folding import centered_unembedding

@@ -19,7 +19,7 @@ from pathsum.algebra.decompositions import triangle
 from pathsum.algebra.rotations import random_frames, root, seeded
 from pathsum.base import Side
 from pathsum.base.options import batched
-from pathsum.heads.layer_view import LayerView
+from pathsum.heads.score import LayerView
 from pathsum.model import Model
 from pathsum.model.folding import centered_unembedding, unfolded
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
