@@ -122,9 +122,9 @@ def align_heads(
     norms, other_norms = _norms(one, progress), _norms(other, progress)
     qk, ov = _similarities(one, other, norms, other_norms, progress)
     similarity = (qk + ov) / 2
-    rotating = _Rotating(draws, seeded(seed), progress)
-    by_left = rotating.matched(one, other, norms, other_norms, similarity)
-    by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
+    rotate = draws, seeded(seed), progress
+    by_left = _rotated_matches(one, other, norms, other_norms, similarity, *rotate)
+    by_right = _rotated_matches(other, one, other_norms, norms, similarity.T, *rotate)
     # The share of each model's heads that are matched and so have a p-value.
     shares = [min(similarity.shape) / number for number in similarity.shape]
     matches: list[HeadMatch] = []
@@ -159,65 +159,35 @@ def align_heads(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Rotating:
-    """Heads rotated at random, one at a time, and the resulting matches."""
+def _rotated_matches(
+    one: HeadFunctions,
+    other: HeadFunctions,
+    one_norms: _Both,
+    other_norms: _Both,
+    similarity: Float[Tensor, "head other"],
+    draws: int,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Float[Tensor, "draw head"]:
+    """For each head of `one`, rotated at random, the similarity of its match in every draw.
 
-    draws: int
-    generator: torch.Generator
-    progress: Progress
-
-    def matched(
-        self,
-        one: HeadFunctions,
-        other: HeadFunctions,
-        one_norms: _Both,
-        other_norms: _Both,
-        similarity: Float[Tensor, "head other"],
-    ) -> Float[Tensor, "draw head"]:
-        """For each head of `one`, the similarity of its match in every draw.
-
-        NaN where it has no match, because there are more heads than in the other model.
-        """
-        drawn = torch.cat(
-            [
-                self._similarities(one, layer, other, one_norms, other_norms)
-                for layer in range(len(one.layers))
-            ],
-            1,
-        )
-        lost = displacement(similarity)
-        alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
-        options = torch.cat((drawn, alone), 2)
-        taken = (options - lost).argmax(2, keepdim=True)
-        found = options.gather(2, taken)
-        return found.where(taken < drawn.shape[2], torch.nan)[..., 0]
-
-    def _similarities(
-        self,
-        one: HeadFunctions,
-        layer: int,
-        other: HeadFunctions,
-        one_norms: _Both,
-        other_norms: _Both,
-    ) -> Float[Tensor, "draw head other"]:
-        """Similarities of the heads of a layer, rotated, with all heads of the other model."""
-        inside, between = Between(one, one), Between(one, other)
-        # What counts as zero is relative to the heads that are not rotated.
-        largest = [float(squares.max()) for squares in one_norms]
+    NaN where it has no match, because there are more heads than in the other model.
+    """
+    inside, between = Between(one, one), Between(one, other)
+    # What counts as zero is relative to the heads that are not rotated.
+    largest = [float(squares.max()) for squares in one_norms]
+    layers: list[Tensor] = []
+    for layer, heads in enumerate(one.layers):
         found: list[Tensor] = []
-        done = 0
-        for rotated in rotated_layers(
-            one.layers[layer], len(other_norms[0]), self.draws, self.generator
-        ):
-            self.progress(done, self.draws, f"layer {layer} of {one.model.name}, rotated")
-            done += len(rotated.query)
+        for rotated in rotated_layers(heads, len(other_norms[0]), draws, generator):
+            done = sum(map(len, found))
+            progress(done, draws, f"layer {layer} of {one.model.name}, rotated")
             profiles = rotated.profiles(one.offsets[layer])
             qk, ov = rotated.squares(inside.tokens(layer, layer), inside.logits)
             qk = qk + profiles.square().mean(-1)
             pairs: list[_Both] = []
-            for index, heads in enumerate(other.layers):
-                products = rotated.products(heads, between.tokens(layer, index), between.logits)
+            for index, others in enumerate(other.layers):
+                products = rotated.products(others, between.tokens(layer, index), between.logits)
                 offsets = profiles @ other.profiles[index].T / one.window
                 pairs.append((products[0] + offsets, products[1]))
             cosines = [
@@ -227,8 +197,13 @@ class _Rotating:
                 )
             ]
             found.append((cosines[0] + cosines[1]) / 2)
-        self.progress(self.draws, self.draws, f"layer {layer} of {one.model.name}, rotated")
-        return torch.cat(found)
+        layers.append(torch.cat(found))
+    progress(draws, draws, f"heads of {one.model.name}, rotated")
+    drawn, lost = torch.cat(layers, 1), displacement(similarity)
+    alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
+    options = torch.cat((drawn, alone), 2)
+    taken = (options - lost).argmax(2, keepdim=True)
+    return options.gather(2, taken).where(taken < drawn.shape[2], torch.nan)[..., 0]
 
 
 def _similarities(

@@ -59,11 +59,11 @@ _TIE = 1e-12
 _LINE = UnitMoments.of_rank(torch.ones(1, dtype=torch.float64))
 _NULLS: dict[Measure, str] = {
     "kernel": (
-        "score: Σ cos² of the principal angles over the smaller dimension; p: against random "
+        "Score: Σ cos² of the principal angles over the smaller dimension; p: against random "
         "rotations of the stream."
     ),
     "direction": (
-        "score: the best written direction alone; p: against random rotations of the stream, times "
+        "Score: the best written direction alone; p: against random rotations of the stream, times "
         "the number of directions tried."
     ),
     "permuted": (

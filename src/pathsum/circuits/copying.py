@@ -14,7 +14,7 @@ between *this* model's embeddings.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Complex, Float
@@ -32,9 +32,10 @@ from pathsum.algebra.rotations import (
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import ARROW, Column, Progress, Record, Table, silent, text_column
 from pathsum.base.arguments import checked
-from pathsum.base.estimate import counted_p
+from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import parse_choice, parse_draws
+from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.circuits.token_basis import (
     as_path,
@@ -73,16 +74,16 @@ class HeadCopying(Record, kind="head-copying"):
     the five that rise most, counted over the whole vocabulary. None where not measured.
     """
 
-    head: str
-    ratio: float
+    head: Annotated[str, text_column("head")]
+    ratio: Annotated[float, Column("Σλ/Σ|λ|", "+.3f")]
     null: float
-    null_sd: float
-    z: float
-    p: float
+    null_sd: Annotated[float, Column("null sd")]
+    z: Annotated[float, Column("z", "+.2f")]
+    p: Annotated[float, ProbabilityColumn(format=".2g")]
     eigenvalues: Complex[Tensor, " k"]
-    positive_diagonal: float | None
-    top_1: float | None
-    top_5: float | None
+    positive_diagonal: Annotated[float | None, Column("own > 0", ".1%")]
+    top_1: Annotated[float | None, Column("top 1", ".1%")]
+    top_5: Annotated[float | None, Column("top 5", ".1%")]
     note: str
 
 
@@ -103,22 +104,11 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
 
     def to_table(self) -> Table:
         """One row per head."""
-        columns = (
-            *(text_column("head"), Column("Σλ/Σ|λ|", "+.3f"), Column("null sd")),
-            *(Column("z", "+.2f"), counted_p(self.draws)),
-            *(Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%")),
-        )
-        rows = tuple(
-            (h.head, h.ratio, h.null_sd, h.z, h.p, h.positive_diagonal, h.top_1, h.top_5)
-            for h in self.heads
-        )
-        if all(head.top_1 is None for head in self.heads):
-            rows = tuple(row[:5] for row in rows)
-            return Table(columns[:5], rows, title="copying by eigenvalues", note=self.note)
-        legend = (
-            "own > 0, top 1, top 5: tokens whose own logit rises, rises most, is of the five most"
-        )
-        return Table(columns, rows, title="copying", note=joined((legend, self.note)))
+        title, note = "copying by eigenvalues", self.note
+        if any(head.top_1 is not None for head in self.heads):
+            legend = "tokens whose own logit rises, rises most, is of the five most"
+            title, note = "copying", joined((f"own > 0, top 1, top 5: {legend}", self.note))
+        return rows_table(self.heads, title, note, HeadCopying)
 
 
 @torch.no_grad()
@@ -276,7 +266,7 @@ class CopyingNull:
             null=math.nan if bool(drawn.isnan().all()) else 0.0,  # each draw and its negative
             null_sd=sd,
             z=float(ratio) / sd if sd > 0 else math.nan,
-            p=float(self.p([path], ratio[None])),
+            p=BoundedP(float(self.p([path], ratio[None])), 1 / self.draws),
             eigenvalues=values[values.abs().argsort(descending=True, stable=True)],
             positive_diagonal=positive_diagonal,
             top_1=top_1,

@@ -77,14 +77,13 @@ def null_matching_spectra(
     product: Float[Tensor, "d d"],
     *,
     draws: int = DRAWS,
-    seed: int = 0,
 ) -> Complex[Tensor, "reader half k"]:
     """Eigenvalues with each reader's queries and keys rotated at random; see `rotated_spectra`.
 
     The distribution is the same for Q- and K-composition: the product of embeddings that the query
     side reads through is the transpose of the key side's. The common scale is arbitrary.
     """
-    cores = matching_cores(model, writer, product, draws=draws, seed=seed)
+    cores = matching_cores(model, writer, product, draws=draws)
     own = torch.stack([qk_values(model.head(reader)) for reader in readers])
     return spectra_between(cores, [own])
 

@@ -23,7 +23,6 @@ from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
-from pathsum.heads.measure import score_on_runs
 from pathsum.heads.mechanism import (
     Mechanism,
     PartnerEdge,
@@ -33,7 +32,7 @@ from pathsum.heads.mechanism import (
     measure_cut_edges,
     score_shares,
 )
-from pathsum.heads.null import RandomHeads
+from pathsum.heads.null import RandomHeads, score_on_runs
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import (
     SEQUENCES,

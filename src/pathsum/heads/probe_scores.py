@@ -23,8 +23,7 @@ from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.base.options import batch_size
 from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
-from pathsum.heads.measure import by_draw, score_on_runs
-from pathsum.heads.null import RandomHeads
+from pathsum.heads.null import RandomHeads, by_draw, score_on_runs
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PATTERN_SCORES
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import (

@@ -21,11 +21,10 @@ from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.options import parse_count
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
-from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
 from pathsum.heads.induction import induction_scores
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.probe import EARLY, LATE, copy_losses, late_minus_early, repeats_probe
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
-from pathsum.heads.probe import copy_losses, repeats_probe
 from pathsum.heads.score import ALPHA, DataScore, LayerView, layer_views
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
