@@ -45,6 +45,8 @@ from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.factored import BatchIndex
 from pathsum.base.estimate import LEAST_FITTED
 
+ALPHA = 0.01
+"""The level of every test: one in a hundred random heads passes it by chance."""
 LEAST_SKEWNESS = 0.01
 """A gamma tail needs some skewness; smaller values are raised to this."""
 
@@ -107,6 +109,14 @@ class RotationNull:
     variance: Tensor
     skewness: Tensor
 
+    @classmethod
+    def of(cls, variance: Tensor, third: Tensor, d: int, least: float) -> RotationNull:
+        """From central moments, with the mean 1/d; variances up to `least` are rounding."""
+        moves = variance > least
+        skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
+        mean = torch.full_like(variance, 1 / max(d, 1))
+        return cls(mean, torch.where(moves, variance, 0.0), skewness)
+
     def z(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """(value − mean) / standard deviation; NaN where the variance is zero.
 
@@ -156,15 +166,11 @@ def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
     shares: center them away first, or draw a null that keeps them.
     """
     variance = P.variance(max(d, 1)) * G.variance(max(d, 1))
-    mean = torch.full_like(variance, 1 / max(d, 1))
     if d < 3:
-        return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
-    variance = 2.0 / ((d - 1) * (d + 2)) * variance
+        return RotationNull.of(0 * variance, variance, d, 0.0)
     third = P.third_moment(d) * G.third_moment(d)
     third = 8.0 * d / ((d - 2) * (d - 1) * (d + 2) * (d + 4)) * third
-    moves = variance > 0
-    skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
-    return RotationNull(mean, variance, skewness)
+    return RotationNull.of(2.0 / ((d - 1) * (d + 2)) * variance, third, d, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,12 +218,9 @@ def axis_null(P: AxisMoments, G: AxisMoments, d: int) -> RotationNull:
     """
     variance = P.square * G.square / max(d - 1, 1)
     variance = variance + 2 * P.off_square * G.off_square / max(d * (d - 1), 1)
-    mean = torch.full_like(variance, 1 / max(d, 1))
     if d < 3:
-        return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
+        return RotationNull.of(0 * variance, variance, d, 0.0)
     third = d * P.cube * G.cube + 12 * P.mixed * G.mixed + 8 / d * P.triangles * G.triangles
     # Equal diagonals and no other entries, up to rounding: every permutation gives the same.
-    moves = variance > torch.finfo(torch.float32).eps ** 2
-    third = third / ((d - 1) * (d - 2))
-    skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
-    return RotationNull(mean, torch.where(moves, variance, 0.0), skewness)
+    least = torch.finfo(torch.float32).eps ** 2
+    return RotationNull.of(variance, third / ((d - 1) * (d - 2)), d, least)

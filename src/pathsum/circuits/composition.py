@@ -24,7 +24,7 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.algebra.nulls import RotationNull, axis_null, unit_null
+from pathsum.algebra.nulls import ALPHA, RotationNull, axis_null, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import HeadError, InputError
@@ -55,7 +55,6 @@ BLOCK_BYTES = 256 << 20
 """A block holds at most this many rows of all Gram matrices, and at most this many bytes."""
 HELD_BYTES = 1 << 30
 """Factors of all layers are kept in memory if they fit, otherwise computed for each block."""
-_UNLIKELY = 0.01
 MEANING = (
     "p only tests whether the heads share more directions than random heads. Ablate the edge to "
     "see whether the model uses it (pathsum patch)."
@@ -232,7 +231,7 @@ class Edges(Record, kind="composition-edges"):
         if self.tested:
             yield (
                 f"{self.unlikely} of {self.tested} ({percent(self.unlikely / self.tested)}) have "
-                f"p < {_UNLIKELY:g}; chance would give {_count(_UNLIKELY * self.tested)}. "
+                f"p < {ALPHA:g}; chance would give {_count(ALPHA * self.tested)}. "
                 + "\n".join((*self.null, MEANING))
             )
         yield from self.notes
@@ -326,7 +325,7 @@ class Composition(Record, kind="composition"):
             tested=int(there.sum()),
             found=int(passing.sum()),
             expected=float(sum(one.tails(min_z, max_p, min_excess).sum() for one in chosen)),
-            unlikely=int((p < _UNLIKELY).sum()),
+            unlikely=int((p < ALPHA).sum()),
             null=self.null_notes,
             notes=self.notes,
         )

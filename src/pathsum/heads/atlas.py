@@ -10,6 +10,7 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.base import (
     Progress,
@@ -64,7 +65,7 @@ from pathsum.heads.probe_scores import (
     score_on_split_words,
     score_on_text,
 )
-from pathsum.heads.score import ALPHA, HeadScores, Score, ScoreInfo, text_name
+from pathsum.heads.score import HeadScores, Score, ScoreInfo, text_name
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_causal
 

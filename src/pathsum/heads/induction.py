@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
@@ -41,7 +42,7 @@ from pathsum.heads.probe import (
     repeats_probe,
     text_probe,
 )
-from pathsum.heads.score import ALPHA, DataScore, Score, layer_views
+from pathsum.heads.score import DataScore, Score, layer_views
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_causal, require_tokens_out
 from pathsum.paths import ablate, replace

@@ -30,9 +30,6 @@ WEIGHTS_ALONE = "none: weights alone"
 TEXT = "text that training did not see, or the tokens that were given"
 RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
 
-ALPHA = 0.01
-"""One in a hundred random heads may pass a score by chance; a kind needs two that agree."""
-
 PART = 16
 """The least number of consecutive positions in a part of the context."""
 

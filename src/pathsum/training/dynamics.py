@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.base import HeadId, Progress, Side, Site, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
@@ -25,7 +26,7 @@ from pathsum.heads.induction import induction_scores
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import EARLY, LATE, copy_losses, late_minus_early, repeats_probe
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
-from pathsum.heads.score import ALPHA, DataScore, LayerView, layer_views
+from pathsum.heads.score import DataScore, LayerView, layer_views
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import check_tokens
