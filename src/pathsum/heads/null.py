@@ -41,18 +41,16 @@ from pathsum.text.probes import RepeatedTokens
 NULL_SEQUENCES = 4
 # Bytes of one head's random patterns computed at a time, so that they stay in a core's cache.
 CACHE_BYTES = 1 << 22
-# Blocks of rows in a product with a triangular matrix.
-_BLOCKS = 4
 
 Direction = Literal["query", "key", "value", "write"]
 DIRECTIONS: tuple[Direction, ...] = ("query", "key", "value", "write")
 
 
 def to_triangular(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence pos q"]:
-    """x in an orthonormal basis in which it is lower triangular: x = L Q, L of min(n, d) columns.
+    """x in an orthonormal basis of its rows: x = L Q, L triangular with min(n, d) columns.
 
-    Uniformly random frames have the same distribution in every basis, so L F is distributed as x F,
-    and `FrameProjector` skips the zeros of L. Inner products of rows do not change.
+    Uniformly random frames have the same distribution in every basis, so L F is distributed as x F.
+    Inner products of rows do not change.
     """
     return triangle(x.flatten(0, 1).mT).mT.unflatten(0, x.shape[:2])
 
@@ -60,8 +58,8 @@ def to_triangular(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence
 class FrameProjector:
     """x F for some random frames F; caches the last product, which all heads of a layer share.
 
-    x is lower triangular (`to_triangular`) and may have fewer columns than F has rows. `frames`
-    is called when they are needed.
+    x (`to_triangular`) may have fewer columns than F has rows. `frames` is called when they are
+    needed.
     """
 
     def __init__(self, frames: Callable[[], Float[Tensor, "drawn d r"]]) -> None:
@@ -71,17 +69,8 @@ class FrameProjector:
     def project(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""
         if self._last is None or self._last[0] is not x:
-            rows, frames = x.flatten(0, 1), self._frames()
-            step = -(-len(rows) // _BLOCKS)
-            parts = [
-                torch.bmm(
-                    rows[start : start + step, : start + step].expand(len(frames), -1, -1),
-                    frames[:, : min(start + step, rows.shape[1])],
-                )
-                for start in range(0, len(rows), step)
-            ]
-            in_order = torch.cat(parts, 1).unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
-            self._last = (x, in_order)
+            found = x.flatten(0, 1) @ self._frames()[:, : x.shape[-1]]
+            self._last = (x, found.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous())
         return self._last[1]
 
 
