@@ -119,8 +119,16 @@ def align_heads(
     frequencies = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
     one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))
-    norms, other_norms = _norms(one, progress), _norms(other, progress)
-    qk, ov = _similarities(one, other, norms, other_norms, progress)
+    norms, other_norms = (
+        (qk.diagonal(), ov.diagonal())
+        for qk, ov in (_products(each, each, progress) for each in (one, other))
+    )
+    qk, ov = (
+        _cosine(products, squares, others, float(squares.max()))
+        for products, squares, others in zip(
+            _products(one, other, progress), norms, other_norms, strict=True
+        )
+    )
     similarity = (qk + ov) / 2
     rotate = draws, seeded(seed), progress
     by_left = _rotated_matches(one, other, norms, other_norms, similarity, *rotate)
@@ -206,41 +214,16 @@ def _rotated_matches(
     return options.gather(2, taken).where(taken < drawn.shape[2], torch.nan)[..., 0]
 
 
-def _similarities(
-    one: HeadFunctions,
-    other: HeadFunctions,
-    one_norms: _Both,
-    other_norms: _Both,
-    progress: Progress,
-) -> _Both:
-    """Cosines of QK and of OV for every pair of heads."""
+def _products(one: HeadFunctions, other: HeadFunctions, progress: Progress) -> _Both:
+    """⟨f, g⟩ of QK and of OV for every pair of heads."""
     between, layers = Between(one, other), len(one.layers)
-    pairs: list[list[_Both]] = []
+    rows: list[list[Tensor]] = [[], []]
     for a in range(layers):
-        progress(a, layers, f"layer {a} of {one.model.name} with the other heads")
-        pairs.append([between.products(a, b) for b in range(len(other.layers))])
-    qk, ov = (
-        torch.cat([torch.cat([pair[which] for pair in row], 1) for row in pairs])
-        for which in range(2)
-    )
-    return (
-        _cosine(qk, one_norms[0], other_norms[0], float(one_norms[0].max())),
-        _cosine(ov, one_norms[1], other_norms[1], float(one_norms[1].max())),
-    )
-
-
-def _norms(functions: HeadFunctions, progress: Progress) -> _Both:
-    """⟨f, f⟩ of every head."""
-    progress(0, functions.model.config.n_layers, f"heads of {functions.model.name}")
-    between, layers = Between(functions, functions), len(functions.layers)
-    each: list[_Both] = []
-    for layer in range(layers):
-        progress(layer, layers, f"heads of {functions.model.name}")
-        each.append(between.products(layer, layer))
-    return (
-        torch.cat([qk.diagonal() for qk, _ in each]),
-        torch.cat([ov.diagonal() for _, ov in each]),
-    )
+        progress(a, layers, f"layer {a} of {one.model.name} with heads of {other.model.name}")
+        pairs = zip(*(between.products(a, b) for b in range(len(other.layers))), strict=True)
+        for which, parts in enumerate(pairs):
+            rows[which].append(torch.cat(parts, 1))
+    return torch.cat(rows[0]), torch.cat(rows[1])
 
 
 def _cosine(
