@@ -40,6 +40,7 @@ DRAWS = 200
 # A squared norm this small relative to the largest is rounding.
 IDLE = 1e-12
 
+_OTHERS = " with the other heads"
 _Both: TypeAlias = tuple[Tensor, Tensor]
 """One tensor for QK and one for OV."""
 
@@ -219,7 +220,7 @@ def _products(one: HeadFunctions, other: HeadFunctions, progress: Progress) -> _
     between, layers = Between(one, other), len(one.layers)
     rows: list[list[Tensor]] = [[], []]
     for a in range(layers):
-        progress(a, layers, f"layer {a} of {one.model.name} with heads of {other.model.name}")
+        progress(a, layers, f"heads of {one.model.name}{'' if one is other else _OTHERS}")
         pairs = zip(*(between.products(a, b) for b in range(len(other.layers))), strict=True)
         for which, parts in enumerate(pairs):
             rows[which].append(torch.cat(parts, 1))
