@@ -281,7 +281,7 @@ class Composition(Record, kind="composition"):
         nulls = "for random rotations, and for axes permuted with random signs"
         return (
             f"p is the larger of two: {nulls}.",
-            f"A random rotation scores about {usual}; z is that of score².",
+            f"A random rotation scores about {usual}; z is the z-score of score².",
         )
 
     def edges(

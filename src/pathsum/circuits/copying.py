@@ -124,8 +124,11 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
         """One row per head."""
         title, note = "copying by eigenvalues", self.note
         if any(head.top_1 is not None for head in self.heads):
-            legend = "tokens whose own logit rises, rises most, is of the five most"
-            title, note = "copying", joined((f"own > 0, top 1, top 5: {legend}", self.note))
+            legend = (
+                "own > 0, top 1, top 5: share of tokens whose own logit is raised, is raised most, "
+                "is among the five raised most"
+            )
+            title, note = "copying", joined((legend, self.note))
         return rows_table(self.heads, title, note, HeadCopying)
 
 
@@ -205,8 +208,8 @@ class CopyingNull:
             found.append(self._measured(path, values, measures))
         progress(len(paths), len(paths), "copying")
         note = (
-            f"p: of {self.draws} heads with this head's singular values, rotated at random between "
-            "this model's W_E and W_U, the share that copies as much"
+            f"p: share of {self.draws} heads with the same singular values, rotated at random "
+            "between W_E and W_U, that copy at least as much"
         )
         if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
             note += "; layers above 0: direct path, scale omitted"
