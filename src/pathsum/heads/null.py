@@ -23,6 +23,7 @@ from pathsum.base.options import batched
 from pathsum.heads.score import (
     DataScore,
     HeadScores,
+    LayerOV,
     LayerView,
     Score,
     against_null,
@@ -74,37 +75,19 @@ class FrameProjector:
         return self._last[1]
 
 
-@dataclass(frozen=True, eq=False)
-class RandomOV:
+def random_ov(
+    value: FrameProjector,
+    write: FrameProjector,
+    core: Float[Tensor, "r r"],
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]],
+) -> LayerOV:
     """Random versions of one head's OV circuit; draws take the place of heads.
 
     With a random frame F times a root R for each read and write, the overlap of the value of x with
     y is x F (R Rᵀ) F yᵀ: only the k × k product in the middle, `core`, differs between heads, which
     share the products with frames. `effects` are those of the write frames on the logits of tokens.
     """
-
-    value: FrameProjector
-    write: FrameProjector
-    core: Float[Tensor, "r r"]
-    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]]
-
-    def values(
-        self, read: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence drawn pos r"]:
-        """The value of each position, without biases, in the basis of the write frame."""
-        return self.value.project(read) @ self.core
-
-    def overlaps(
-        self, z: Float[Tensor, "sequence drawn pos r"], stream: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence drawn pos"]:
-        """⟨z W_O, stream⟩ at each position."""
-        return (z * self.write.project(stream)).sum(-1)
-
-    def logits(
-        self, values: Float[Tensor, "sequence drawn n r"], tokens: Int[Tensor, "sequence m"]
-    ) -> Float[Tensor, "sequence drawn n m"]:
-        """The effect of values on the logits of some tokens, relative to the mean logit."""
-        return values @ self.effects(tokens)
+    return LayerOV(lambda read: value.project(read) @ core, write.project, effects)
 
 
 class RandomHeads:
@@ -147,7 +130,7 @@ class RandomHeads:
                 self._effects[key] = written.mT.contiguous()
             return self._effects[key]
 
-    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[RandomOV]]]:
+    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[LayerOV]]]:
         """Random versions of each head's OV, some draws at a time, with the slice of those draws.
 
         Their input is `random_read`. `bytes_per_draw` is the memory of one draw of a head.
@@ -162,7 +145,7 @@ class RandomHeads:
             def effects(tokens: Tensor, part: slice = part) -> Tensor:
                 return self.effects(tokens)[:, part]
 
-            yield part, [RandomOV(value, write, core, effects) for core in cores]
+            yield part, [random_ov(value, write, core, effects) for core in cores]
 
     def random_read(
         self, layer: int, read: Float[Tensor, "sequence pos d"]
