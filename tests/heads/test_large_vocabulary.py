@@ -41,7 +41,7 @@ def test_each_drawn_token_has_its_nearest_neighbor_among_all(
 
 def test_ranks_of_second_pieces(model: ps.Model) -> None:
     ids = torch.randperm(CONFIG.d_vocab, generator=torch.Generator().manual_seed(0))
-    words = probe_scores.SplitWords(ids[:7], ids[7:14], ids[14:21])
+    words = ids[:21].reshape(3, 7).T
     probe = repeats_probe(model, 2)
     trace = attention_trace(model, probe.tokens)
     W_U = centered_unembedding(model.weights)

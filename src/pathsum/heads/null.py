@@ -221,29 +221,6 @@ class RandomHeads:
 
 
 @dataclass(frozen=True, eq=False)
-class _Measured:
-    """One score of a layer's heads on a run; by position where it has that."""
-
-    values: Float[Tensor, "sequence head"]
-    profile: Float[Tensor, "sequence head dest"] | None
-
-    @classmethod
-    def of(cls, score: DataScore, view: LayerView) -> "_Measured":
-        if score.by_position is None:
-            return cls(score.measure(view), None)
-        profile = score.by_position(view)
-        return cls(profile.nanmean(-1), profile)
-
-    def mean(self) -> Float[Tensor, " head"]:
-        """Over sequences that have a position that counts."""
-        return self.values.nanmean(0)
-
-    def largest_parts(self) -> Float[Tensor, " head"] | None:
-        """The largest mean over a part of the context, if the score has positions."""
-        return None if self.profile is None else largest_parts(self.profile.nanmean(0))
-
-
-@dataclass(frozen=True, eq=False)
 class _Null:
     """One score of random heads, and of the heads themselves, on the same few sequences.
 
@@ -278,15 +255,15 @@ def score_on_runs(
     layers = sorted({head.layer for head in every})
     own = {layer: [head.head for head in every if head.layer == layer] for layer in layers}
     W_U = centered_unembedding(null.model.weights)
-    measured: dict[tuple[int, str], list[_Measured]] = {}
+    measured: dict[tuple[int, str], list[Tensor]] = {}
     nulls: dict[tuple[int, str], _Null] = {}
 
     def measure(
         run: tuple[Trace, RepeatedTokens], layer: int
-    ) -> tuple[list[_Measured], list[_Null] | None]:
+    ) -> tuple[list[Float[Tensor, "sequence head dest"]], list[_Null] | None]:
         # Another process may call this, so results are returned, not stored.
         view = layer_view(*run, layer, W_U)
-        here = [_Measured.of(score, view) for score in scores]
+        here = [score.profile(view) for score in scores]
         if nulls:
             return here, None
         few = view.first(null_sequences)
@@ -326,21 +303,28 @@ def _null_scores(
     parts = [{head: list[Tensor]() for head in heads} for _ in scores]
     for head, random in null.views(layer, view, last, heads):
         for number, score in enumerate(scores):
-            one = _Measured.of(score, random)
-            drawn[number][head].append(one.mean())
-            part = one.largest_parts()
+            one = score.profile(random)
+            drawn[number][head].append(_mean(one))
+            part = largest_parts(one.nanmean(0))
             parts[number][head] += [] if part is None else [part]
-    own = [_Measured.of(score, view) for score in scores]
-    own_parts = [one.largest_parts() for one in own]
-    return [
-        _Null(
-            drawn=by_draw(drawn[number].values()),
-            own=one.mean()[list(heads)],
-            part=None if part is None else by_draw(parts[number].values()),
-            own_part=None if part is None else part[list(heads)],
+    nulls: list[_Null] = []
+    for score, each, each_part in zip(scores, drawn, parts, strict=True):
+        one = score.profile(view)
+        part = largest_parts(one.nanmean(0))
+        nulls.append(
+            _Null(
+                drawn=by_draw(each.values()),
+                own=_mean(one)[list(heads)],
+                part=None if part is None else by_draw(each_part.values()),
+                own_part=None if part is None else part[list(heads)],
+            )
         )
-        for number, (one, part) in enumerate(zip(own, own_parts, strict=True))
-    ]
+    return nulls
+
+
+def _mean(profile: Float[Tensor, "sequence head dest"]) -> Float[Tensor, " head"]:
+    """Over sequences that have a position that counts."""
+    return profile.nanmean(-1).nanmean(0)
 
 
 def by_draw(heads: Iterable[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "drawn head"]:
@@ -348,16 +332,15 @@ def by_draw(heads: Iterable[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "dr
     return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
 
 
-def _compare(measured: Sequence[_Measured], null: _Null, heads: list[int]) -> list[Score] | None:
+def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score] | None:
     """One score of some heads of a layer with its p-values; None if no position counts."""
-    values = torch.cat([one.values for one in measured])[:, heads]
+    values = torch.cat([one.nanmean(-1) for one in measured])[:, heads]
     values = values[~values.isnan().all(-1)]  # sequences with a position that counts
     if len(values) == 0:
         return None
     scores = against_null(values, null.drawn, null.own)
-    profiles = [one.profile[:, heads] for one in measured if one.profile is not None]
-    same_length = len({profile.shape[-1] for profile in profiles}) == 1
+    same_length = len({profile.shape[-1] for profile in measured}) == 1
     if not same_length or null.part is None or null.own_part is None:
         return scores
-    parts = best_parts(torch.cat(profiles).nanmean(0), null.own_part, null.part)
+    parts = best_parts(torch.cat(list(measured))[:, heads].nanmean(0), null.own_part, null.part)
     return [replace(one, part=part) for one, part in zip(scores, parts, strict=True)]

@@ -240,12 +240,16 @@ class DataScore(HeadScore):
     by_position: ByPosition | None = field(default=None, kw_only=True)
     needs: str = field(default="a position before it", kw_only=True)
 
-    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
-        """The score of each sequence: by default the mean over the destinations that count."""
+    def profile(self, view: LayerView) -> Float[Tensor, "sequence head dest"]:
+        """The score at every destination; one number per sequence if it has no positions."""
         if self.by_sequence is not None:
-            return self.by_sequence(view)
+            return self.by_sequence(view)[..., None]
         assert self.by_position is not None
-        return self.by_position(view).nanmean(-1)
+        return self.by_position(view)
+
+    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
+        """The score of each sequence: the mean over the destinations that count."""
+        return self.profile(view).nanmean(-1)
 
 
 @dataclass(frozen=True)
