@@ -50,8 +50,8 @@ def test_ranks_of_second_pieces(model: ps.Model) -> None:
         null = RandomHeads(model, 2, 0)
         scores = probe_scores.rank_second_pieces(null, layer, own, words, (ids[:20], ids))
         for head, score in enumerate(scores):
-            rows = token_ov(model, (layer, head)).dense()[words.whole]
-            second = rows.gather(1, words.second[:, None])
+            rows = token_ov(model, (layer, head)).dense()[words[:, 0]]
+            second = rows.gather(1, words[:, 2][:, None])
             dense = 2 * (rows < second).double().mean(1) - 1
             assert score.value == pytest.approx(float(dense.mean()), abs=1e-9)
 
