@@ -127,7 +127,9 @@ def _show_prediction(model: "Model", head: "InductionHead") -> None:
     )
     for ranked in why.top(k=4):
         _print(f"   {ranked.value:+6.2f}  {ranked.path}")
-    _print(f"   all paths add up to the model's own number, remainder {why.remainder:.0e}\n")
+    _print(
+        f"   all paths add up to the model's own number, reconstruction error {why.remainder:.0e}\n"
+    )
     _show_row(trace, head)
 
 

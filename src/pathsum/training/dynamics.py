@@ -43,6 +43,7 @@ from pathsum.training.curves import (
     share_within,
 )
 from pathsum.training.dynamics_record import Dynamics
+from pathsum.training.metrics import read_metrics
 from pathsum.training.run_folder import (
     RUN,
     find_run,
@@ -333,6 +334,7 @@ def _assemble(
     slopes = log_slopes(losses.mean(1))
     context = next(curve.values for curve in curves if curve.name == "in_context")
     edge = None if best is None or best.writer is None else (best.writer, best.induction)
+    logged = [line for line in read_metrics(folder) if isinstance(line.get("loss"), float)]
     return Dynamics(
         run=folder.name,
         steps=steps,
@@ -355,6 +357,8 @@ def _assemble(
         in_context_share=share_within(steps, context, phase_change),
         note=f"{losses.shape[1]} held-out sequences; {len(probe.tokens)} sequences of "
         f"{probe.length} random tokens, {probe.repeats} times; in-context learning: {compared}.",
+        logged_steps=tuple(line["step"] for line in logged),
+        logged_loss=tuple(line["loss"] for line in logged),
         _token_losses=losses,
     )
 
