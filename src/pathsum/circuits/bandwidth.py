@@ -120,9 +120,9 @@ class Bandwidth(Record, kind="bandwidth"):
             tuple((*one, *other) for one, other in zip(used.rows, deleting.rows, strict=True)),
             f"heads in a stream of {self.dimension} dimensions, {self.model}",
             "q k v w: effective dimensions read by queries, keys, values, and written.\n"
-            "v·w: overlap of what OV reads with what it writes; null: that overlap by chance.\n"
-            "neg: share of OV's eigenvalues left of zero; z: of tr OV against chance. A head\n"
-            "deletes (del) if that z has p < 0.01 / heads and here ≥ 0.5.\n"
+            "v·w: overlap of the subspaces that OV reads and writes; null: of random subspaces.\n"
+            "neg: share of OV's eigenvalues left of zero; z: z-score of tr OV. A head deletes\n"
+            "(del) if z has p < 0.01 / heads and here ≥ 0.5.\n"
             "self: a token's score with itself, in standard deviations over tokens; here:\n"
             "attention to its own position by position terms alone.",
         )
