@@ -23,6 +23,7 @@ import torch
 from pathsum.sources import load
 from pathsum.training import Recipe, read_snapshots
 from pathsum.training.checkpoint import SNAPSHOTS, save_small_snapshot
+from pathsum.training.metrics import METRICS
 from pathsum.training.run_folder import RUN, held_out_tokens, read_run
 
 SEQUENCES = 128
@@ -47,6 +48,8 @@ def bundle_run(
     dataclasses.replace(model, held_out=held_out_tokens(run, sequences)).save(folder)
     for snapshot in snapshots:
         save_small_snapshot(folder, snapshot.step, snapshot.model)
+    if (run / METRICS).exists():
+        shutil.copyfile(run / METRICS, folder / METRICS)
     stored: dict[str, Any] = read_run(run)
     # The path of the corpus is private and does not exist on other machines.
     stored["corpus"]["folder"] = ""

@@ -12,6 +12,7 @@ from pathsum.explorer.answers.gallery import gallery
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.model import model_info, vocabulary
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
+from pathsum.explorer.answers.program import program, rules
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
 from pathsum.explorer.answers.weights import page_weights
 from pathsum.explorer.answers.whole_model import atlas, claim, compare, terms, tour, training
@@ -65,6 +66,8 @@ QUESTIONS = (
     Question("embed_and_logit_edges", embed_and_logit_edges),
     Question("edge", edge),
     Question("terms", terms),
+    Question("program", program),
+    Question("rules", rules),
     Question("training", training),
     Question("paper", tour, quick=True),
     Question("claim", claim),
