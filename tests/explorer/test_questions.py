@@ -13,9 +13,8 @@ from pathsum.base.errors import HeadError, InputError, NotExactError, TokenError
 from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.text import rank_by_interest
-from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.explorer import QUESTIONS, Explorer, find_question
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.questions import QUESTIONS, find_question
 from pathsum.explorer.report_contents import CLAIMS
 from pathsum.explorer.wire import decode
 from pathsum.paths import After, CopyingPart, Reference, ablate, replace

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pathsum.explorer.questions import QUESTIONS
+from pathsum.explorer.explorer import QUESTIONS
 from pathsum.explorer.typescript import typescript, words
 
 GENERATED = Path(__file__).parents[2] / "web" / "src" / "generated"

@@ -12,8 +12,17 @@ from pathsum.circuits import bandwidth
 from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.circuits.token_basis import token_frequencies
-from pathsum.claims.claim import Measurement, Subject, statement
-from pathsum.claims.picture import Bar, BarsPicture, Point, PointsPicture, Stack, StacksPicture
+from pathsum.claims.claim import (
+    Bar,
+    BarsPicture,
+    Measurement,
+    Point,
+    PointsPicture,
+    Stack,
+    StacksPicture,
+    Subject,
+    statement,
+)
 from pathsum.claims.verdict import ClaimRule
 from pathsum.model import Model
 from pathsum.model.folding import fold

@@ -8,18 +8,21 @@ from pathsum.circuits import Composition, composition
 from pathsum.circuits.composition import Edges
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.circuits.reads_and_writes import KINDS
-from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
-from pathsum.claims.picture import (
+from pathsum.claims.claim import (
     Bar,
     BarsPicture,
     GraphPicture,
     Line,
     LinesPicture,
     LossPicture,
+    Measurement,
     Point,
     PointsPicture,
+    Subject,
+    as_estimate,
+    statement,
 )
-from pathsum.claims.terms import TERMS
+from pathsum.claims.one_layer import TERMS
 from pathsum.claims.verdict import ClaimRule
 from pathsum.heads import Atlas, HeadEntry, Induction, InductionHead, atlas, induction
 from pathsum.heads.probe import repeats_probe, second_copy

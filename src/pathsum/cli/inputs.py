@@ -104,7 +104,7 @@ def repeated_sequences(
 ) -> "Tensor":
     """Blocks of random tokens that are frequent in training, repeated after the start token."""
     from pathsum.heads.probe import LENGTH
-    from pathsum.text.probes import random_repeats
+    from pathsum.text.token_pool import random_repeats
 
     config, ids = model.config, model.token_pool().ids()
     room = config.n_ctx - (config.start_token is not None)

@@ -16,8 +16,7 @@ from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
-from pathsum.explorer.answers.weights import why_not_in_page
-from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas
+from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas, why_not_in_page
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode

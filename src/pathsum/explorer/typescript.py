@@ -13,7 +13,7 @@ from typing import Any
 from pathsum.base.errors import FailedError
 from pathsum.base.json_schema import fields_schema, schema
 from pathsum.explorer import story
-from pathsum.explorer.questions import QUESTIONS
+from pathsum.explorer.explorer import QUESTIONS
 from pathsum.paths import graph_views, reasons
 
 _HEADER = """\

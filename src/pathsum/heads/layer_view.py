@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pathsum.model import Trace
 from pathsum.model.folding import centered_unembedding, value_reads
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from pathsum.heads.score import (
 from pathsum.model import HeadId, Trace
 from pathsum.model.folding import centered_unembedding
 from pathsum.model.processes import shared_map
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 # Random heads run on a few sequences, and p compares heads on the same few.
 NULL_SEQUENCES = 4

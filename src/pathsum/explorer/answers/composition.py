@@ -30,7 +30,7 @@ from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.model.losses import sequence_losses
 from pathsum.paths import Estimate
-from pathsum.text.probes import shuffled
+from pathsum.text.token_pool import shuffled
 
 
 @dataclass(frozen=True, kw_only=True)

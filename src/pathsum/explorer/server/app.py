@@ -29,8 +29,7 @@ from starlette.types import ASGIApp, Receive
 from pathsum.base.errors import InputError, NotExactError, PathsumError
 from pathsum.explorer import bundle
 from pathsum.explorer.cache import CanceledError
-from pathsum.explorer.explorer import BusyError, Explorer
-from pathsum.explorer.questions import UnknownQuestionError
+from pathsum.explorer.explorer import BusyError, Explorer, UnknownQuestionError
 from pathsum.explorer.server.guard import Access, Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.explorer.server")
