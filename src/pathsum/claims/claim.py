@@ -1,13 +1,14 @@
 """Claims of the paper: words, rule, measurement and picture; and how one is measured on a model.
 
-A claim is one function, decorated with its words and its rule:
+A claim is one function, decorated with its rule; its docstring has the claim's title and text:
 
-    @statement("two-k", "title", "text", ClaimRule("the number of …", "at most", 0.0, 2.0))
+    @statement("two-k", ClaimRule("the number of …", "at most", 0.0, 2.0))
     def strongest_edge(subject: Subject) -> Measurement: …
 
 Its picture is plain data; the report and the browser draw it by its `type`.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -310,17 +311,14 @@ class Statement:
 
 
 def statement(
-    name: str,
-    title: str,
-    text: str,
-    rule: ClaimRule,
-    paper_value: str = "",
-    paper_number: float | None = None,
+    name: str, rule: ClaimRule, paper_value: str = "", paper_number: float | None = None
 ) -> Callable[[Callable[[Subject], Measurement]], Statement]:
-    """Make the decorated function the measurement of a claim."""
+    """Make the decorated function the measurement of a claim; its docstring has the words."""
 
     def decorate(measure: Callable[[Subject], Measurement]) -> Statement:
-        return Statement(name, title, text, rule, measure, paper_value, paper_number)
+        title, _, text = inspect.cleandoc(measure.__doc__ or "").partition("\n\n")
+        words = " ".join(text.split())
+        return Statement(name, title, words, rule, measure, paper_value, paper_number)
 
     return decorate
 

@@ -68,9 +68,6 @@ def _layers(subject: Subject) -> list[TermSetGain]:
 
 @statement(
     "two-terms",
-    "Virtual heads matter least",
-    "Beyond the direct path, paths through one head do most of the work. Paths through two "
-    "heads in a row (virtual heads) add little.",
     ClaimRule(
         "the gain of virtual heads over that of single heads",
         *("at most", 0.1, 0.25, "of the single heads' gain"),
@@ -79,7 +76,11 @@ def _layers(subject: Subject) -> list[TermSetGain]:
     0.3 / 5.2,
 )
 def virtual_heads(subject: Subject) -> Measurement:
-    """The gain of paths through several heads, over that of single heads."""
+    """Virtual heads matter least
+
+    Beyond the direct path, paths through one head do most of the work. Paths through two heads in a
+    row (virtual heads) add little.
+    """
     found = measured_terms(subject)
     single, virtual = found.gain[1], sum(found.gain[2:])
     if single <= 0:
@@ -95,9 +96,6 @@ def virtual_heads(subject: Subject) -> Measurement:
 
 @statement(
     "two-direct",
-    "Single heads gain more than the direct path",
-    "In the paper's model most of the loss is saved by paths through one head, several times "
-    "what the direct path saves.",
     ClaimRule(
         "the gain of single heads minus that of the direct path", "at least", 0.0, -0.5, "nats"
     ),
@@ -105,7 +103,11 @@ def virtual_heads(subject: Subject) -> Measurement:
     5.2 - 1.8,
 )
 def heads_over_direct_path(subject: Subject) -> Measurement:
-    """The gain of single heads minus that of the direct path."""
+    """Single heads gain more than the direct path
+
+    In the paper's model most of the loss is saved by paths through one head, several times what the
+    direct path saves.
+    """
     found = measured_terms(subject)
     names = ["the direct path alone", "and paths through one head"]
     names += [f"and paths through {order}" for order in range(2, len(found.loss))]
@@ -126,9 +128,6 @@ def heads_over_direct_path(subject: Subject) -> Measurement:
 
 @statement(
     "two-layers",
-    "The last layer matters most",
-    "What the last layer's heads write to the logits is worth most, given everything else. The "
-    "first layer's work goes into the second.",
     ClaimRule(
         "the gain of the last layer minus that of the first, each given the others,",
         *("at least", 1.0, 0.0, "nats"),
@@ -137,7 +136,11 @@ def heads_over_direct_path(subject: Subject) -> Measurement:
     4.0 - 0.05,
 )
 def last_layer(subject: Subject) -> Measurement:
-    """The gain of each layer, given all the others."""
+    """The last layer matters most
+
+    What the last layer's heads write to the logits is worth most, given everything else. The first
+    layer's work goes into the second.
+    """
     layers = _layers(subject)
     return Measurement(
         Estimate(layers[-1].given_others.value - layers[0].given_others.value),
@@ -154,9 +157,6 @@ def last_layer(subject: Subject) -> Measurement:
 
 @statement(
     "two-first",
-    "The first layer adds almost nothing once the second is there",
-    "Alone, the first layer's heads help to predict. Given the second layer, what they write "
-    "straight to the logits is nearly worthless.",
     ClaimRule(
         "the first layer's gain given the others, over its gain alone,",
         *("at most", 0.1, 0.5, "of its gain alone"),
@@ -165,7 +165,11 @@ def last_layer(subject: Subject) -> Measurement:
     0.05 / 1.3,
 )
 def first_layer(subject: Subject) -> Measurement:
-    """The first layer's gain given the others, over its gain alone."""
+    """The first layer adds almost nothing once the second is there
+
+    Alone, the first layer's heads help to predict. Given the second layer, what they write straight
+    to the logits is nearly worthless.
+    """
     first = _layers(subject)[0]
     alone, given = first.alone, first.given_others
     if alone.value <= 0:
@@ -202,14 +206,14 @@ HALF = 0.5
 
 
 @statement(
-    "one-heads",
-    "One layer adds skip-trigrams to the bigrams",
-    "Logits are the direct path plus one term per head: where it attends (QK) and what "
-    "attending there does (OV). The two circuits can be read separately.",
-    ClaimRule("the gain of the paths through one head", "at least", 0.25, 0.05, "nats"),
+    "one-heads", ClaimRule("the gain of the paths through one head", "at least", 0.25, 0.05, "nats")
 )
 def gain_of_heads(subject: Subject) -> Measurement:
-    """The loss that the heads save on top of the direct path."""
+    """One layer adds skip-trigrams to the bigrams
+
+    Logits are the direct path plus one term per head: where it attends (QK) and what attending
+    there does (OV). The two circuits can be read separately.
+    """
     found = measured_terms(subject)
     gain = found.gain_estimates[1]
     return Measurement(
@@ -228,15 +232,16 @@ def gain_of_heads(subject: Subject) -> Measurement:
 
 @statement(
     "one-copying",
-    "Most heads copy",
-    "A head copies if attending to a token raises that same token: then the eigenvalues of its "
-    "full OV circuit are mostly positive. Most heads of a one-layer model do this.",
     ClaimRule("the share of heads that copy", "at least", 0.6, 0.3, "of the heads", 0.0, 1.0),
     "10 of 12 heads",
     10 / 12,
 )
 def heads_that_copy(subject: Subject) -> Measurement:
-    """The share of copying heads, and every head's eigenvalue positivity."""
+    """Most heads copy
+
+    A head copies if attending to a token raises that same token: then the eigenvalues of its full
+    OV circuit are mostly positive. Most heads of a one-layer model do this.
+    """
     found = _atlas(subject)
     copies = {entry.head for entry in found.of_kind("copying")}
     scores = {entry.head: entry.scores["copying_weights"] for entry in found.heads}
@@ -271,9 +276,6 @@ def _atlas(subject: Subject) -> Atlas:
 
 @statement(
     "one-trigrams",
-    "Most skip-trigrams copy, or complete a word",
-    "[source] … [destination] → [out]: the destination attends to the source, and the source "
-    "raises the out token. Many of the strongest ones copy, or complete a word.",
     ClaimRule(
         "the share of the skip-trigrams' gain that falls to the paper's four patterns",
         *("at least", 0.5, 0.2, "of the gain"),
@@ -281,7 +283,11 @@ def _atlas(subject: Subject) -> Atlas:
     "e.g. keep … in → mind",
 )
 def trigram_patterns(subject: Subject) -> Measurement:
-    """The gain of the strongest skip-trigrams by pattern."""
+    """Most skip-trigrams copy, or complete a word
+
+    [source] … [destination] → [out]: the destination attends to the source, and the source raises
+    the out token. Many of the strongest ones copy, or complete a word.
+    """
     found = _strongest(subject)
     shares = {one.pattern: one.share for one in found.classes}
     if not shares:
@@ -307,15 +313,16 @@ def trigram_patterns(subject: Subject) -> Measurement:
 
 @statement(
     "one-bugs",
-    "The factored form has bugs",
-    "A head is a product of QK and OV, so two correct skip-trigrams with the same source force "
-    "their cross terms: keep … in → mind and keep … at → bay imply keep … in → bay. The paper "
-    "calls these bugs.",
     ClaimRule("the loss that bugs add where they act", "at least", 0.01, 0.001, "nats"),
     "e.g. keep … in → bay",
 )
 def bugs_of_the_factored_form(subject: Subject) -> Measurement:
-    """The loss that the cross terms of the strongest skip-trigrams add."""
+    """The factored form has bugs
+
+    A head is a product of QK and OV, so two correct skip-trigrams with the same source force their
+    cross terms: keep … in → mind and keep … at → bay imply keep … in → bay. The paper calls these
+    bugs.
+    """
     found = _strongest(subject)
     if found.cost is None:
         raise InputError(
@@ -357,16 +364,17 @@ def _strongest(subject: Subject) -> SkipTrigrams:
 
 @statement(
     "one-positional",
-    "Some heads attend by position",
-    "Part of the attention score depends on distance alone. Heads in which it dominates attend "
-    "a fixed distance back, whatever token is there.",
     ClaimRule(
         "the largest share of the variance of a head's scores that position explains",
         *("at least", HALF, 0.25, "of the variance", 0.0, 1.0),
     ),
 )
 def positional_heads(subject: Subject) -> Measurement:
-    """The head whose scores position explains best."""
+    """Some heads attend by position
+
+    Part of the attention score depends on distance alone. Heads in which it dominates attend a
+    fixed distance back, whatever token is there.
+    """
     found = [head for head in positional(subject.model).heads if head.share == head.share]
     if not found:
         raise InputError("no head's scores vary, so position explains nothing of them")
@@ -383,13 +391,14 @@ def positional_heads(subject: Subject) -> Measurement:
 
 @statement(
     "one-no-induction",
-    "One layer cannot do induction",
-    "To find what followed an earlier copy, a head must know which token precedes each source. "
-    "That takes another head below it, which a one-layer model does not have.",
     ClaimRule("the largest induction stripe", "at most", 0.05, 0.15, "of its attention", 0.0, 1.0),
 )
 def no_induction(subject: Subject) -> Measurement:
-    """The largest induction stripe of a one-layer model."""
+    """One layer cannot do induction
+
+    To find what followed an earlier copy, a head must know which token precedes each source. That
+    takes another head below it, which a one-layer model does not have.
+    """
     best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     return Measurement(

@@ -13,7 +13,6 @@ Everything that the front end shows is the answer to a question. In reading orde
     report_contents  the questions that a report answers
     tools            questions as tools of the Model Context Protocol
     server/          the local server, and the notebook widget
-    typescript       the browser's types, generated from the records
     bundle/          the built front end
 """
 

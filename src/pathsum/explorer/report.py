@@ -156,29 +156,6 @@ HEIGHT = 720
 # Base 85, which takes 6 % less room than base 64. The comma stands for "<", so that nothing in it
 # begins or ends an element.
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
-_LOADER = """(async (place, letters, size, packed) => {
-const value = Object.fromEntries([...letters].map((letter, number) => [letter, number]));
-const bytes = new Uint8Array((packed.length / 5) * 4);
-const view = new DataView(bytes.buffer);
-for (let word = 0; word * 5 < packed.length; word++) {
-let sum = 0;
-for (let i = 0; i < 5; i++) sum = sum * 85 + value[packed[word * 5 + i]];
-view.setUint32(word * 4, sum);
-}
-const unpack = new DecompressionStream("deflate-raw");
-const stream = new Blob([bytes.subarray(0, size)]).stream().pipeThrough(unpack);
-const whole = await new Response(stream).arrayBuffer();
-const length = new DataView(whole).getUint32(0, true);
-const text = (from, size) => new TextDecoder().decode(new Uint8Array(whole, from, size));
-const head = JSON.parse(text(4, length));
-let from = 4 + length;
-const next = (size) => new Uint8Array(whole, (from += size) - size, size);
-const style = new TextDecoder().decode(next(head.style));
-const script = URL.createObjectURL(new Blob([next(head.script)], { type: "text/javascript" }));
-const { embed } = await import(script);
-URL.revokeObjectURL(script);
-embed(place, style, { ...head.report, blocks: head.blocks.map(next) });
-})(document.currentScript.previousElementSibling, "%s", %d, "%s");"""
 
 
 def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
@@ -197,10 +174,11 @@ def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     data = compressor.compress(whole) + compressor.flush()
     # Padded to words of four bytes; the loader gets the number of bytes that are data.
     packed = base64.b85encode(data + bytes(-len(data) % 4)).decode("ascii").replace("<", ",")
+    loader = Path(__file__).with_name("loader.js").read_text(encoding="utf-8").strip()
     label = html.escape(f"{report['title']}: {', '.join(report['views'])} (pathsum)")
     made = (
         f'<div role="group" aria-label="{label}" style="height: {HEIGHT}px"></div>'
-        f"<script>{_LOADER % (_LETTERS, len(data), packed)}</script>\n"
+        f"<script>{loader % (_LETTERS, len(data), packed)}</script>\n"
     ).encode()
     if len(made) > MAX_BYTES:
         raise InputError(

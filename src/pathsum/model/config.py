@@ -273,6 +273,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (_is_whole(value) and abs(value) < 10**300)
 
 
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(fits, value))
+
+
 # The kinds of values that a file may give a field, by the field's annotation.
 _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a size: a whole number", _is_whole),
@@ -281,23 +285,11 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     float: ("a number", _is_number),
     float | None: ("a number or null", lambda value: value is None or _is_number(value)),
     int | None: ("a whole number or null", lambda value: value is None or _is_whole(value)),
-    tuple[float, ...]: (
-        "a list of numbers",
-        lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)),
-    ),
-    tuple[bool, ...]: (
-        "a list of true or false",
-        lambda value: (
-            isinstance(value, list | tuple) and all(isinstance(entry, bool) for entry in value)
-        ),
-    ),
-    tuple[int | None, ...]: (
-        "a list of whole numbers or null",
-        lambda value: (
-            isinstance(value, list | tuple)
-            and all(entry is None or _is_whole(entry) for entry in value)
-        ),
-    ),
+}
+_KINDS |= {
+    tuple[float, ...]: ("a list of numbers", _list_of(_is_number)),
+    tuple[bool, ...]: ("a list of true or false", _list_of(_KINDS[bool][1])),
+    tuple[int | None, ...]: ("a list of whole numbers or null", _list_of(_KINDS[int | None][1])),
 }
 
 

@@ -422,7 +422,7 @@ def trace_run(
     lengths: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
     keep: Keep | None = None,
-    record: Recording | str = Recording.ALL,
+    record: Recording = Recording.ALL,
     progress: Progress = silent,
 ) -> Trace:
     """Run a model, with any edits, and record all activations or those selected by `keep`.

@@ -41,16 +41,17 @@ def open_state_dict(
     """
     source: Store = CheckpointFile(file) if file.suffix == ".safetensors" else PickleStore(file)
     values = _config_beside(file) if given is None else given
+    words = file.parent / TOKENIZER
+    tokenizer = Tokenizer.from_file(words) if words.exists() else None
     if isinstance(values, Config):
-        return _with_config(values, source, file)
+        return _with_config(values, source, file, tokenizer)
     foreign = ForeignConfig(values, f"the config of {file}")
     if values.get("format") == FORMAT:
         if given is None and file.name == TENSORS:
             # The file of a folder that pathsum saved: its tokenizer and edits are the model's.
             return read_model(file.parent)
-        return _with_config(Config.from_dict(foreign.table("config").values), source, file)
-    words = file.parent / TOKENIZER
-    tokenizer = Tokenizer.from_file(words) if words.exists() else None
+        config = Config.from_dict(foreign.table("config").values)
+        return _with_config(config, source, file, tokenizer)
     if is_transformer_lens(foreign.values):
         return model_of_state(foreign, source, str(file), file.stem, tokenizer)
     return model_of_tensors(foreign, source, str(file), file.stem, tokenizer, context)
@@ -66,14 +67,15 @@ def _config_beside(file: Path) -> dict[str, Any]:
     )
 
 
-def _with_config(config: Config, source: Store, file: Path) -> Model:
-    names = list(source.shapes)
+def _with_config(config: Config, source: Store, file: Path, tokenizer: Tokenizer | None) -> Model:
+    names, label = list(source.shapes), file.stem
     if any(name.startswith("blocks.") for name in names):
-        return model_of_state(config, source, str(file), file.stem)
+        return model_of_state(config, source, str(file), label, tokenizer)
     if any(name.startswith("layers.") for name in names):
-        return Model(Weights(config, source), name=file.stem)
+        return Model(Weights(config, source), name=label, tokenizer=tokenizer)
     if "W_E" in names:
-        return from_tensors(config, {name: source.get(name) for name in names}, name=file.stem)
+        tensors = {name: source.get(name) for name in names}
+        return from_tensors(config, tensors, name=label, tokenizer=tokenizer)
     raise InputError(
         f"{file} names its tensors {', '.join(names[:3])}, …, which are neither pathsum's nor "
         "TransformerLens's names; pass config= as the values of its config.json, with model_type"

@@ -10,7 +10,7 @@ from pathsum.base.errors import NotExactError
 from pathsum.circuits.align_heads import can_align
 from pathsum.claims.examples import Example
 from pathsum.explorer.params import ModelParams
-from pathsum.explorer.session import OpenModel, Session
+from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.paths import expand_logits
 from pathsum.sources.named import FETCHED, HAND_BUILT, NamedModel, bundled_names, named_models
@@ -62,7 +62,7 @@ class ModelInfo(Record, kind="page-model"):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary(Record, kind="page-vocabulary"):
-    """`tokens[i]` is the exact text of token i; for the `undecodable` ones see `shown_piece`.
+    """`tokens[i]` is the exact text of token i, or stands for its bytes (see `shown_piece`).
 
     `counts` is how often each token occurred in training, None if that is unknown; `drawable` are
     the tokens that random texts are drawn from.
@@ -71,7 +71,6 @@ class Vocabulary(Record, kind="page-vocabulary"):
     tokens: tuple[str, ...]
     counts: Tensor | None
     drawable: Tensor
-    undecodable: tuple[int, ...]
 
 
 _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
@@ -98,6 +97,8 @@ def model_info(session: Session, params: ModelParams) -> ModelInfo:
     one, model = session.open_model(params), session.model(params)
     config = model.config
     why_not = _why_not_exact(model)
+    names = tuple(dict.fromkeys((*session.model_names, one.name)))
+    others = [session.open_model(ModelParams(model=name)) for name in names]
     return ModelInfo(
         name=one.name,
         path=one.path,
@@ -116,10 +117,12 @@ def model_info(session: Session, params: ModelParams) -> ModelInfo:
         heads=tuple(head.label for head in model.heads),
         card=one.card,
         examples=session.examples(params),
-        models=tuple(dict.fromkeys((*session.model_names, one.name))),
+        models=names,
         steps=tuple(one.snapshots),
-        with_snapshots=tuple(name for name in session.model_names if session.has_snapshots(name)),
-        comparable=_comparable(session, one),
+        with_snapshots=tuple(
+            each.name for each in others if each.run and each.name in session.model_names
+        ),
+        comparable=tuple(each.name for each in others if can_align(one.model, each.model)),
         exact=not why_not,
         why_not_exact=why_not,
         guide=GUIDE,
@@ -127,24 +130,13 @@ def model_info(session: Session, params: ModelParams) -> ModelInfo:
     )
 
 
-def _comparable(session: Session, one: OpenModel) -> tuple[str, ...]:
-    if not one.model.heads:
-        return ()
-    names = dict.fromkeys((*session.model_names, one.name))
-    same_size = [name for name in names if session.d_vocab(name) == one.model.config.d_vocab]
-    others = {name: session.open_model(ModelParams(model=name)).model for name in same_size}
-    return tuple(name for name, other in others.items() if can_align(one.model, other))
-
-
 def vocabulary(session: Session, params: ModelParams) -> Vocabulary:
-    """The text of every token, and which tokens have none."""
+    """The text of every token."""
     model = session.model(params)
-    texts = [piece(model, token) for token in range(model.config.d_vocab)]
     return Vocabulary(
         tokens=tuple(shown_piece(model, token) for token in range(model.config.d_vocab)),
         counts=model.token_counts,
         drawable=model.token_pool().ids(),
-        undecodable=tuple(token for token, text in enumerate(texts) if text is None),
     )
 
 

@@ -1,6 +1,6 @@
 """TypeScript types of questions and answers, and the templates of sentences, from Python.
 
-`python -m pathsum.explorer.typescript FOLDER` writes `answers.ts` and `words.ts`; a test fails if
+`python scripts/typescript.py FOLDER` writes `answers.ts` and `words.ts`; a test fails if
 one of them is stale.
 """
 
@@ -17,7 +17,7 @@ from pathsum.explorer.explorer import QUESTIONS
 from pathsum.paths import graph_views, reasons
 
 _HEADER = """\
-// Generated from the records in src/pathsum by pathsum.explorer.typescript.
+// Generated from the records in src/pathsum by scripts/typescript.py.
 // Do not edit: change the record and run `make types`.
 
 /** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no value". */
