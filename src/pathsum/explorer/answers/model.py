@@ -9,7 +9,7 @@ from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.align_heads import can_align
 from pathsum.claims.examples import Example
-from pathsum.explorer.params import ModelParams
+from pathsum.explorer.params import ModelParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.paths import expand_logits
@@ -77,19 +77,7 @@ _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # The replacement character, which decoders write for incomplete characters.
 REPLACEMENT = "\ufffd"
 
-GUIDE = (
-    GuideLink("story", "Why this token", "docs/why.md"),
-    GuideLink("text", "Scores and attention", "docs/scores.md"),
-    GuideLink("why", "Why this token", "docs/why.md"),
-    GuideLink("atlas", "Who does what", "docs/heads.md"),
-    GuideLink("head", "A head from its weights", "docs/heads-from-weights.md"),
-    GuideLink("composition", "Composition", "docs/composition.md"),
-    GuideLink("paths", "Logits as a sum over paths", "docs/paths.md"),
-    GuideLink("training", "Training", "docs/training.md"),
-    GuideLink("paper", "The paper's claims", "docs/paper.md"),
-    GuideLink("models", "Hand-built models", "docs/hand-built.md"),
-    GuideLink("compare", "The explorer", "docs/explorer.md"),
-)
+GUIDE = tuple(GuideLink(**link) for link in page_words("guide"))
 
 
 def model_info(session: Session, params: ModelParams) -> ModelInfo:
@@ -184,20 +172,7 @@ def _why_not_exact(model: Model) -> str:
     return ""
 
 
-LESSONS = {
-    "zero-layer": "Sees one token at a time: the whole model is a table of bigrams.",
-    "one-layer": "Moves information, but cannot match: it completes skip-trigrams.",
-    "one-layer-bilinear": "An MLP of products alone: neurons that can be read from weights.",
-    "two-layer": "Two heads compose into induction: it copies what followed before.",
-    "two-layer-seed-1": "The same recipe with another seed: the same circuit forms again.",
-    "two-layer-full-positions": "Positions enter every layer, as in the paper.",
-    "hand-built-skip-trigrams": "Four skip-trigrams, written into the weights by hand.",
-    "hand-built-bugs": "The same four in one head: the forced errors of the paper.",
-    "hand-built-induction": "The induction circuit with nothing else in the way.",
-    "hand-built-induction-by-q": "Induction by another mechanism: the query carries the match.",
-    "hand-built-virtual-head": "Two heads that act as one: V-composition.",
-    "smollm2": "A real language model: 30 layers, 270 heads, and MLPs.",
-}
+LESSONS: dict[str, str] = page_words("lessons")
 
 
 @dataclass(frozen=True)
