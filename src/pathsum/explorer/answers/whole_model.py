@@ -221,18 +221,8 @@ def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
 
 # A page loads and runs so many numbers without a noticeable delay.
 MAX_PARAMETERS = 6_000_000
-# Fields of a config that the page's forward pass does not know, with the value it assumes.
-_PLAIN = {
-    "norm": "none",
-    "mlp": "none",
-    "block": "serial",
-    "qk_norm": "none",
-    "windows": (),
-    "sinks": False,
-    "score_cap": None,
-    "logit_cap": None,
-    "causal": True,
-}
+# Fields of a config that the page's forward pass does not know: it assumes their defaults.
+_NOT_IN_PAGE = "norm mlp block qk_norm windows sinks score_cap logit_cap causal".split()
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,8 +290,8 @@ def why_not_in_page(model: Model) -> str:
     config, weights = model.config, model.weights
     if weights.n_parameters > MAX_PARAMETERS:
         return f"it has {weights.n_parameters:,} parameters, and the page runs {MAX_PARAMETERS:,}"
-    for name, value in _PLAIN.items():
-        if getattr(config, name) != value:
+    for name in _NOT_IN_PAGE:
+        if getattr(config, name) != getattr(Config, name):
             return f"{name} is {getattr(config, name)!r}"
     if config.positions not in ("qk", "none"):
         return f"positions is {config.positions!r}"
