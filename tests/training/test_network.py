@@ -63,6 +63,19 @@ def test_every_parameter_learns() -> None:
     assert still == []
 
 
+def test_gains_before_attention_begin_as_asked() -> None:
+    config = Config(2, 2, 8, 4, 11, 6, norm="rms", mlp="silu_gated")
+    network = Network(config, Start(attention_gain=0.2), 0)
+    begun = {
+        name: float(p.detach().mean()) for name, p in network.named_parameters() if "ln" in name
+    }
+    assert {name.split(".")[-1]: round(gain, 6) for name, gain in begun.items()} == {
+        "ln1_w": 0.2,
+        "ln2_w": 1.0,
+        "ln_f_w": 1.0,
+    }
+
+
 def test_a_shared_table_of_other_scale_is_exported_a_layer_each() -> None:
     config = Config(2, 2, 8, 4, 11, 6)
     model = Network(config, Start(position_tables="shared"), 0).to_model()
