@@ -12,22 +12,6 @@ if TYPE_CHECKING:
     from pathsum.model import Model
 
 
-def loss_sequences(
-    model: "Model",
-    text: Path | None,
-    tokens: list[str] | None,
-    count: int,
-    length: int | None,
-    repeats: int,
-    seed: int,
-) -> "Tensor | list[list[int]]":
-    """The ids or windows of the text file if they are given, else random tokens, repeated."""
-    given = given_sequences(model, text, tokens, count)
-    if given is not None:
-        return given
-    return repeated_sequences(model, length, repeats, count, seed)
-
-
 def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
     """The text argument, or the ids of --tokens."""
     if text is not None:

@@ -40,7 +40,7 @@ def bigram_command(
 
 
 @command(
-    exclusive=["token places", "token figure", "places figure"],
+    exclusive=["token places figure"],
     needs={"offset": "token"},
     figure=True,
 )
@@ -112,7 +112,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(exclusive=["nulls offset", "nulls pair", "nulls figure", "pair figure"], figure=True)
+@command(exclusive=["nulls offset", "nulls pair figure"], figure=True)
 def composition_command(
     session: CommandSession,
     *,

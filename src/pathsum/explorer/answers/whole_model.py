@@ -222,17 +222,10 @@ def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
 # A page loads and runs so many numbers without a noticeable delay.
 MAX_PARAMETERS = 6_000_000
 # Fields of a config that the page's forward pass does not know: it assumes their defaults.
-_NOT_IN_PAGE = [
-    "norm",
-    "mlp",
-    "block",
-    "qk_norm",
-    "windows",
-    "sinks",
-    "score_cap",
-    "logit_cap",
-    "causal",
-]
+_NOT_IN_PAGE = (
+    *("norm", "mlp", "block", "qk_norm", "windows"),
+    *("sinks", "score_cap", "logit_cap", "causal"),
+)
 
 
 @dataclass(frozen=True, eq=False)
