@@ -106,20 +106,6 @@ def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
     return tuple(found)
 
 
-def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
-    """An open model by name; the first for None."""
-    if name is None:
-        return models[0]
-    for one in models:
-        if one.name == name:
-            return one
-    known = [one.name for one in models]
-    raise InputError(
-        f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
-        f"{', '.join(map(repr, known))}"
-    )
-
-
 def snapshot_files(folder: Path) -> list[Path]:
     """The snapshots in the folder of a run."""
     return sorted((folder / "snapshots").glob("step-*")) if exists(folder) else []
@@ -196,7 +182,15 @@ class Session:
         name = params.model
         if name in self._not_open:
             return self.cached(("open", name), lambda _: open_model(str(name)), _model_bytes)
-        return find_model(self.models, name)
+        known = {one.name: one for one in self.models}
+        if name is None:
+            return self.models[0]
+        if name not in known:
+            raise InputError(
+                f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
+                f"{', '.join(map(repr, known))}"
+            )
+        return known[name]
 
     @property
     def model_names(self) -> tuple[str, ...]:

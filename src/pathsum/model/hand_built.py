@@ -14,6 +14,7 @@ from pathsum.base.errors import ConfigError, InputError
 from pathsum.model.config import Config, Mlp, Positions
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
+from pathsum.model.weights import layer_shapes, model_shapes, required_in_layer
 from pathsum.text import Tokenizer
 
 START = "<s>"
@@ -49,26 +50,15 @@ class HandBuilt:
     """Stacked tensors of zeros to be filled in, and the model they make."""
 
     def __init__(self, config: Config, dtype: torch.dtype) -> None:
-        layers, heads, d, k = config.n_layers, config.n_heads, config.d_model, config.d_head
         self.config = config
-        self.tensors = {
-            "W_E": torch.zeros(config.d_vocab, d, dtype=dtype),
-            "W_Q": torch.zeros(layers, heads, d, k, dtype=dtype),
-            "W_K": torch.zeros(layers, heads, d, k, dtype=dtype),
-            "W_V": torch.zeros(layers, heads, d, k, dtype=dtype),
-            "W_O": torch.zeros(layers, heads, k, d, dtype=dtype),
-            "W_U": torch.zeros(d, config.d_vocab, dtype=dtype),
+        stacked = {
+            name: (config.n_layers, *shape)
+            for name, shape in layer_shapes(config).items()
+            if name in (*required_in_layer(config), "b_in", "b_gate")
         }
-        if config.positions in ("qk", "residual"):
-            self.tensors["W_pos"] = torch.zeros(config.n_ctx, d, dtype=dtype)
-        if config.mlp != "none":
-            m = config.d_mlp
-            self.tensors["W_in"] = torch.zeros(layers, d, m, dtype=dtype)
-            self.tensors["b_in"] = torch.zeros(layers, m, dtype=dtype)
-            self.tensors["W_out"] = torch.zeros(layers, m, d, dtype=dtype)
-        if config.gated:
-            self.tensors["W_gate"] = torch.zeros(layers, d, config.d_mlp, dtype=dtype)
-            self.tensors["b_gate"] = torch.zeros(layers, config.d_mlp, dtype=dtype)
+        shapes = stacked | model_shapes(config)
+        del shapes["b_U"]
+        self.tensors = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
