@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.base import HeadId, HeadName, Progress, Side, Source, parse_writer, silent
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
-from pathsum.base.options import parse_position
+from pathsum.base.options import parse_option, parse_position
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.base.site import Site, SiteName
 from pathsum.base.terminal import shorten
@@ -422,7 +422,7 @@ def trace_run(
     lengths: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
     keep: Keep | None = None,
-    record: Recording = Recording.ALL,
+    record: Recording | str = Recording.ALL,
     progress: Progress = silent,
 ) -> Trace:
     """Run a model, with any edits, and record all activations or those selected by `keep`.
@@ -431,7 +431,7 @@ def trace_run(
     """
     kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
     found = run(
-        *(model.weights, tokens, edits, record),
+        *(model.weights, tokens, edits, parse_option(Recording, record, "record")),
         requires_grad=requires_grad,
         kept=kept,
         progress=progress,
