@@ -73,6 +73,11 @@ class Vocabulary(Record, kind="page-vocabulary"):
     drawable: Tensor
 
 
+# Fields of a config that the page shows.
+_SHOWN = (
+    *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"),
+    *("positions", "norm", "mlp", "start_token"),
+)
 _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # The replacement character, which decoders write for incomplete characters.
 REPLACEMENT = "\ufffd"
@@ -83,25 +88,15 @@ GUIDE = tuple(GuideLink(**link) for link in page_words("guide"))
 def model_info(session: Session, params: ModelParams) -> ModelInfo:
     """Sizes and abilities of a model."""
     one, model = session.open_model(params), session.model(params)
-    config = model.config
     why_not = _why_not_exact(model)
     names = tuple(dict.fromkeys((*session.model_names, one.name)))
     others = [session.open_model(ModelParams(model=name)) for name in names]
     return ModelInfo(
         name=one.name,
         path=one.path,
-        n_layers=config.n_layers,
-        n_heads=config.n_heads,
-        d_model=config.d_model,
-        d_head=config.d_head,
-        d_vocab=config.d_vocab,
-        n_ctx=config.n_ctx,
-        positions=config.positions,
-        norm=config.norm,
-        mlp=config.mlp,
+        **{name: getattr(model.config, name) for name in _SHOWN},
         parameters=model.weights.n_parameters,
         has_tokenizer=model.tokenizer is not None,
-        start_token=config.start_token,
         heads=tuple(head.label for head in model.heads),
         card=one.card,
         examples=session.examples(params),
