@@ -182,7 +182,7 @@ class Muon(Optimizer):
         super().__init__(groups, {"lr": lr, "momentum": momentum, "decay": decay})
 
     @torch.no_grad()
-    def step(self, _: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, _closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step; closures, which compute a loss several times, are not supported."""
         by_shape: dict[torch.Size, list[tuple[Parameter, dict[str, Any], Tensor]]] = {}
         for group in self.param_groups:
