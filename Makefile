@@ -118,8 +118,9 @@ test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chrom
 soak: $(VENV)/.for-testing ## put the server under load for minutes (make soak ARGS='--requests 2000')
 	@$(PY) -m tests.explorer.server.soak $(ARGS)
 
-# An environment of its own, without torch: the API is read from the sources.
-docs: .venv-docs/.made ## build the documentation site into site/; links are checked
+# mkdocs has an environment of its own, without torch: the API is read from the sources.
+docs: .venv-docs/.made $(VENV)/.for-running ## build the documentation site into site/; links are checked
+	@$(PY) -m scripts.docs_figures --live
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build
 	@echo "open site/index.html"
 

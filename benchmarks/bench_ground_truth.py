@@ -7,15 +7,16 @@ to transformers: `NAME.npz` has the weights, inputs `x` and outputs `y` of each,
 has the configurations and the true edges. The folder is the argument or the environment variable
 PATHSUM_PROGRAMS; without either, planted circuits are measured alone.
 
-`circuit` joins the circuit of the prediction (`share`: what the run itself needs) with that of its
-difference from another input (`integrated`: what decides between the two): an edge has the larger
-score of the two. This combination was chosen on these models. An edge between components scores the
-sum of |score| over its positions, averaged over 16 inputs and all their positions; what it carries
-is compared with its value on another input. AUC is the probability that a true edge scores above an
-unused one. An edge is found if it scores 2% of a prediction or more, the default threshold of a
-circuit; precision and recall are those of the edges found in any prediction. Each model is measured
-as it is and with noise on its weights (0.3% of the largest weight of each tensor), because exact
-zeros flatter every method.
+`circuit` is `trace.circuit(position)` as it is called without options: no other run, and edges are
+scored by the effects of cutting them. `share` is the same without cutting: the share, or the drop
+by removing the edge from its read alone if that is larger. All other methods compare an edge with
+its value on another input; `gradient` (EAP) and `ig` (EAP-IG) score every edge of the model, the
+others those of their own circuit. An edge between components scores the sum of |score| over its
+positions, averaged over 16 inputs and all their positions. AUC is the probability that a true edge
+scores above an unused one. An edge is found if it scores 2% of a prediction or more, the default
+threshold of a circuit; precision and recall are those of the edges found in any prediction. Each
+model is measured as it is and with noise on its weights (0.3% of a tensor's largest weight),
+because exact zeros flatter every method.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from pathsum.model.planted import planted_circuits
 from pathsum.model.store import MemoryStore
 from pathsum.paths import causal_effects
 from pathsum.paths.causal import edges_of
+from pathsum.paths.component_edges import ComponentRuns
 from pathsum.paths.graph import Method
 from pathsum.paths.score import score
 from pathsum.paths.target import Versus, find_target
@@ -47,7 +49,7 @@ NOISE = 0.003
 THRESHOLD = 0.02
 # A noisy model with a smaller share of right outputs has lost its circuit, and is left out.
 SURVIVES = 0.9
-# The circuit of the prediction joined with that of its difference from another input.
+# The default circuit.
 CIRCUIT = "circuit"
 # What it has to reach: mean AUC as built and with noise, and mean recall.
 BAR = (0.97, 0.95, 0.9)
@@ -151,29 +153,38 @@ class Scores:
     largest: dict[str, float]
 
 
-def by_score(of: KnownCircuit, *methods: Method) -> Scores:
-    """`score` of every prediction, with the circuit's own edges at the default threshold.
-
-    With several methods, an edge has the larger of its scores.
-    """
+def by_graph(of: KnownCircuit, method: Method | None) -> Scores:
+    """`score` of every prediction at the default threshold; None is for the default circuit."""
     trace, other = of.model.trace(of.tokens), of.model.trace(of.tokens.roll(1, 0))
-    places = [(row, at) for row, at in of.measured.nonzero().tolist()]
     each: list[dict[str, float]] = []
     totals: list[float] = []
-    for row, at in places:
-        target = find_target(trace, at, None, of.versus)
-        best: dict[str, float] = {}
-        total = 0.0
-        for method in methods:
+    for row, at in of.measured.nonzero().tolist():
+        if method is None:
+            graph = trace.circuit(at, versus=of.versus, sequence=row)
+        else:
+            target = find_target(trace, at, None, of.versus)
             graph = score(trace, target, None, method, reference=other, sequence=row)
-            found: dict[str, float] = {}
-            for edge in graph.edges:
-                name = between_components(edge.edge)
-                found[name] = found.get(name, 0.0) + abs(edge.share)
-            best = {name: max(best.get(name, 0.0), found.get(name, 0.0)) for name in best | found}
-            total = abs(graph.total)
-        each.append(best)
-        totals.append(total)
+        each.append({})
+        for edge in graph.edges:
+            name = between_components(edge.edge)
+            each[-1][name] = each[-1].get(name, 0.0) + edge.strength
+        totals.append(abs(graph.total))
+    return _summary(each, totals)
+
+
+def by_gradients(of: KnownCircuit, steps: int | None) -> Scores:
+    """EAP, or EAP-IG with steps, of every edge between components."""
+    each: list[dict[str, float]] = []
+    totals: list[float] = []
+    for row, at in of.measured.nonzero().tolist():
+        runs = [
+            of.model.trace(tokens[row : row + 1]) for tokens in (of.tokens, of.tokens.roll(1, 0))
+        ]
+        found = ComponentRuns(runs[0], runs[1], find_target(runs[0], at, None, of.versus))
+        scores, graph = found.eap(steps).abs(), found.graph
+        edges = graph.exists.nonzero().tolist()
+        each.append({between_components(graph.name(*edge)): float(scores[*edge]) for edge in edges})
+        totals.append(abs(found.value(None)))
     return _summary(each, totals)
 
 
@@ -218,13 +229,11 @@ def _summary(each: Sequence[dict[str, float]], totals: Sequence[float]) -> Score
     return Scores(mean, largest)
 
 
-def _by_one(of: KnownCircuit, method: Method) -> Scores:
-    return by_score(of, method)
-
-
 METHODS: dict[str, Callable[[KnownCircuit], Scores]] = {
-    CIRCUIT: lambda of: by_score(of, Method.SHARE, Method.INTEGRATED),
-    **{method.value: partial(_by_one, method=method) for method in Method},
+    CIRCUIT: partial(by_graph, method=None),
+    **{method.value: partial(by_graph, method=method) for method in Method},
+    Method.GRADIENT.value: partial(by_gradients, steps=None),
+    Method.IG.value: partial(by_gradients, steps=5),
     "causal_effects": by_patching,
 }
 

@@ -23,19 +23,19 @@ CELL, LEFT, TOP = 12, 26, 30
 
 PAGE = """# The atlas of SmolLM2
 
-Every head of SmolLM2-135M, 30 layers of 9, with every score of the [atlas](heads.md) and, where
-data and weights agree, a kind. `scripts/atlas_page.py` measures and writes this page and its
-picture; `pathsum atlas smollm2` prints the whole.
+Which heads of SmolLM2-135M do what? All 270 heads have every score of the [atlas](heads.md) and, if
+data and weights agree, a kind. `scripts/atlas_page.py` measures and writes this page;
+`pathsum atlas smollm2` prints all scores.
 
 ![Five scores of every head: layers from top to bottom, heads from left to right]({picture})
 
-Orange: beyond chance, p ≤ {alpha:g}; gray: what random rotations of the same head give too. The
-fuller the color, the higher the score, from 0 to 1.
+Orange: p ≤ {alpha:g}; gray: no more than random rotations of the same head. A fuller color is a
+higher score, from 0 to 1.
 
 ## Kinds
 
-"Mixed" heads score on data for a kind that their weights alone do not support: in a model this deep
-most of what a head reads was written by others, while scores from weights read embeddings.
+"Mixed" heads have a kind on data that their weights alone do not support: in a model this deep, a
+head mostly reads the output of other components, while scores from weights read embeddings.
 "Unknown" heads pass no threshold.
 
 | kind | heads | which |
@@ -44,7 +44,7 @@ most of what a head reads was written by others, while scores from weights read 
 
 ## The strongest heads of each score
 
-| score | value (chance), p |
+| score | value (null), and p if it is not below 1 in 200 |
 |---|---|
 {scores}
 
@@ -71,7 +71,11 @@ def page(found: Atlas) -> str:
         for info in found.infos
         if info.name not in found.absent
     ]
-    absent = "".join(f"No `{name}`: {why}.\n" for name, why in found.absent.items())
+    on_text = [why for name, why in found.absent.items() if name.endswith("_text")]
+    absent = "".join(
+        f"No `{name}`: {why}.\n" for name, why in found.absent.items() if why not in on_text
+    )
+    absent += f"No scores on text: {on_text[0]}.\n" if on_text else ""
     return PAGE.format(
         picture=PICTURE,
         alpha=found.alpha,
@@ -82,7 +86,7 @@ def page(found: Atlas) -> str:
     )
 
 
-def _listed(heads: list[str], most: int = 40) -> str:
+def _listed(heads: list[str], most: int = 12) -> str:
     more = f", and {len(heads) - most} more" if len(heads) > most else ""
     return ", ".join(heads[:most]) + more
 
@@ -97,7 +101,8 @@ def _strongest(found: Atlas, info: ScoreInfo) -> str:
     shown: list[str] = []
     for head, score in known[:STRONGEST]:
         chance = "" if score.null is None else f" ({score.null:.2f})"
-        p = "" if score.p is None else f", {format_p(score.p, score.draws)}"
+        notable = score.p is not None and score.p >= 1 / 200
+        p = f", {format_p(score.p, score.draws)}" if notable else ""
         shown.append(f"{head} {score.value:.2f}{chance}{p}")
     return "; ".join(shown)
 

@@ -19,7 +19,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -41,6 +41,7 @@ from pathsum.circuits import (
 )
 from pathsum.circuits.neurons import LayerNeurons
 from pathsum.circuits.virtual_weights import StreamEnd, read_end, write_end
+from pathsum.figures import Figure, heat_map
 from pathsum.heads.circuit_scores import through_previous
 from pathsum.heads.kinds import ALL_SCORES
 from pathsum.model import HeadId, Model
@@ -398,26 +399,52 @@ def keep(found: Iterable[Rate], file: Path = KEPT) -> None:
 
 
 def table(found: Iterable[Rate]) -> str:
-    """Markdown: a row for each p, a column for each kind of model, rates in percent."""
-    by_p: dict[str, dict[str, Rate]] = defaultdict(dict)
+    """Markdown: a row for each p, in percent over all kinds, and the highest."""
+    by_p: dict[str, list[Rate]] = defaultdict(list)
     for rate in found:
-        by_p[rate.p_of][rate.kind] = rate
-    kinds = [kind for kind in KINDS if any(kind in each for each in by_p.values())]
+        by_p[rate.p_of].append(rate)
     order = [name for names in PRINTED.values() for name in names]
-    lines = ["| p of | " + " | ".join(kinds) + " |", "|---" * (1 + len(kinds)) + "|"]
-    for name, each in sorted(by_p.items(), key=lambda item: order.index(item[0])):
-        cells = [
-            " / ".join(f"{100 * each[kind].at[a]:.1f}" for a in LEVELS) if kind in each else "–"
-            for kind in kinds
-        ]
+    levels = " | ".join(f"p ≤ {level}" for level in LEVELS)
+    lines = [
+        f"| p of | {levels} | highest at {LEVELS[0]} |",
+        "|---" + "|---:" * len(LEVELS) + "|---|",
+    ]
+    for name in sorted(by_p, key=order.index):
+        cells = [f"{100 * pooled(by_p[name]).at[level]:.1f}" for level in LEVELS]
+        highest = max(by_p[name], key=lambda rate: rate.at[LEVELS[0]])
+        cells.append(f"{100 * highest.at[LEVELS[0]]:.1f}, {highest.kind}")
         lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def pooled(cells: Sequence[Rate]) -> Rate:
+    """The rates of one p over several kinds of models."""
+    heads = sum(rate.heads for rate in cells)
+    at = {level: sum(rate.at[level] * rate.heads for rate in cells) / heads for level in LEVELS}
+    return replace(cells[0], heads=heads, at=at)
+
+
+def figure(found: Iterable[Rate]) -> Figure:
+    """A heat map of the rates at the first level, by p and kind of model."""
+    by_cell = {(rate.p_of, rate.kind): 100 * rate.at[LEVELS[0]] for rate in found}
+    every = dict.fromkeys(name for names in PRINTED.values() for name in names)
+    names = [name for name in every if (name, "rotary") in by_cell]
+    values = [[by_cell[name, kind] for kind in KINDS] for name in names]
+    return heat_map(
+        values,
+        rows=[name.replace("_", " ") for name in names],
+        columns=list(KINDS),
+        texts=[[f"{value:.0f}" for value in row] for row in values],
+        value_label=f"% with p ≤ {LEVELS[0]}",
+        extent=10.0,
+        width=6.5,
+    )
 
 
 def write_page(found: Iterable[Rate], page: Path = PAGE) -> None:
     """Replace the table of the guide."""
     text = page.read_text(encoding="utf-8")
-    start = text.index("| p of | Gaussian heads")
+    start = text.index("| p of | p ≤")
     end = text.index("\n\n", start)
     page.write_text(text[:start] + table(found) + text[end:], encoding="utf-8")
 

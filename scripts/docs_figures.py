@@ -2,20 +2,26 @@
 
     python -m scripts.docs_figures              # all
     python -m scripts.docs_figures composition  # one
+    python -m scripts.docs_figures --live       # the live figures of the site, into build/live
 
-`tests/test_docs.py` draws the quick ones again and compares them with the files.
+`tests/test_docs.py` draws the quick ones again and compares them with the files. A live figure is
+one view of the explorer with the model inside (`pathsum report --fragment`). The site shows it in
+place of the line `<!-- live: NAME -->` of a page.
 """
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from scripts import calibrate
+
 import pathsum as ps
 from pathsum.figures import Figure
 from pathsum.paths import by_head
 from pathsum.text.shards import spaced
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+ROOT = Path(__file__).parent.parent
+PICTURES, LIVE_FIGURES = ROOT / "docs" / "pictures", ROOT / "build" / "live"
 TILLERMAN = "Mr. and Mrs. Tillerman kept the lighthouse. Mr. Tiller"
 DURSLEY = "Mr. and Mrs. Dursley of number four were proud to say they were normal. Mr. Durs"
 QUIXEL = "self.quixel = quixel\n        return self.quix"
@@ -42,12 +48,28 @@ FIGURES: dict[str, Callable[[ps.Model], Figure]] = {
     "circuit": lambda model: model.trace(TILLERMAN).circuit().figure(),
     "why": lambda model: model.trace(QUIXEL).circuit(token="el", threshold=0.05).figure(),
     "training": lambda _: ps.dynamics("two-layer").figure(),
+    "calibration": lambda _: calibrate.figure(calibrate.read_kept()),
 }
+LIVE = {"story": TILLERMAN, "text": DURSLEY, "why": QUIXEL, "paths": TILLERMAN}
+"""The text of each live figure, by view."""
 QUICK = ("attention", "composition", "composition-map", "waterfall", "eigenvalue-histogram")
+
+
+def write_live(view: str) -> None:
+    """A live figure of `two-layer` as an HTML page of its own, for a frame."""
+    file = LIVE_FIGURES / f"{view}.html"
+    ps.report("two-layer", file, texts=[LIVE[view]], views=[view], fragment=True)
+    text = file.read_text(encoding="utf-8")
+    file.write_text(f'<!doctype html><meta charset="utf-8"><body>{text}', encoding="utf-8")
 
 
 def main(names: list[str]) -> None:
     """Draw figures by name."""
+    if names == ["--live"]:
+        LIVE_FIGURES.mkdir(parents=True, exist_ok=True)
+        for view in LIVE:
+            write_live(view)
+        return
     model = ps.load("two-layer")
     for name in names or FIGURES:
         FIGURES[name](model).save(PICTURES / f"{name}.svg")

@@ -1,7 +1,8 @@
-"""Hooks of mkdocs (`make docs`): the README and the API as pages, and formulas as MathML.
+"""Hooks of mkdocs (`make docs`): the README and the API as pages, formulas, live figures.
 
 The API page is written from the public names of `src/pathsum/__init__.py` by reading the sources,
 so that building the site needs neither torch nor pathsum. MathML needs no script and no font.
+`scripts/docs_figures.py --live` writes the live figures, before mkdocs runs.
 """
 
 import ast
@@ -18,6 +19,9 @@ PACKAGE = ROOT / "src" / "pathsum"
 # Files of the repository that pages link to and that are not pages.
 OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:[A-Z]+(?:\.md|\.cff)?|benchmarks/[^)]*|examples)\)")
 DOCTEST = re.compile(r"^( *)>>> .*(?:\n *\S.*)*", re.MULTILINE)
+LIVE_FIGURES = ROOT / "build" / "live"
+LIVE = re.compile(r"^<!-- live: (\w+) -->$", re.MULTILINE)
+FRAME = '<iframe class="live" src="live/{}.html" loading="lazy" title="live figure: {}"></iframe>'
 MATH = re.compile(r"^\$\$(.+?)\$\$$", re.MULTILINE | re.DOTALL)
 
 
@@ -36,13 +40,17 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that have no file in docs/."""
     files.append(File.generated(config, "readme.md", content=readme()))
     files.append(File.generated(config, "api.md", content=api()))
+    for figure in sorted(LIVE_FIGURES.glob("*.html")):
+        found = File.generated(config, f"live/{figure.name}", abs_src_path=str(figure))
+        files.append(found)
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Write formulas as MathML, and links to files outside docs/ as their names."""
+    """Formulas as MathML, live figures as frames, links to files outside docs/ as their names."""
     markdown = markdown.replace("](../README.md)", "](readme.md)")
     markdown = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"`\1`", markdown)
+    markdown = LIVE.sub(lambda found: _live(found[1]), markdown)
     return MATH.sub(lambda found: _mathml(found[1].strip()), markdown)
 
 
@@ -53,6 +61,12 @@ def on_post_page(output: str, **_: Any) -> str:
     if loaded:
         raise AssertionError(f"a page loads {loaded[0]}; vendor it, so that the site works offline")
     return output
+
+
+def _live(name: str) -> str:
+    if not (LIVE_FIGURES / f"{name}.html").exists():
+        raise AssertionError(f"build/live/{name}.html is missing; `make docs` writes it")
+    return FRAME.format(name, name)
 
 
 def _mathml(formula: str) -> str:

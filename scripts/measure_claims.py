@@ -11,6 +11,7 @@ made from the same file; without runs, only the table is written.
 
 import argparse
 import json
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -87,8 +88,18 @@ def page_table() -> str:
     """The table of the guide: every claim with its rule and its values over seeds."""
     table = seeds_table()
     rows = [[column.name for column in table.columns], ["---"] * len(table.columns)]
-    rows += [["–" if cell is None else str(cell) for cell in row] for row in table.rows]
+    rows += [["–" if cell is None else _short(str(cell)) for cell in row] for row in table.rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _short(cell: str) -> str:
+    """A rule in signs: "the loss is at most 1, partly if …" as "the loss ≤ 1 (partly ≤ 2)"."""
+    cell = (
+        cell.removeprefix("holds if ")
+        .replace(" is at most ", " ≤ ")
+        .replace(" is at least ", " ≥ ")
+    )
+    return re.sub(r", partly if it (. \S+)$", r" (partly \1)", cell)
 
 
 def write_page(page: Path = PAGE) -> None:

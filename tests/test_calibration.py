@@ -75,10 +75,7 @@ def test_no_rate_of_the_guide_is_above_its_level(script: ModuleType) -> None:
     kept = script.read_kept()
     assert [rate for rate in kept if any(rate.exceeds(level) for level in script.LEVELS)] == []
     for name in {rate.p_of for rate in kept}:
-        cells = [rate for rate in kept if rate.p_of == name]
-        heads = sum(rate.heads for rate in cells)
-        at = {a: sum(rate.at[a] * rate.heads for rate in cells) / heads for a in script.LEVELS}
-        pooled = dataclasses.replace(cells[0], heads=heads, at=at)
+        pooled = script.pooled([rate for rate in kept if rate.p_of == name])
         assert not any(pooled.exceeds(level) for level in script.LEVELS), pooled
 
 
@@ -95,9 +92,10 @@ def test_a_run_that_was_stopped_goes_on(script: ModuleType, tmp_path: Path) -> N
     script.keep([rate], tmp_path / "kept.json")
     assert script.read_kept(tmp_path / "kept.json") == [rate]
     page = tmp_path / "page.md"
-    page.write_text("before\n\n| p of | Gaussian heads |\n|---|\n| old | 1 / 1 |\n\nafter\n")
+    page.write_text("before\n\n| p of | p ≤ 0.05 |\n|---|\n| old | 1 |\n\nafter\n")
     script.write_page([rate], page)
-    assert "| copying | 25.0 / 0.0 |\n\nafter" in page.read_text() and "old" not in page.read_text()
+    text = page.read_text()
+    assert "| copying | 25.0 | 0.0 | 25.0, rotary |\n\nafter" in text and "old" not in text
 
 
 def test_every_score_finds_the_edge_of_the_hand_built_circuit() -> None:

@@ -18,7 +18,7 @@ from scripts.docs_outputs import (
 
 import pathsum as ps
 
-SLOW = ("explorer", "heads", "skip-trigrams")
+SLOW = ("dynamics", "explorer", "heads", "skip-trigrams")
 MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | dict.fromkeys(REAL, pytest.mark.real)
 RUN = [
     pytest.param(page, marks=MARKS.get(page.stem, ()), id=page.stem)
@@ -79,18 +79,23 @@ def test_figures_of_the_guide_are_up_to_date(name: str) -> None:
     assert difference("\n".join(labels[0]), "\n".join(labels[1])) is None, "make docs-outputs"
 
 
+def every_page() -> set[str]:
+    """Pages as the guide links to them."""
+    docs = ROOT / "docs"
+    return {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        if page.stem != "index":
-            assert f"({page.name})" in contents, page.name
+    for page in every_page():
+        if page != "index.md":
+            assert f"({page})" in contents, page
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    listed = re.findall(r"- (?:[\w ]+: )?([\w-]+\.md)\n", text)
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")}
-    assert pages | {"readme.md", "api.md"} == set(listed)
+    listed = re.findall(r"- (?:[\w ]+: )?([\w/-]+\.md)\n", text)
+    assert every_page() | {"readme.md", "api.md"} == set(listed)
     assert len(listed) == len(set(listed))
 
 
@@ -111,7 +116,7 @@ def test_commands_of_the_concepts_run(
 
 
 def test_every_file_named_in_the_architecture_page_exists() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w./-]+(?:/|\.(?:py|ts|svelte|toml)))`", page))
     missing = [
         name
@@ -123,7 +128,7 @@ def test_every_file_named_in_the_architecture_page_exists() -> None:
 
 
 def test_the_architecture_page_names_every_package() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "src" / "pathsum"
     packages = [folder.name for folder in package.iterdir() if (folder / "__init__.py").exists()]
     assert [name for name in packages if f"| `{name}/` |" not in page] == []

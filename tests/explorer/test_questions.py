@@ -382,6 +382,22 @@ def test_the_story_of_a_text_is_the_induction_in_it() -> None:
     assert cut["pattern_after"][5, 3] == pytest.approx(got["weight_without"], abs=1e-3)
 
 
+def test_answers_about_induction_name_the_known_circuit() -> None:
+    explorer = explorer_of("hand-built induction")
+    effects = explorer.answer("attention", {"text": "a b c a b", "weighting": "effect"})
+    row = effects.dense[effects.heads.index("L1H0"), 4]
+    assert int(row.argmax()) == 2  # the second a attends to the b after the first one
+    parts = explorer.answer("scores", {"text": "a b c a", "head": "L1H0"})
+    cell = parts.query[:, 4] @ parts.key[:, 2].T
+    query, key = divmod(int(cell.argmax()), cell.shape[1])
+    assert (parts.query_parts[query], parts.key_parts[key]) == ("embed", "L0H0")
+    two = explorer.answer("texts", {"text": "a b c d a", "position": 5})
+    lost = dict(zip(two.parts, (two.clean - two.broken).tolist(), strict=True))
+    assert lost["L0H0"] > 5 and lost["L1H0"] > 5
+    ends = explorer.answer("embed_and_logit_edges").edges
+    assert next(each for each in ends if str(each.edge) == "L1H0→logits").score > 0.1
+
+
 # Edges of the embedding are those of small models; a claim reports its parts.
 @pytest.mark.parametrize(
     "name",

@@ -66,7 +66,7 @@ def test_some_scores_are_what_they_are_among_all() -> None:
     assert "Only some scores were computed" in some.note
     assert "Only some scores" not in every.note
     # What was left out on purpose is not reported as missing.
-    assert "atching" not in some.note and "; p: of" in some.note and "no text" not in some.note
+    assert "atching" not in some.note and "; p: share" in some.note and "no text" not in some.note
     for entry in some.heads:
         assert set(entry.scores) == set(names)
         for name, score in entry.scores.items():

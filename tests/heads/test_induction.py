@@ -45,7 +45,7 @@ def test_q_composition_is_recognized() -> None:
 def test_one_layer_cannot_and_the_result_says_why() -> None:
     found = ps.induction(ps.random_model(CONFIG.replace(n_layers=1)))
     assert found.heads == ()
-    assert "one layer of heads matches a token with what is at a position" in found.why_none
+    assert "with one layer, a head can match a token with the token at a position" in found.why_none
     assert "no layers" in ps.induction(ps.random_model(CONFIG.replace(n_layers=0))).why_none
 
 

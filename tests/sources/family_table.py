@@ -151,16 +151,18 @@ def measure(case: str, folder: Path) -> dict[str, float | str]:
 def write_page(rows: dict[str, dict[str, float | str]]) -> None:
     """docs/families.md, the text above the table kept."""
     head = PAGE.read_text(encoding="utf-8").split("| checkpoint |")[0]
-    columns = ["logits", *ANALYSES]
-    lines = [
-        f"| checkpoint | {' | '.join(columns)} |",
-        "|---" * (len(columns) + 1) + "|",
-        *(
-            f"| {case} | {' | '.join(_cell(row[name]) for name in columns)} |"
-            for case, row in rows.items()
-        ),
-    ]
+    lines = ["| checkpoint | logits | largest error of an analysis |", "|---|---|---|"]
+    lines += [f"| {case} | {_cell(row['logits'])} | {_worst(row)} |" for case, row in rows.items()]
     PAGE.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _worst(row: dict[str, float | str]) -> str:
+    """The largest error and its analysis, or the message of an analysis that failed."""
+    failed = [value for value in row.values() if isinstance(value, str)]
+    if failed:
+        return failed[0]
+    name = max(ANALYSES, key=lambda name: float(row[name]))
+    return f"{_cell(row[name])}, {name}"
 
 
 def _cell(value: float | str) -> str:

@@ -228,7 +228,7 @@ class Edges(Record, kind="composition-edges"):
             )
             yield (
                 f"A random rotation scores about 1/√{self.dimension} = "
-                f"{max(self.dimension, 1) ** -0.5:.3f}; z is that of score²."
+                f"{max(self.dimension, 1) ** -0.5:.3f}; z is the z-score of score²."
             )
             yield MEANING
         yield from self.notes

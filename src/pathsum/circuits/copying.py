@@ -116,7 +116,8 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
             rows = tuple(row[:5] for row in rows)
             return Table(columns[:5], rows, title="copying by eigenvalues", note=self.note)
         legend = (
-            "own > 0, top 1, top 5: tokens whose own logit rises, rises most, is of the five most"
+            "own > 0, top 1, top 5: share of tokens whose own logit is raised, is raised most, is "
+            "among the five raised most"
         )
         return Table(columns, rows, title="copying", note=joined((legend, self.note)))
 
@@ -197,8 +198,8 @@ class CopyingNull:
             found.append(self._measured(path, values, measures))
         progress(len(paths), len(paths), "copying")
         note = (
-            f"p: of {self.draws} heads with this head's singular values, rotated at random between "
-            "this model's W_E and W_U, the share that copies as much"
+            f"p: share of {self.draws} heads with the same singular values, rotated at random "
+            "between W_E and W_U, that copy at least as much"
         )
         if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
             note += "; layers above 0: direct path, scale omitted"

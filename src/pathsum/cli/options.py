@@ -108,11 +108,11 @@ class CommandSession:
         with join_world(), self.progress() as advance:
             return function(*arguments, **options, progress=advance)
 
-    def show(self, record: "Record") -> None:
-        """Print a result and draw it to the file of --figure; only in the first process."""
+    def show(self, record: "Record", drawn: "Record | None" = None) -> None:
+        """Print a result and draw it, or `drawn`, with --figure; only in the first process."""
         if _is_first():
             show(record, self.json)
-            write_figure(record, self.figure)
+            write_figure(record if drawn is None else drawn, self.figure)
 
 
 def _is_first() -> bool:

@@ -41,12 +41,12 @@ def bigram_command(
 
 @command(
     exclusive=["token places figure"],
-    needs={"offset": "token"},
+    needs={"offset": "token", "token": "head", "places": "head"},
     figure=True,
 )
 def head_command(
     session: CommandSession,
-    head: str,
+    head: str | None = None,
     *,
     token: str | None = None,
     offset: int | None = None,
@@ -56,9 +56,10 @@ def head_command(
     """Show what a head does: copying, token clusters, offsets.
 
     With --token, shows its circuits at one token; with --places, its top contexts in a text.
+    Without HEAD, lists how much every head copies.
 
     Options:
-        HEAD: A head (L1H4), or a virtual head (L0H7,L1H4).
+        HEAD: A head (L1H4), or a virtual head (L0H7,L1H4); default: all heads.
         --token: Show what attends to this token, and which logits it raises and lowers.
         --places: Show the head's top contexts in the model's held-out text.
         --k: Number of tokens with --token, or of contexts with --places (default 10).
@@ -66,9 +67,12 @@ def head_command(
     from pathsum.base import ARROW
     from pathsum.base import Path as HeadPath
     from pathsum.base.path import split_arrows
-    from pathsum.circuits import head_card, token_card
+    from pathsum.circuits import copying, head_card, token_card
     from pathsum.heads.contexts import K, top_contexts
 
+    if head is None:
+        session.show(session.compute(copying, session.open()))
+        return
     circuit = HeadPath("embed", split_arrows(head.replace(",", ARROW)))
     loaded = session.open()
     if token is not None:
@@ -112,7 +116,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(exclusive=["nulls offset", "nulls pair figure"], figure=True)
+@command(exclusive=["nulls offset", "nulls pair figure"], needs={"pairs": "figure"}, figure=True)
 def composition_command(
     session: CommandSession,
     *,
@@ -124,6 +128,7 @@ def composition_command(
     nulls: bool = False,
     center: Literal["auto", "on", "off"] = "auto",
     offset: int | None = None,
+    pairs: bool = False,
 ) -> None:
     """Rank Q-, K- and V-composition between heads against a null.
 
@@ -139,6 +144,7 @@ def composition_command(
         --pair WRITER READER: Show one pair of heads, direction by direction.
         --nulls: Also compare with permuted heads and untrained twins; score single directions.
         --center: Center the outputs of heads; auto: only if the model's norm does.
+        --pairs: Draw z of all pairs as a heat map instead of the graph of the listed edges.
     """
     from pathsum.circuits import composition, empirical_composition
     from pathsum.circuits.composition_pairs import compare_pair
@@ -154,7 +160,8 @@ def composition_command(
         session.show(compare_pair(loaded, *pair, kinds, center=center, offset=offset))
     else:
         every = session.compute(composition, loaded, center=center, offset=offset)
-        session.show(every.edges(kinds, min_z=min_z, max_p=max_p, k=k))
+        edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+        session.show(edges, every if pairs else None)
 
 
 @command()

@@ -350,9 +350,9 @@ def _note(
     capped = joined((score_cap_note(config), logit_cap_note(config)))
     on_text = f" and {text}" if text else ""
     return (
-        f"A kind is named where data and weights agree; {MIXED}: only data; {UNKNOWN}: neither. "
-        f"{sequences} sequences of repeated random tokens{on_text}; p: of {draws} random rotations "
-        "of the same head the share that scores as much, on a few of the sequences."
+        f"A head has a kind if data and weights agree; {MIXED}: data only; {UNKNOWN}: neither. "
+        f"{sequences} sequences of repeated random tokens{on_text}; p: share of {draws} random "
+        "rotations of the same head that score at least as much, on a few of the sequences."
         + ("" if matching is None else f" {_matching_note(matching)}")
         + (f" From weights: {capped}." if capped else "")
     )

@@ -354,9 +354,9 @@ def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId
         return "No induction: this model has no layers, so positions do not see each other."
     if layers == 1:
         return (
-            "No induction: one layer of heads matches a token with what is at a position, never "
-            "with what came before it; to find what followed, a head must read a head in a layer "
-            f"below. The best stripe is {best:.3f}."
+            "No induction: with one layer, a head can match a token with the token at a position, "
+            "but not with the one before it. To find the token that followed, it must read a head "
+            f"in a lower layer. The best stripe is {best:.3f}."
         )
     if rejected:
         return "No induction: " + "; ".join(f"{head} {why}" for head, why in rejected.items()) + "."

@@ -240,7 +240,7 @@ class HeadEntry(Record, kind="atlas-head"):
 
     def to_table(self) -> Table:
         """One row per score, and the evidence below."""
-        meaning = "p: of random rotations of this head, the share that scores as much"
+        meaning = "p: share of random rotations of this head that score at least as much"
         note = "\n".join((*self.evidence, meaning))
         return Table(SCORE_COLUMNS, self.score_rows(), f"{self.head}: {self.kind}", note)
 

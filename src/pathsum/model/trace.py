@@ -356,9 +356,9 @@ class Trace(Run):
     def _check_linear(self) -> None:
         if not all(edit.linear for edit in self.every_edit):
             raise NotExactError(
-                "the logits of this edited run are not a sum over its paths: what a head moves, or "
-                "what is read for it, was replaced; expand the unedited run, or one in which only "
-                "patterns were edited"
+                "the logits of this edited run are not a sum over its paths, because the output of "
+                "a component, or a value that it reads, was replaced; expand the unedited run, or "
+                "one in which only patterns were edited"
             )
 
     def _check_scores_follow(self, head: HeadId) -> None:

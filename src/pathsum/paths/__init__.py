@@ -18,6 +18,7 @@ In reading order:
     logit_effects  direct attribution and logit effects of the next token at every position
     graph          Graph: nodes and edges with their scores, of one prompt or of many
     reasons        why a head attends where it does: parts of its key and query, tested by cutting
+    removal        drops by removing one writer from a head's scores
     graph_views    a graph as a sentence, a tree, circuit-tracer's JSON, and the difference of two
     comparison     several models on one text
     edges          names and orders of edges; runs with edges cut, and with only some edges

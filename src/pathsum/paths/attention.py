@@ -37,7 +37,7 @@ class Inputs:
 
     `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
     position has one column, and `places` has that position for each node. `gradient` gives the
-    gradients of shares at the written vectors, for some nodes and columns. Where shares are
+    gradients of shares at the written vectors, by node, writer and column. Where shares are
     compared with a mean, `common` is what that takes off written · gradient. `views` is the number
     of reads whose shares are views of one number; writers count each by its part.
     """
@@ -46,7 +46,9 @@ class Inputs:
     writers: tuple[Source | HeadId | Part, ...]
     shares: Float[Tensor, "node writer src"]
     exact: Float[Tensor, "node writer src"]
-    gradient: Callable[[Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]]
+    gradient: Callable[
+        [Int[Tensor, " edge"], Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]
+    ]
     places: tuple[int, ...] | None = None
     common: Float[Tensor, "node writer src"] | None = None
     views: int = 1
@@ -229,6 +231,22 @@ class NodeAttention:
             yield self._key_inputs(self.queries[nodes], weights, contrast, self.seen[nodes])
             yield self._query_inputs(self.places[nodes], weights, contrast)
 
+    def key_scores(
+        self, queries: Float[Tensor, "node k"], seen: Bool[Tensor, "node src"]
+    ) -> Float[Tensor, "node writer src"]:
+        """The parts of the scores of some nodes by the writers of keys in the stream."""
+        run, level, length = self.carried, 2 * self.head.layer, seen.shape[1]
+        read = self.key
+        if self.config.positions == "rotary":
+            # Each node and position has its own direction.
+            nodes, places = seen.nonzero().T
+            found = queries.new_zeros(len(queries), length, len(run.writers(level)))
+            along = read.adjoint(queries[nodes], places)
+            found[nodes, places] = run.writes_at(level, along, places)
+            return found.mT
+        scale = (read.own_scale * read.scale)[0, :length]
+        return run.writes_everywhere(level, queries @ read.W.T, length) * scale
+
     def _key_inputs(
         self,
         queries: Float[Tensor, "node k"],
@@ -237,24 +255,13 @@ class NodeAttention:
         seen: Bool[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the keys of some nodes."""
-        run, level, length = self.carried, 2 * self.head.layer, weights.shape[1]
-        read, writers = self.key, run.writers(level)
+        extra = list(self._extra(self.key))
+        parts = [(queries @ vectors[: seen.shape[1]].T)[:, None] for _, vectors in extra]
+        scores = torch.cat([self.key_scores(queries, seen), *parts], 1)
 
-        def along(nodes: Tensor, places: Tensor) -> Tensor:
-            return read.adjoint(queries[nodes], places)
+        def along(nodes: Tensor, _: Tensor, places: Tensor) -> Tensor:
+            return self.key.adjoint(queries[nodes], places) * weights[nodes, places][:, None]
 
-        if self.config.positions == "rotary":
-            # Each node and position has its own direction.
-            nodes, places = seen.nonzero().T
-            found = weights.new_zeros(len(queries), length, len(writers))
-            found[nodes, places] = run.writes_at(level, along(nodes, places), places)
-            parts = [found.mT]
-        else:
-            scale = (read.own_scale * read.scale)[0, :length]
-            parts = [run.writes_everywhere(level, queries @ read.W.T, length) * scale]
-        extra = list(self._extra(read))
-        parts += [(queries @ vectors[:length].T)[:, None] for _, vectors in extra]
-        scores = torch.cat(parts, 1)
         mean = torch.zeros_like(scores[..., :1])
         if self.is_gauge_free:
             in_sight = seen[:, None]
@@ -263,10 +270,10 @@ class NodeAttention:
             )
         return Inputs(
             Side.K,
-            (*writers, *(part for part, _ in extra)),
+            (*self.carried.writers(2 * self.head.layer), *(part for part, _ in extra)),
             shares=(scores - mean) * weights[:, None],
             exact=(scores - mean) * contrast[:, None],
-            gradient=lambda nodes, places: along(nodes, places) * weights[nodes, places][:, None],
+            gradient=along,
             common=mean * weights[:, None],
         )
 
@@ -295,7 +302,7 @@ class NodeAttention:
             (*self.run.writers(2 * self.head.layer), *(part for part, _ in extra)),
             shares,
             exact,
-            gradient=lambda nodes, _: along[nodes],
+            gradient=lambda nodes, *_: along[nodes],
             places=tuple(places.tolist()),
         )
 

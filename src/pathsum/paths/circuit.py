@@ -59,6 +59,11 @@ def find_circuit(
     `rival`. With `effects`, each kept edge is also cut, one at a time, and everything after it is
     recomputed; a cut edge carries zero, or its value in the run `other`.
 
+    On models with MLPs and without `other`, an edge is also kept if removing it from its read alone
+    lowers the prediction by the floor, with everything above linear. A step made of two neurons
+    that cancel has share 0, and yet decides. This drop is `edge.estimate("removal")`;
+    `edge.strength` is the effect if it is known, else the larger of share and drop.
+
     >>> from pathsum.model import construct
     >>> found = construct.induction().trace("a b c d a").circuit(token="b")
     >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]

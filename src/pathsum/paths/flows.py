@@ -350,6 +350,18 @@ class FrozenRow:
             rows.append((z * self._through_W_O(below, directions)).sum(-1))
         return torch.cat(rows, 1)
 
+    def vectors_at(
+        self, level: int, places: Int[Tensor, " read"]
+    ) -> Float[Tensor, "read writer d"]:
+        """The outputs of everything written below a level, at some positions."""
+        rows = [
+            stream[places][:, None] for source, stream in self.sources if level_of(source) < level
+        ]
+        for below in range(_layers(level)):
+            z = self.z[below][:, places]
+            rows.append(torch.einsum("hpk,hkd->phd", z, self.layers[below].W_O))
+        return torch.cat(rows, 1)
+
     def reads(self, layer: int) -> Reads:
         """The folded reads of a layer's heads."""
         return layer_reads(self.trace.model.weights, layer)

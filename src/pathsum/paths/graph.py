@@ -151,7 +151,8 @@ class GraphEdge:
 
     Over several prompts, these are means. A prompt whose circuit omits the edge counts as 0, and
     `prompts` is the number of prompts that keep it. `estimates` has the intervals, and the
-    `probability` that the edge belongs to the circuit over bootstrap samples of the prompts.
+    `probability` that the edge belongs to the circuit over bootstrap samples of the prompts. For
+    one prompt it has the drop by `removal` of edges that this drop keeps.
     """
 
     edge: Site
@@ -177,6 +178,14 @@ class GraphEdge:
         """The probability that the edge belongs to the circuit; None for one prompt."""
         known = None if self.estimates is None else self.estimates.get("probability")
         return None if known is None else known.value
+
+    @property
+    def strength(self) -> float:
+        """|effect| where edges were cut; otherwise |share| or the drop by removal, if larger."""
+        if self.effect is not None:
+            return abs(self.effect)
+        removed = None if self.estimates is None else self.estimates.get("removal")
+        return max(abs(self.share), 0.0 if removed is None else abs(removed.value))
 
     def estimate(self, measure: str = "share") -> Estimate:
         """One of the numbers with its 95% interval over prompts."""
@@ -501,7 +510,8 @@ class Graph(Record, kind="circuit"):
             mlps = any(edge.kind in MLP_SIDES for edge in self.edges)
             views = (
                 "; U (gates held) and G (values held) are two views of an MLP, never added, and "
-                "each counts half in its writer's own inputs"
+                "each counts half in its writer's own inputs; edges whose removal from one read "
+                "matters are kept, whatever their share"
             )
             rule = (
                 "V edges are exact with patterns and scales held fixed; Q and K shares are "
@@ -521,8 +531,7 @@ def rank_edges(top: Site, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
     """Edges in greedy order from the top down: the largest into nodes reached so far."""
     by_reader: dict[Site, list[tuple[Site, float]]] = {}
     for edge in edges:
-        strength = abs(edge.share if edge.effect is None else edge.effect)
-        by_reader.setdefault(edge.edge.end, []).append((edge.edge, strength))
+        by_reader.setdefault(edge.edge.end, []).append((edge.edge, edge.strength))
     known = {edge.edge: edge for edge in edges}
     return [known[edge] for edge in best_first(top, lambda node: by_reader.get(node, ()))]
 

@@ -11,6 +11,11 @@ readers. The nodes of a component, one per position, are decomposed together.
 With a reference run, every number is a difference between the two runs, and the shares into a node
 add up to its difference over all kinds of edges.
 
+A second pass (`removal`) has drops instead of shares: how much less the prediction is when one
+writer is removed from one read, which is not linear in attention and MLPs, with everything above
+linear. Neurons or sources that cancel leave a share of 0 to an edge whose removal matters. Edges
+with a large drop are kept besides those with a large share.
+
 A node is kept if all edges that leave it carry a floor together, or one of them does; of a kept
 node, edges are kept that carry a part of the floor. The floor is `threshold` times the prediction,
 or times a part of what its direct shares add up to before they cancel, if that is larger. The
@@ -38,6 +43,7 @@ from pathsum.paths.edges import edge_between, is_inner, node_position, side_of, 
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
 from pathsum.paths.mlp_nodes import MlpNodes
+from pathsum.paths.removal import removal_inputs
 from pathsum.paths.target import PredictionRun
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
@@ -56,15 +62,18 @@ def grow_circuit(
     only: Sequence[Site] | None = None,
     reference: Trace | None = None,
     progress: Progress = silent,
+    removal: bool = False,
+    also: Sequence[Site] = (),
 ) -> "Growth":
     """The circuit of a prediction; the floor is raised until it has few enough nodes.
 
-    With `only`, these edges are kept, however many, and no others. With a reference run, the
-    difference from it is explained.
+    With `only`, these edges are kept, however many, and no others; those of `also` are kept
+    besides the strong ones. With a reference run, the difference from it is explained. With
+    `removal`, the numbers of edges are drops by removing them (`removal`), not shares.
     """
     if only is not None:
         max_nodes = sys.maxsize  # their floor is 0, which cannot be raised
-    growth = Growth(of, threshold, rival, only, reference)
+    growth = Growth(of, threshold, rival, only, reference, removal, also)
     while not growth.grow(max_nodes, progress):
         growth.restart(growth.floor * _RAISE)
     return growth
@@ -106,8 +115,12 @@ class Growth:
         rival: int | None = None,
         only: Sequence[Site] | None = None,
         reference: Trace | None = None,
+        removal: bool = False,
+        also: Sequence[Site] = (),
     ) -> None:
         self.trace, self.row, self.rival = of.trace, of.sequence, rival
+        self.removal, self.also = removal, by_read(also)
+        self.also_nodes = {edge.start for edge in also}
         self.target = of.target.rows(slice(self.row, self.row + 1))
         self.position = int(self.target.positions[0])
         self.run = FrozenRow.of(self.trace, self.row, of.length)
@@ -120,11 +133,7 @@ class Growth:
             self.start = FrozenRow.of(reference, row, of.length)
             self.carried = self.run.minus(self.start)
             self.change = self.total - self._prediction(self.start)
-        self.only: dict[tuple[Site, Side], list[Site]] | None = None
-        if only is not None:
-            self.only = {}
-            for edge in only:
-                self.only.setdefault((edge.end, side_of(edge)), []).append(edge.start)
+        self.only = None if only is None else by_read(only)
         self.direct, self.direct_held = self._direct()
         size = max(abs(self.change), CANCELED * float(self.direct.shares.abs().sum()))
         # Above zero, so that it can be raised.
@@ -192,7 +201,7 @@ class Growth:
             own = level_of(component) if isinstance(component, HeadId | Source) else None
             if own != level:
                 continue
-            if self._is_strong(writer):
+            if node in self.also_nodes or self._is_strong(writer):
                 self.edges += writer.edges
                 kept.append(node)
                 continue
@@ -220,7 +229,8 @@ class Growth:
         """The memory of one node's candidate edges; the last node sees the most positions."""
         config, size = self.trace.model.config, self.run.final_stream.element_size()
         if last.head is None:
-            return 8 * config.d_mlp * size
+            writers = len(self.run.writers(2 * config.n_layers)) if self.removal else 1
+            return 8 * config.d_mlp * size * writers
         width = max(config.d_model, len(self.run.writers(2 * config.n_layers)))
         return 4 * width * self._visible(last) * size
 
@@ -256,7 +266,7 @@ class Growth:
             writers,
             shares[..., None],
             shares[..., None],
-            gradient=lambda nodes, _: gradient.expand(len(nodes), -1),
+            gradient=lambda nodes, *_: gradient.expand(len(nodes), -1),
             places=(self.position,),
         )
         return inputs, held
@@ -276,6 +286,10 @@ class Growth:
         for node in nodes:
             value = self.writers[node].value
             self.nodes.append(GraphNode(node, self._text(node), value))
+        if self.removal:
+            for inputs in opened.removals():
+                self._collect(nodes, inputs, None)
+            return
         for inputs, held in opened.inputs():
             # Between two runs one kind takes off what keys have in common.
             once = inputs.side is Side.U or self.start is None
@@ -302,9 +316,19 @@ class Growth:
             self.run.writers(2 * head.layer),
             shares,
             shares,
-            gradient=lambda nodes, places: weight[nodes, places][:, None] * along[nodes],
+            gradient=lambda nodes, _, places: weight[nodes, places][:, None] * along[nodes],
         )
-        explained = attention.explained(self.floor)
+        if self.removal:
+            self._collect(nodes, inputs, None)
+            for inputs in removal_inputs(attention):
+                self._collect(nodes, inputs, None)
+            return
+        added = {
+            number
+            for number, node in enumerate(nodes)
+            if (node, Side.Q) in self.also or (node, Side.K) in self.also
+        }
+        explained = sorted(added.union(attention.explained(self.floor)))
         if self.start is not None:
             # Scores that are not decomposed are no edge's.
             others = torch.ones(len(nodes), dtype=torch.bool)
@@ -376,7 +400,7 @@ class Growth:
         into, writers, columns = kept.nonzero().T
         common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
         numbers = (into, writers, columns, shares[kept], exact[kept], common[kept])
-        gradients = inputs.gradient(into, columns) / inputs.views
+        gradients = inputs.gradient(into, writers, columns) / inputs.views
         each = zip(*(values.tolist() for values in numbers), gradients, strict=True)
         for reader, writer, column, share, own, shared, gradient in each:
             place = column if inputs.places is None else inputs.places[reader]
@@ -401,14 +425,25 @@ class Growth:
         """The edges that may be kept."""
         if self.only is None:
             # Exact zeros are dropped: a floor that underflows would keep every edge.
-            return (shares.abs() >= EDGE_PART * self.floor) & (shares != 0)
-        kept = torch.zeros_like(shares, dtype=torch.bool)
+            part = 1.0 if self.removal else EDGE_PART
+            kept = (shares.abs() >= part * self.floor) & (shares != 0)
+        else:
+            kept = torch.zeros_like(shares, dtype=torch.bool)
+        wanted = self.also if self.only is None else self.only
         for number, reader in enumerate(readers):
-            for writer in self.only.get((reader, inputs.side), ()):
+            for writer in wanted.get((reader, inputs.side), ()):
                 if writer.writer in inputs.writers:
                     column = 0 if inputs.places is not None else node_position(writer)
                     kept[number, inputs.writers.index(writer.writer), column] = True
         return kept
+
+
+def by_read(edges: Sequence[Site]) -> dict[tuple[Site, Side], list[Site]]:
+    """The writers of edges by their reader and its side."""
+    found: dict[tuple[Site, Side], list[Site]] = {}
+    for edge in edges:
+        found.setdefault((edge.end, side_of(edge)), []).append(edge.start)
+    return found
 
 
 def _at(run: FrozenRow, name: str, layer: int) -> Float[Tensor, " pos"]:

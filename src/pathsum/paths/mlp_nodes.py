@@ -29,6 +29,7 @@ from pathsum.model.gating import (
     Neurons,
     added_to_output,
     gate_at_rest,
+    gate_of,
     gate_secant,
     mean_slopes,
     neurons,
@@ -139,11 +140,50 @@ class MlpNodes:
                 writers,
                 shares[..., None],
                 shares[..., None],
-                gradient=lambda nodes, _, along=along: along[nodes],
+                gradient=lambda nodes, *_, along=along: along[nodes],
                 places=tuple(self.places.tolist()),
                 views=2 if self.there is None else 1,
             )
             yield inputs, held
+
+    def removals(self) -> Iterator[Inputs]:
+        """The drop when a writer is removed from the read: of values, then of gates.
+
+        With p_u and p_g the writer's parts of value and gate input, value · gate drops by
+        p_u gate(g) + (value − p_u) (gate(g) − gate(g − p_g)), the U part and the G part.
+        """
+        found, weight = self.here.neurons, self.here.neurons.expert_weight
+        written = self.carried.vectors_at(self.level, self.places) * self.scale[:, None, None]
+        W_u, W_g = (self._folded(side)[0] for side in (Side.U, Side.G))
+        by_value = written @ W_u
+        by_gate = by_value if self.raw.W_gate is None else written @ W_g
+        if found.value_slope is not None:
+            by_value = by_value * found.value_slope[0][:, None]
+        gate = gate_of(self.config, found.gate_input[0][:, None] - by_gate)
+        change = found.gate[0][:, None] - (gate if weight is None else gate * weight[0][:, None])
+        moved = self.at_neurons[:, None] * (found.value[0][:, None] - by_value) * change
+        slope_u = self.at_neurons * found.gate[0]
+        if found.value_slope is not None:
+            slope_u = slope_u * found.value_slope[0]
+        along_u = (slope_u @ W_u.T) * self.scale[:, None]
+        slope_g = torch.where(by_gate == 0, 0.0, moved / by_gate)
+
+        def along_g(nodes: Tensor, writers: Tensor, _: Tensor) -> Tensor:
+            return (slope_g[nodes, writers] @ W_g.T) * self.scale[nodes, None]
+
+        kinds = (
+            (Side.U, self.carried.writes_at(self.level, along_u, self.places)),
+            (Side.G, moved.sum(-1)),
+        )
+        for side, drops in kinds:
+            yield Inputs(
+                side,
+                self.carried.writers(self.level),
+                drops[..., None],
+                drops[..., None],
+                gradient=along_g if side is Side.G else lambda nodes, *_: along_u[nodes],
+                places=tuple(self.places.tolist()),
+            )
 
     def _folded(self, side: Side) -> tuple[Float[Tensor, "d m"], Float[Tensor, " m"]]:
         """The read of the stream, and its bias; gates without W_gate read as values do."""

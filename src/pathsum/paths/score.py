@@ -1,7 +1,8 @@
 """`score`: attribute a prediction to the edges of a run, by any of six methods.
 
 share       with patterns and scales held fixed: V edges exactly, Q and K edges by integrated
-            gradients over the attention, U and G edges with an MLP's gates or values held
+            gradients over the attention, U and G edges with an MLP's gates or values held; on
+            models with MLPs, edges whose removal from one read matters are kept too
 integrated  differences from a reference run, through slopes of attention and MLPs integrated
             between the two runs; all shares into a node add up to its difference
 gradient    (written − reference) · gradient of the prediction at the read (attribution patching
@@ -15,11 +16,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pathsum.base import Progress, parse_option, silent
+from pathsum.base import Estimate, Progress, parse_option, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import Side, Site
 from pathsum.model import Trace
+from pathsum.model.gating import has_gates
 from pathsum.model.reference import CircuitReference, Reference, parse_circuit_reference
 from pathsum.paths.edges import (
     is_written,
@@ -81,8 +83,12 @@ def score(
     start = None
     if method is Method.INTEGRATED or (method is not Method.SHARE and other is not None):
         start = _reference_run(trace, reference)
-    growth = grow_circuit(of, threshold, rival, max_nodes, only, start, progress)
-    graph = _graph(of, growth, threshold, max_nodes)
+    drops: dict[Site, float] = {}
+    if only is None and start is None and _has_open_mlps(of):
+        found = grow_circuit(of, threshold, rival, max_nodes, progress=progress, removal=True)
+        drops = {one.edge: one.share for one in found.edges}
+    growth = grow_circuit(of, threshold, rival, max_nodes, only, start, progress, also=[*drops])
+    graph = _graph(of, growth, threshold, max_nodes, drops)
     if only is not None:
         missing = set(only).difference(edge.edge for edge in graph.edges)
         unreached = [_unreached(edge) for edge in only if edge in missing]
@@ -152,7 +158,9 @@ def cut_effects(
     return found
 
 
-def _graph(of: PredictionRun, growth: Growth, threshold: float, max_nodes: int) -> Graph:
+def _graph(
+    of: PredictionRun, growth: Growth, threshold: float, max_nodes: int, drops: dict[Site, float]
+) -> Graph:
     trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
@@ -182,7 +190,12 @@ def _graph(of: PredictionRun, growth: Growth, threshold: float, max_nodes: int) 
         raised_from=growth.first_floor if growth.floor > growth.first_floor else None,
         max_nodes=max_nodes,
         nodes=tuple(sorted(growth.nodes, key=node_order)),
-        edges=tuple(sorted(growth.edges, key=edge_order)),
+        edges=tuple(
+            replace(edge, estimates={"removal": Estimate(drops[edge.edge])})
+            if edge.edge in drops
+            else edge
+            for edge in sorted(growth.edges, key=edge_order)
+        ),
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
         # Relative to the logits, unless all of them are zero.
@@ -203,6 +216,11 @@ def _reference_run(trace: Trace, reference: Reference | Trace) -> Trace:
         )
     check_runs(trace, reference)
     return reference
+
+
+def _has_open_mlps(of: PredictionRun) -> bool:
+    config = of.trace.model.config
+    return config.mlp != "none" and has_gates(config)
 
 
 def _unreached(edge: Site) -> GraphEdge:

@@ -126,7 +126,7 @@ class _Line:
     def effect(self, share: float) -> Float[Tensor, " row"]:
         """Σ_j A_j v_j at a fraction of the integration path."""
         back = share - 1
-        pattern = _softmax(self.s + back * self.ds, self.seen, self.cap, self.capped)[0]
+        pattern = softmax_of(self.s + back * self.ds, self.seen, self.cap, self.capped)[0]
         return (pattern * (self.v + back * self.dv)).sum(-1)
 
     def integrate(self, nodes: int) -> tuple[Rows, Rows]:
@@ -134,7 +134,7 @@ class _Line:
         points, rule = (torch.from_numpy(x).to(self.s)[:, None, None] for x in _legendre(nodes))
         back = (points - 1) / 2
         s, v = self.s + back * self.ds, self.v + back * self.dv
-        patterns, slopes = _softmax(s, self.seen, self.cap, self.capped)
+        patterns, slopes = softmax_of(s, self.seen, self.cap, self.capped)
         gain = patterns * (v - (patterns * v).sum(-1, keepdim=True)) * slopes
         return (rule / 2 * gain).sum(0), (rule / 2 * patterns).sum(0)
 
@@ -144,9 +144,9 @@ def _legendre(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.polynomial.legendre.leggauss(nodes)
 
 
-def _softmax(
+def softmax_of(
     scores: Float[Tensor, "*rule row src"],
-    seen: Bool[Tensor, "row src"],
+    seen: Bool[Tensor, "*#rows src"],
     cap: float | None,
     capped: int,
 ) -> tuple[Float[Tensor, "*rule row src"], Float[Tensor, "*rule row src"] | float]:
