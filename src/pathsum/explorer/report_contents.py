@@ -1,9 +1,9 @@
 """The questions whose answers a report holds.
 
-The page runs a small model itself (see `answers.whole_model`): its weights then take the place of all
-answers about its texts. For other models the choice suits a reader who sees the model for the first
-time: every example text, every head, the strongest edges, every prediction of two texts, and the
-most interesting ones of the others. `Contents` selects views and a position.
+The page runs a small model itself (see `answers.whole_model`): its weights then take the place of
+all answers about its texts. For other models the choice suits a reader who sees the model for the
+first time: every example text, every head, the strongest edges, every prediction of two texts, and
+the most interesting ones of the others. `Contents` selects views and a position.
 """
 
 from collections.abc import Iterator
