@@ -29,6 +29,7 @@ from pathsum.training.checkpoint import (
     read_run,
     save_small_snapshot,
 )
+from pathsum.training.metrics import METRICS
 
 SEQUENCES = 128
 
@@ -52,6 +53,8 @@ def bundle_run(
     dataclasses.replace(model, held_out=held_out_tokens(run, sequences)).save(folder)
     for snapshot in snapshots:
         save_small_snapshot(folder, snapshot.step, snapshot.model)
+    if (run / METRICS).exists():
+        shutil.copyfile(run / METRICS, folder / METRICS)
     stored: dict[str, Any] = read_run(run)
     # The path of the corpus is private and does not exist on other machines.
     stored["corpus"]["folder"] = ""

@@ -29,6 +29,7 @@ VIEWS = {
     "compare": "#/compare",
     "swap": "#/swap",
     "why": "#/why",
+    "models": "#/models",
     "an unknown head, at a step": f"#/text?head=L9H9&step={STEP}",
 }
 

@@ -82,9 +82,9 @@ def test_it_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
     page.goto(f"{live}#/text")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Where each head attends")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("predicts")
-    expect(page.get_by_text(re.compile(r"two-layer: 2 layers × \d+ heads"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"2 × \d+ heads, "))).to_be_visible()
     expect(
-        page.locator("footer").get_by_text(re.compile(r"remainder (0|\d+e[-−])"))
+        page.locator("footer").get_by_text(re.compile(r"reconstruction error (0|\d+e[-−])"))
     ).to_be_visible()
     page.screenshot(path=pictures / "text.png")
 
@@ -233,7 +233,7 @@ def test_the_keyboard_is_enough(page: Page, live: str) -> None:
 def test_every_view_says_how_to_read_it(page: Page, live: str, view: str) -> None:
     page.goto(f"{live}#/{view.lower()}")
     # The first screen has one row of buttons.
-    page.get_by_role("button", name="? help" if view == "Story" else "how to read it").click()
+    page.get_by_role("button", name="help" if view == "Story" else "how to read it").click()
     dialog = page.get_by_role("dialog", name="How to read this view")
     expect(dialog.get_by_role("heading", name="To try")).to_be_visible()
     expect(dialog.get_by_role("heading", name="Keys")).to_be_visible()

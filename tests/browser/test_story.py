@@ -178,7 +178,27 @@ def test_the_first_screen_is_not_crowded(page: Page, live: str) -> None:
     page.goto(live)
     settled(page)
     seen = page.evaluate(SEEN)
-    assert len(seen) <= 1050, seen
+    assert len(seen) <= 600, seen
+    sizes = page.evaluate(SIZES)
+    assert set(sizes) <= {"13px", "16px", "22px"}, sizes
+
+
+SIZES = """
+() => [...new Set([...document.querySelectorAll(".pathsum *")]
+  .filter((each) => [...each.childNodes].some(({ nodeType: type, nodeValue: text }) =>
+    type === 3 && text.trim() !== ""))
+  .map((each) => getComputedStyle(each).fontSize))]
+"""
+
+
+def test_the_sentence_gives_its_reasons_in_full(page: Page, live: str) -> None:
+    page.goto(live)
+    expect(told(page)).to_contain_text("This is induction")
+    expect(told(page)).not_to_contain_text("because")
+    told(page).get_by_role("button", name="in full").click()
+    expect(told(page)).to_contain_text(re.compile(rf"After .* because {PREVIOUS} wrote"))
+    told(page).get_by_role("button", name="in short").click()
+    expect(told(page)).not_to_contain_text("because")
 
 
 def test_code_keeps_its_indentation_and_its_lines(page: Page, live: str) -> None:

@@ -91,6 +91,7 @@ def test_ids_and_rules_are_unique() -> None:
         (["holds", "does not hold"], "partly"),
         (["partly", "does not hold"], "partly"),
         (["does not hold", "does not hold"], "does not hold"),
+        (["holds", "partly", *3 * ["does not hold"]], "does not hold"),
         (["not applicable"], "not applicable"),
     ],
 )

@@ -59,6 +59,8 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
         "edge": [{"edge": f"{first}→{last}.{kind}"} for kind in "qkv"],
         "claim": [{"claim": claim} for claim in CLAIMS],
         "compare": [{"other": explorer.name}],
+        "program": [{"budget": 20}],
+        "rules": [{**text, "position": 5, "budget": 20}],
         "texts": [{**text, "position": 5}, {**text, "position": 6, "other_ids": "1,2,3,4,2,3,1"}],
     }.get(name, [{}])
 

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from pathsum.heads.circuit_scores import DELETING
-from pathsum.heads.layer_view import LayerView, OwnOV
 from pathsum.heads.pattern_scores import (
     CURRENT_TOKEN,
     DUPLICATE_TOKEN,
@@ -15,6 +14,7 @@ from pathsum.heads.pattern_scores import (
     PREFIX_MATCHING,
     PREVIOUS_TOKEN,
 )
+from pathsum.heads.score import LayerView, OwnOV
 from pathsum.text.token_pool import random_repeats
 
 PROBE = random_repeats(range(1, 60), length=8, repeats=4, sequences=3, start_token=0)

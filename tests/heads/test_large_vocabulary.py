@@ -7,9 +7,9 @@ import pathsum as ps
 from pathsum.base import silent
 from pathsum.circuits.qk_ov import token_ov
 from pathsum.heads import probe_scores
-from pathsum.heads.layer_view import layer_view
 from pathsum.heads.null import RandomHeads
 from pathsum.heads.probe import attention_trace, repeats_probe
+from pathsum.heads.score import layer_view
 from pathsum.model.folding import centered_unembedding
 
 CONFIG = ps.Config(2, 2, 6, 3, 90, 40, norm="rms", positions="rotary", rotary_fraction=2 / 3)

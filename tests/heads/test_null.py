@@ -9,8 +9,8 @@ from tests.algebra.factors import gaussian
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.heads.layer_view import OwnOV, layer_views
 from pathsum.heads.null import FrameProjector, RandomHeads, RandomOV, to_triangular
+from pathsum.heads.score import OwnOV, layer_views
 from pathsum.model import Config, Model, from_tensors, random_model
 from pathsum.text.token_pool import random_repeats
 

@@ -63,6 +63,7 @@ def test_a_bundled_run_is_small_and_says_the_same(
     large = ps.dynamics(run, sequences=3, probe_sequences=2)
     assert small.run == "tiny-run"
     assert small.tokens == large.tokens
+    assert small.logged_loss == large.logged_loss and len(small.logged_steps) > 1
     torch.testing.assert_close(
         small.curve("previous_token").values,
         large.curve("previous_token").values,

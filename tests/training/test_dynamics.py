@@ -147,6 +147,7 @@ def test_a_run_keeps_its_held_out_text(text: Path, tmp_path: Path) -> None:
     found = ps.dynamics(run, sequences=4, probe_sequences=2)
     assert found.phase_change is None
     assert found.tokens[-1] == recipe.tokens
+    assert (found.logged_steps[-1], found.logged_loss[-1]) == (recipe.steps, run.loss)
     assert kept.shape == (4, recipe.config.n_ctx)
     # Without what was kept, the same text comes from the corpus.
     every = held_out_tokens(folder, 1000)

@@ -7,6 +7,7 @@ import Head from "./views/head/View.svelte";
 import Models from "./views/models/View.svelte";
 import Paper from "./views/paper/View.svelte";
 import Paths from "./views/paths/View.svelte";
+import Program from "./views/program/View.svelte";
 import Story from "./views/story/View.svelte";
 import Swap from "./views/swap/View.svelte";
 import Text from "./views/text/View.svelte";
@@ -26,5 +27,6 @@ export const COMPONENTS: Readonly<Record<string, Component<ViewProps>>> = {
   training: Training,
   paper: Paper,
   swap: Swap,
+  program: Program,
   models: Models,
 };

@@ -181,7 +181,7 @@ def previous_token_head(subject: Subject) -> Measurement:
     """
     best = _previous_token_head(subject)
     score = best.scores["previous_token"]
-    chance = "" if score.null is None else f" (chance {score.null:.3f})"
+    chance = "" if score.null is None else f" (null {score.null:.3f})"
     return Measurement(
         as_estimate(score),
         f"{best.head}: {score.value:.3f} of its attention{chance}",
@@ -203,7 +203,7 @@ def induction_heads(subject: Subject) -> Measurement:
     """
     best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
-    chance = "" if stripe.null is None else f" (chance {stripe.null:.2f})"
+    chance = "" if stripe.null is None else f" (null {stripe.null:.2f})"
     return Measurement(
         as_estimate(stripe),
         f"{best.head}: {stripe.value:.2f} on the token after the earlier copy{chance}",

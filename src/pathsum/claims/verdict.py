@@ -25,8 +25,8 @@ _OF_SEVERAL = dict(
 )
 
 OVER_SEEDS = (
-    "Over seeds a claim holds if it holds in every seed, does not hold if it holds in none, not "
-    "even partly, and holds partly otherwise; seeds to which it does not apply are not counted."
+    "Over seeds a claim holds if it holds in every seed, does not hold if it fails in more than "
+    "half of them, and holds partly otherwise; seeds to which it does not apply are not counted."
 )
 
 SEEDS = Path(__file__).parent / "seeds.json"
@@ -86,11 +86,15 @@ def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
 
     >>> verdict_over(["holds", "holds", "not applicable"]), verdict_over(["holds", "does not hold"])
     ('holds', 'partly')
+    >>> verdict_over(["holds", "partly", "does not hold", "does not hold", "does not hold"])
+    'does not hold'
     """
     applied: list[Verdict] = [one for one in verdicts if one != "not applicable"]
     if not applied:
         return "not applicable"
-    return applied[0] if len(set(applied)) == 1 else "partly"
+    if 2 * applied.count("does not hold") > len(applied):
+        return "does not hold"
+    return "holds" if set(applied) == {"holds"} else "partly"
 
 
 @dataclass(frozen=True)

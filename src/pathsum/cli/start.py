@@ -96,7 +96,7 @@ def _show_induction(found: "Induction") -> None:
     for head in found.heads:
         _print(
             f"   {head.head} attends to what followed the same token earlier: "
-            f"{head.stripe.value:.2f} of its attention (chance {head.stripe.null:.2f})"
+            f"{head.stripe.value:.2f} of its attention (null {head.stripe.null:.2f})"
         )
     _print("")
     if not found.heads:
@@ -127,7 +127,9 @@ def _show_prediction(model: "Model", head: "InductionHead") -> None:
     )
     for ranked in why.top(k=4):
         _print(f"   {ranked.value:+6.2f}  {ranked.path}")
-    _print(f"   all paths add up to the model's own number, remainder {why.remainder:.0e}\n")
+    _print(
+        f"   all paths add up to the model's own number, reconstruction error {why.remainder:.0e}\n"
+    )
     _show_row(trace, head)
 
 

@@ -19,6 +19,7 @@ from pathsum.explorer.answers.composition import answer_composition, edge, embed
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.model import gallery, model_info, vocabulary
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
+from pathsum.explorer.answers.program import program, rules
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
 from pathsum.explorer.answers.whole_model import (
     atlas,
@@ -83,6 +84,8 @@ QUESTIONS = (
     Question("embed_and_logit_edges", embed_and_logit_edges),
     Question("edge", edge),
     Question("terms", terms),
+    Question("program", program),
+    Question("rules", rules),
     Question("training", training),
     Question("paper", tour, quick=True),
     Question("claim", claim),

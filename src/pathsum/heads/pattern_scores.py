@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import PAPER, PAPER_2022, DataScore, ScoreInfo
+from pathsum.heads.score import PAPER, PAPER_2022, DataScore, LayerView, ScoreInfo
 from pathsum.text.token_pool import RepeatedTokens
 
 HALF = 0.5

@@ -23,9 +23,7 @@ from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.base.options import batch_size
 from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
-from pathsum.heads.layer_view import LayerOV, LayerView, layer_view
-from pathsum.heads.measure import by_draw, score_on_runs
-from pathsum.heads.null import RandomHeads
+from pathsum.heads.null import RandomHeads, by_draw, score_on_runs
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PATTERN_SCORES
 from pathsum.heads.probe import attention_trace
 from pathsum.heads.score import (
@@ -34,9 +32,12 @@ from pathsum.heads.score import (
     DataScore,
     HeadScore,
     HeadScores,
+    LayerOV,
+    LayerView,
     Score,
     ScoreInfo,
     against_null,
+    layer_view,
     on_text,
 )
 from pathsum.model import Model, Trace

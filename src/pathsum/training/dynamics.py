@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.base import HeadId, Progress, Side, Site, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
@@ -21,13 +22,11 @@ from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.options import parse_count
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
-from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
 from pathsum.heads.induction import induction_scores
-from pathsum.heads.layer_view import LayerView, layer_views
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.probe import EARLY, LATE, copy_losses, late_minus_early, repeats_probe
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
-from pathsum.heads.probe import copy_losses, repeats_probe
-from pathsum.heads.score import ALPHA, DataScore
+from pathsum.heads.score import DataScore, LayerView, layer_views
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import check_tokens
@@ -51,6 +50,7 @@ from pathsum.training.curves import (
     share_within,
 )
 from pathsum.training.dynamics_record import Dynamics
+from pathsum.training.metrics import read_metrics
 from pathsum.training.train import TrainingRun
 
 SEQUENCES = 64
@@ -334,6 +334,7 @@ def _assemble(
     slopes = log_slopes(losses.mean(1))
     context = next(curve.values for curve in curves if curve.name == "in_context")
     edge = None if best is None or best.writer is None else (best.writer, best.induction)
+    logged = [line for line in read_metrics(folder) if isinstance(line.get("loss"), float)]
     return Dynamics(
         run=folder.name,
         steps=steps,
@@ -356,6 +357,8 @@ def _assemble(
         in_context_share=share_within(steps, context, phase_change),
         note=f"{losses.shape[1]} held-out sequences; {len(probe.tokens)} sequences of "
         f"{probe.length} random tokens, {probe.repeats} times; in-context learning: {compared}.",
+        logged_steps=tuple(line["step"] for line in logged),
+        logged_loss=tuple(line["loss"] for line in logged),
         _token_losses=losses,
     )
 

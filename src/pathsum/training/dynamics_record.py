@@ -41,6 +41,7 @@ class Dynamics(Record, kind="dynamics"):
                          `why_none`; `changes` are those of all curves that have one
     `in_context_share`   the share of the total change of the in-context-learning score between the
                          phase change's `begin` and `end`; None where there is none
+    `logged_loss`        the training loss at `logged_steps`, as the run wrote it to metrics.jsonl
     """
 
     run: str
@@ -63,6 +64,8 @@ class Dynamics(Record, kind="dynamics"):
     changes: tuple[PhaseChange, ...]
     in_context_share: float | None
     note: str
+    logged_steps: tuple[int, ...]
+    logged_loss: tuple[float, ...]
     _token_losses: Float[Tensor, "step sequence next"]
 
     @property

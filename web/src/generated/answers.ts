@@ -757,6 +757,51 @@ export interface TermImportance {
   unit: string;
 }
 
+export interface CurvePoint {
+  size: number;
+  kl: Estimate;
+  share: Estimate;
+}
+
+export interface RuleLine {
+  text: string;
+  head: string;
+  size: number;
+  gain: number | null;
+}
+
+export interface ProgramAnswer {
+  format: "pathsum-page-program";
+  version: 1;
+  size: number;
+  share: Estimate;
+  agreement: Estimate;
+  loss: number;
+  loss_model: number;
+  curve: CurvePoint[];
+  rules: RuleLine[];
+}
+
+export interface Term {
+  rule: string;
+  value: number;
+  at: number[];
+}
+
+export interface Explanation {
+  format: "pathsum-program-explanation";
+  version: 1;
+  text: string[];
+  position: number;
+  token: Token;
+  logit: number;
+  terms: Term[];
+  remainder: number;
+  probability: number;
+  model_probability: number | null;
+  model_prediction: Token | null;
+}
+
 export interface Curve {
   name: string;
   title: string;
@@ -806,6 +851,8 @@ export interface Dynamics {
   changes: PhaseChange[];
   in_context_share: number | null;
   note: string;
+  logged_steps: number[];
+  logged_loss: number[];
 }
 
 export interface ClaimRule {
@@ -1081,6 +1128,23 @@ export interface EdgeParams {
   edge: string;
 }
 
+export interface ProgramParams {
+  model?: string;
+  step?: number;
+  budget?: number;
+}
+
+export interface RulesParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  position: number;
+  token?: number;
+  budget?: number;
+}
+
 export interface ClaimParams {
   model?: string;
   step?: number;
@@ -1130,6 +1194,8 @@ export interface Questions {
   embed_and_logit_edges: { params: ModelParams; answer: EmbedAndLogitEdges };
   edge: { params: EdgeParams; answer: EdgePage };
   terms: { params: ModelParams; answer: TermImportance };
+  program: { params: ProgramParams; answer: ProgramAnswer };
+  rules: { params: RulesParams; answer: Explanation };
   training: { params: ModelParams; answer: Dynamics };
   paper: { params: ModelParams; answer: Tour };
   claim: { params: ClaimParams; answer: Claim };

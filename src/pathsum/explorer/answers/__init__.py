@@ -7,5 +7,6 @@ text          `run`, `attention`, `scores`: a text, its predictions, patterns an
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on
 head          `head`, `copying`, `token`, `trigrams`, `contexts`, `ablation`: the page of one head
 composition   `composition`, `embed_and_logit_edges`, `edge`: the composition graph, one edge
+program       `program`, `rules`: a model as rules, and those that act on one prediction
 whole_model   `atlas`, `terms`, `training`, `compare`, `paper`, `claim`: analyses of whole models
 """

@@ -16,6 +16,9 @@ export interface Curve {
 /** The height of a label above a curve. */
 const LABEL = 13;
 
+/** Lines closer than this have no other line between them. */
+const NEAR = 32;
+
 const f = (value: number): string => value.toFixed(1);
 
 /** Above the line for words of one line; else through the room between lines, so that no word is struck out. */
@@ -33,5 +36,7 @@ export function arcBetween(from: Word, to: Word): Curve {
   const [start, end] = isDown ? [from.bottom, to.top] : [from.top, to.bottom];
   const middle = (start + end) / 2;
   const path = `M${f(from.x)} ${f(start)}C${f(from.x)} ${f(middle)} ${f(to.x)} ${f(middle)} ${f(to.x)} ${f(end)}`;
-  return { path, x: (from.x + to.x) / 2, y: middle };
+  // Between neighboring lines the label has their gap; else it stands in the gap next to where the curve begins.
+  const isNear = Math.abs(end - start) < NEAR;
+  return isNear ? { path, x: (from.x + to.x) / 2, y: middle } : { path, x: from.x + (to.x > from.x ? 26 : -26), y: start + (isDown ? 15 : -1) };
 }

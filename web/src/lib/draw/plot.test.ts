@@ -12,6 +12,13 @@ describe("axes", () => {
     expect(axis.at(-1)).toBe(100);
     expect(axis.at(3)).toBe(0);
     expect(axis.value(axis.at(1.7))).toBeCloseTo(1.7);
+    const withZero = logAxis([0, 65, 15000], 0, 300);
+    expect(withZero.ticks).toEqual([0, 100, 1000, 10000]);
+    expect(withZero.at(0)).toBe(0);
+    // The steps take the plot; 0 stands just before the first of them.
+    expect(withZero.at(65)).toBeGreaterThan(10);
+    expect(withZero.at(65)).toBeLessThan(60);
+    expect([withZero.value(3), withZero.value(300)]).toEqual([0, expect.closeTo(15000)]);
     const log = logAxis([1, 1000], 0, 300);
     expect(log.at(10)).toBeCloseTo(100);
     expect(log.value(log.at(42))).toBeCloseTo(42);

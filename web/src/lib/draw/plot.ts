@@ -51,24 +51,33 @@ export function fixedAxis(low: number, high: number, from: number, to: number): 
   };
 }
 
-/** A logarithmic axis over positive values, ticks at powers of ten. */
+/** Decades between 0, which has no logarithm, and the first positive value. */
+const BEFORE = 0.3;
+
+/** A logarithmic axis, ticks at powers of ten; 0 stands a little before the first positive value, with a tick. */
 export function logAxis(values: Iterable<number>, from: number, to: number): Axis {
   let [low, high] = [Infinity, -Infinity];
+  let hasZero = false;
   for (const value of values) {
+    if (value === 0) hasZero = true;
     if (!(value > 0)) continue;
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
   if (low > high) [low, high] = [1, 10];
-  const [a, b] = [Math.log10(low), Math.log10(high === low ? low * 10 : high)];
-  const ticks: number[] = [];
-  for (let power = Math.ceil(a); power <= Math.floor(b); power++) ticks.push(10 ** power);
+  const [first, b] = [Math.log10(low), Math.log10(high === low ? low * 10 : high)];
+  const a = first - (hasZero ? BEFORE : 0);
+  const ticks: number[] = hasZero ? [0] : [];
+  for (let power = Math.ceil(first); power <= Math.floor(b); power++) ticks.push(10 ** power);
   return {
-    low: 10 ** a,
+    low: hasZero ? 0 : low,
     high: 10 ** b,
     ticks,
-    at: (value) => from + ((Math.log10(value) - a) / (b - a)) * (to - from),
-    value: (pixel) => 10 ** (a + ((pixel - from) / (to - from)) * (b - a)),
+    at: (value) => from + (Math.max(0, Math.log10(value) - a) / (b - a)) * (to - from),
+    value: (pixel) => {
+      const power = a + ((pixel - from) / (to - from)) * (b - a);
+      return hasZero && power < first - BEFORE / 2 ? 0 : 10 ** power;
+    },
   };
 }
 

@@ -55,6 +55,15 @@ export const HELP: Readonly<Record<string, Help>> = {
       "Type your own text and switch heads off.",
     ],
   },
+  program: {
+    about: "The model rewritten as rules that run without it: tables after a token, and heads that attend by rule.",
+    marks: [
+      ["lit rules", "act at the chosen prediction; the bar is what they add to its logit"],
+      ["shaded tokens", "what the lit rules read"],
+      ["number at the right", "the gain of the rule: nats per prediction that the program loses without it"],
+    ],
+    steps: ["Click a token: other rules fire.", "Point at a rule to see what it reads.", "Allow more numbers and watch the fidelity."],
+  },
   atlas: {
     about: "Every score of every head, compared with its null distribution, to find the heads worth studying.",
     marks: [
@@ -104,7 +113,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["order", "how many heads a path goes through; order 0 is the direct path, which knows bigrams"],
       ["shaded tokens", "what each source token adds, over all paths"],
       ["arrows", "the chosen path's strongest routes, from source to prediction"],
-      ["remainder", "in the status line: the relative error of the sum against the model's own logits"],
+      ["reconstruction error", "in the status line: the relative error of the sum against the model's own logits"],
     ],
     steps: [
       "Click a token to explain the prediction after it.",

@@ -36,6 +36,7 @@ const CASES: readonly (readonly [views: string, ...lines: string[]])[] = [
   ["composition", "shown = ps.composition(model)"],
   ["training", 'shown = Explorer([{opened}]).answer("training", {})'],
   ["paper", "shown = ps.paper(model)"],
+  ["program", "shown = ps.decompile(model, budget={budget})"],
   ["models", 'shown = Explorer([{opened}]).answer("gallery", {})'],
   ["swap", 'shown = Explorer([{opened}]).answer("texts", {texts})'],
   ["compare", "shown = ps.align_heads(model, open_model({other}).at({other_step}))"],
@@ -105,6 +106,7 @@ function valuesOf({ url, info, text, position, token, head: pointed, other }: Sh
     weighted_head: weighted && head && dict({ ...weighted, head, precision: "full", step }),
     weighted: weighted && dict({ ...weighted, precision: "full", step }),
     texts: dict({ ...given, position: position ?? 0, other_text: url.get("other_text"), step }),
+    budget: url.get("budget"),
     other: quoted(other?.name),
     other_step: other?.step,
   };

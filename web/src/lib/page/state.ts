@@ -43,7 +43,7 @@ export const KEYS = {
   tokens: text("all", "model text"),
   spaces: flag("all"),
   head: text("text head training", "model"),
-  position: number("story text why paths swap", "tokens text"),
+  position: number("story text why paths swap program", "tokens text"),
   /** The token that is explained, if it is not the next one; what its logit is compared with. */
   token: number("story why paths", "tokens text"),
   versus: {
@@ -105,6 +105,9 @@ export const KEYS = {
   places: choice("head", "attention", "effect"),
 
   claim: text("paper"),
+
+  /** The most numbers that the program may have. */
+  budget: { ...number("program"), initial: 400 as number, parse: (value: string) => whole(value) },
 
   other: text("compare", "model"),
   other_step: number("compare", "model"),

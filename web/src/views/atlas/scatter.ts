@@ -46,7 +46,7 @@ interface Label {
   readonly anchor: "start" | "end" | "middle";
 }
 
-const LETTER = 6.6;
+const LETTER = 7.4;
 const LINE = 12;
 
 interface Rectangle {

@@ -81,13 +81,13 @@ export function graphOf(layout: Layout, drawn: readonly (readonly DrawnEdge[])[]
 }
 
 /** The width of letters of a label and of small words, and the fewest letters that still tell a kind. */
-const LABEL_LETTER = 7.3;
-const WORD_LETTER = 5.4;
+const LABEL_LETTER = 7.9;
+const WORD_LETTER = 6.8;
 const LEAST_LETTERS = 5;
 /** The least side of a picture that shows something, the room that words need next to one, and below it. */
 const LEAST_PICTURE = 24;
 const ROOM_FOR_WORDS = 46;
-const WORDS_BELOW = 42;
+const WORDS_BELOW = 50;
 
 /** A node with what fits of its label, its kind and its pattern. */
 function withContent(node: PlacedMember, { kindOf, pattern }: Shown): GraphNode {

@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
 import type { Graph, Story } from "../../generated/answers";
 import { CircuitGraph } from "../../lib/circuit";
-import { arcsOf, drawnIntoLogit, litBy, readOf, smallCircuit, switches, writersOf } from "./picture";
+import { span } from "../../engine/sentence";
+import { arcsOf, claimOf, drawnIntoLogit, litBy, readOf, smallCircuit, switches, writersOf } from "./picture";
 
 const node = (name: string, value = 1) => ({ node: name, value, attended: null, note: "" });
 const edge = (name: string, share: number, effect: number | null = share) => ({ edge: name, exact: share, unit: "logits", share, effect });
@@ -90,5 +91,20 @@ describe("the writers", () => {
     ]);
     expect(arcsOf(story, new Set(["L0H0"]))[0]?.label).toBe("L0H1");
     expect(arcsOf(story, new Set(["L1H0"]))).toHaveLength(1);
+  });
+});
+
+describe("the claim of a sentence", () => {
+  const words = (...pieces: string[]) => claimOf(pieces.map((text) => span(text))).map(({ text }) => text);
+  it("has neither the opening nor the reasons", () => {
+    expect(words("After “er”, ", "99%", ". This is ", "induction", ": it attends to “man”, because ", "L0H3", " wrote it.")).toEqual([
+      "This is ",
+      "induction",
+      ": it attends to “man”",
+    ]);
+    expect(words("After “er”. MLPs write most", " of the logit. The circuit explains less.")).toEqual(["MLPs write most", " of the logit"]);
+  });
+  it("is the opening where nothing follows it", () => {
+    expect(words("After “er”", " 99%.")).toEqual(["After “er”", " 99%."]);
   });
 });

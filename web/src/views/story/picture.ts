@@ -1,5 +1,5 @@
 /** The picture of a story: the few edges of a circuit that fit a small panel, and the heads that can be switched off. */
-import type { Reason, Story } from "../../generated/answers";
+import type { Reason, Span, Story } from "../../generated/answers";
 import type { CircuitGraph, Edge } from "../../lib/circuit";
 import { parseHead, type Side } from "../../lib/names";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
@@ -64,6 +64,20 @@ export function arcsOf(story: Story, off: ReadonlySet<string>): readonly Arc[] {
     .map((wrote, i) => ({ from: wrote, to: source, width: 2, color: "var(--k)", dash: "2 3", label: i === 0 ? writers : "" }));
   if (source !== position && !off.has(head)) arcs.push({ from: source, to: position, width: 2.5, color: "var(--v)", label: head });
   return arcs;
+}
+
+/** Where the short form of a sentence ends: before the reasons, or at the end of its claim. */
+const REASONS = /,? (partly )?because |; no single part|\. |\.$/;
+
+/** The claim of a story's sentence: without its opening, which the headline states, and without its reasons. */
+export function claimOf(sentence: readonly Span[]): readonly Span[] {
+  const opening = sentence.findIndex(({ text, kind }) => kind === "text" && text.includes(". "));
+  if (opening < 0) return sentence;
+  const [first, ...rest] = sentence.slice(opening) as [Span, ...Span[]];
+  const claim = [{ ...first, text: first.text.slice(first.text.indexOf(". ") + 2) }, ...rest];
+  const end = claim.findIndex(({ text, kind }) => kind === "text" && REASONS.test(text));
+  const last = claim[end];
+  return last ? [...claim.slice(0, end), { ...last, text: last.text.replace(new RegExp(`(${REASONS.source}).*`), "") }] : claim;
 }
 
 /** The three reads of the head that the story is about. */

@@ -1,5 +1,6 @@
 import type { Curve, Dynamics, PhaseChange } from "../../generated/answers";
-import { count, number, sentenceCase } from "../../lib/format";
+import { count, number, percent, sentenceCase } from "../../lib/format";
+import { rowAt, strongestAtEnd } from "./scrub";
 
 /** "prefix matching of L1H4", "held-out loss". */
 export const curveTitle = (curve: Curve): string => (curve.head ? `${curve.title} of ${curve.head}` : curve.title);
@@ -16,4 +17,26 @@ export function changeText(change: PhaseChange): string {
   const middle = `its middle at step ${step(change.step)} (95% interval ${step(change.low)} to ${step(change.high)})`;
   const most = `most of it between steps ${step(change.begin)} and ${step(change.end)}`;
   return `${levels}, ${middle}, ${most}${change.about ? `; ${change.about}` : ""}. Measured values scatter around it.`;
+}
+
+/** A head competes while it has this much of the score, and this share of the leader's. */
+const COMPETES = 0.1;
+const OF_LEADER = 0.25;
+
+/** How heads raced for prefix matching: when most of them competed, who won, and what is left of the others. */
+export function raceText({ steps, heads, prefix_matching: scores }: Pick<Dynamics, "steps" | "heads" | "prefix_matching">): string {
+  const rows = steps.map((_, at) => rowAt(scores, at));
+  const races = rows.map((row) => {
+    const least = Math.max(COMPETES, OF_LEADER * Math.max(...row));
+    return heads.map((head, i) => ({ head, i, score: row[i] as number })).filter(({ score }) => score >= least);
+  });
+  // Of the steps with most competitors, the one where the leader is furthest.
+  const rank = (at: number): number => races[at]!.length + Math.max(...rows[at]!);
+  const at = steps.reduce((best, _, other) => (rank(other) > rank(best) ? other : best), 0);
+  const race = [...(races[at] ?? [])].sort((a, b) => b.score - a.score);
+  if (race.length < 2) return "";
+  const [winner, last] = [strongestAtEnd(scores), rows.at(-1)!];
+  const left = Math.max(...race.filter(({ i }) => i !== winner).map(({ i }) => last[i] as number));
+  const named = race.map(({ head, score }) => `${head} ${percent(score)}`).join(", ");
+  return `At step ${count(steps[at]!)}, ${race.length} heads compete: ${named}. ${heads[winner]} wins, with ${percent(last[winner]!)} at the end; no other keeps more than ${percent(left)}.`;
 }

@@ -6,18 +6,20 @@ import { curveBetween, type Graph, type GraphNode } from "../../lib/draw/graph";
 import { everywhere } from "../../lib/names";
 import { short } from "../../lib/tokens";
 
-const LETTER = 7.3;
-const HEIGHT = 30;
+const LETTER = 7.9;
+const HEIGHT = 38;
 const GAP = 10;
 const LEFT = 8;
 const TOP = 14;
 const BOTTOM = 30;
 const MOST_LETTERS = 12;
 /** From one row to the next at least, and where there are many of them. */
-const PITCH = 84;
-const DENSE_PITCH = 52;
+const PITCH = 92;
+const DENSE_PITCH = 60;
 const MANY_ROWS = 6;
 const WIDEST_EDGE = 6;
+/** The most room between two columns. */
+const MOST_BETWEEN = 200;
 
 export interface Shown {
   edges: readonly Edge[];
@@ -51,7 +53,7 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
     Math.max(LETTER * Math.min(MOST_LETTERS, token(position).length) + 8, ...layers.map((layer) => rowWidth(groupAt(position, layer))), 34),
   );
   const total = needed.reduce((sum, width) => sum + width, 0) + LEFT + 12;
-  const between = Math.max(16, Math.min(140, (room.width - total) / Math.max(1, positions.length)));
+  const between = Math.max(16, Math.min(MOST_BETWEEN, (room.width - total) / Math.max(1, positions.length)));
   // Many layers stand closer together: a circuit should be seen without much scrolling.
   const least = shown.pitch ?? (layers.length > MANY_ROWS ? DENSE_PITCH : PITCH);
   const height = Math.max(room.height, layers.length * least + BOTTOM);
@@ -60,7 +62,8 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
   const drawn = new Set(edges.map((edge) => edge.id));
   const placed: GraphNode[] = [];
   const columns: { x: number; token: string; position: number }[] = [];
-  let from = LEFT;
+  // What a wide panel leaves stands on both sides.
+  let from = LEFT + Math.max(0, (room.width - total - between * positions.length) / 2);
   positions.forEach((position, i) => {
     const width = (needed[i] as number) + between;
     const hasToken = nodes.some((node) => node.id === `embed@${position}`);
