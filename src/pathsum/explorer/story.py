@@ -35,6 +35,7 @@ from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
+from pathsum.paths.graph_views import write_through, write_tokens
 from pathsum.paths.patching import without
 from pathsum.paths.reasons import (
     AttentionKind,
@@ -43,6 +44,7 @@ from pathsum.paths.reasons import (
     copying_heads,
     find_lead,
     probabilities_without,
+    strongest_head,
     write_reasons,
 )
 from pathsum.paths.target import PredictionRun, find_target
@@ -140,8 +142,9 @@ def story(session: Session, params: StoryParams) -> Story:
     else:
         position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
-    numbers = StoryBuilder(trace, position, params.token, session.progress).build(first)
-    return replace(numbers, sentence=sentence_of(numbers, trace))
+    builder = StoryBuilder(trace, position, params.token, session.progress)
+    numbers = builder.build(first)
+    return replace(numbers, sentence=concat(sentence_of(numbers, trace), builder.through_mlps()))
 
 
 def _most_interesting(
@@ -174,10 +177,19 @@ class StoryBuilder:
     def __init__(self, trace: Trace, position: int, token: int | None, progress: Progress) -> None:
         self.trace, self.position, self.progress = trace, position, progress
         self.token = find_target_token(trace, position, token)
+        self.graph = self._circuit()
+
+    def through_mlps(self) -> Sentence:
+        """The head and the tokens that act through MLPs, on models with MLPs."""
+        found = self.graph
+        if found is None or self.trace.model.config.mlp == "none":
+            return ()
+        through = write_through(found) if strongest_head(found) is None else ()
+        return concat(" " if through else "", through, write_tokens(found))
 
     def build(self, first: int | None) -> Story:
         """The numbers of the story; `first` is where the same pair of tokens stood before."""
-        found = self._circuit()
+        found = self.graph
         target = find_target(self.trace, self.position, self.token, "mean")
         lead = find_lead(PredictionRun(self.trace, target), found) if found is None else found.lead
         logits = self.trace.logits_at(self.position)[0]
