@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from pathsum.base.errors import InputError
-from pathsum.base.reading import read_record
+from pathsum.base.json_schema import read_record
 from pathsum.model import Config
 
 PositionTables: TypeAlias = Literal["each", "shared"]
