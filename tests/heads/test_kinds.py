@@ -15,7 +15,7 @@ from pathsum.heads.pattern_scores import (
     PREVIOUS_TOKEN,
 )
 from pathsum.heads.score import LayerView, OwnOV
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 PROBE = random_repeats(range(1, 60), length=8, repeats=4, sequences=3, start_token=0)
 SIZE = PROBE.tokens.shape[1]

@@ -12,7 +12,7 @@ from pathsum.algebra.rotations import random_frames, root
 from pathsum.heads.null import FrameProjector, RandomHeads, RandomOV, to_triangular
 from pathsum.heads.score import OwnOV, layer_views
 from pathsum.model import Config, Model, from_tensors, random_model
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 
 @pytest.mark.parametrize(("sequences", "length"), [(2, 3), (1, 7), (3, 5)])

@@ -35,7 +35,7 @@ from pathsum.model.folding import centered_unembedding, unfolded
 from pathsum.model.processes import shared_map
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import kv_head, layer_of_one_head, one_head
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 # Random heads run on a few sequences, and p compares heads on the same few.
 NULL_SEQUENCES = 4

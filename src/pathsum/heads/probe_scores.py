@@ -43,8 +43,8 @@ from pathsum.heads.score import (
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
 from pathsum.model.sequences import TextOrTokens, token_batches
-from pathsum.text.probes import RepeatedTokens, prepend_start
 from pathsum.text.shards import spaced
+from pathsum.text.token_pool import RepeatedTokens, prepend_start
 
 REPEATS_SCORES: tuple[DataScore, ...] = (*PATTERN_SCORES, COPYING_BY_DATA, DELETING)
 """Scores on repeated random tokens."""

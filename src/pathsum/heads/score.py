@@ -21,7 +21,7 @@ from pathsum.base import HeadId, Progress, Record, Table, prose_column
 from pathsum.base.estimate import Estimate
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, value_reads
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
