@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def frames(page: Page) -> Iterator[Frame]:
-    """The text as it is typed, two words at a time, its explanation, and the prediction without a head."""
+    """The text as it is typed, two words at a time, its explanation, and a switch."""
     expect.set_options(timeout=120_000)
     headline = page.locator(".headline")
     expect(headline).to_be_visible()

@@ -33,10 +33,10 @@ from pathsum.base import Source
 from pathsum.base.errors import InputError
 from pathsum.circuits import (
     align_heads,
+    composition,
+    composition_by,
     copying,
-    empirical_composition,
     pair_components,
-    projection_kernel,
     virtual_weights,
 )
 from pathsum.circuits.neurons import LayerNeurons
@@ -196,12 +196,8 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "PairScores.p": (COMPOSITION, DIRECTION, KERNEL),
     "PairScores.p_axes": (AXES,),
     "PartnerEdge.p": (COMPOSITION,),
-    "PairComponents.p": (COMPOSITION,),
     "PairComponents.p_cosine": (COSINE,),
-    "PairComponents.kernel_p": (KERNEL,),
     "DirectionPair.p": (COSINE,),
-    "NullComparison.p": (COMPOSITION,),
-    "NullComparison.p_direction": (DIRECTION,),
     "VirtualWeights.p": (VIRTUAL,),
     "NeuronEdge.p": (NEURON,),
     "RotationScores.p": (NEURON, NEURON_COSINE),
@@ -241,14 +237,15 @@ def of_heads(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
 def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
     """Those of edges between heads, and of virtual heads."""
     found: dict[str, list[float]] = defaultdict(list)
-    against, kernel = empirical_composition(model, twins=1), projection_kernel(model)
+    composed, direction = composition(model), composition_by(model, "direction")
+    kernel = composition_by(model, "kernel")
     lower, upper = ([h.id for h in model.heads if h.id.layer == layer] for layer in (0, 1))
     for kind in ("q", "k", "v"):
-        scores = against.composed.scores(kind)
+        scores = composed.scores(kind)
         assert scores.p_axes is not None
         found[COMPOSITION] += scores.p.flatten().tolist()
         found[AXES] += scores.p_axes.flatten().tolist()
-        found[DIRECTION] += against.direction.scores(kind).p.flatten().tolist()
+        found[DIRECTION] += direction.scores(kind).p.flatten().tolist()
         found[KERNEL] += kernel.scores(kind).p.flatten().tolist()
         # Cosines with one direction are dependent, so each direction is used once.
         pair = (lower[seed % len(lower)], upper[seed % len(upper)])

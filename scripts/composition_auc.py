@@ -22,7 +22,7 @@ import pathsum as ps
 from pathsum.base import Site
 from pathsum.base.shapes import Tokens
 from pathsum.base.site import HEAD_SIDES
-from pathsum.circuits import composition, empirical_composition, projection_kernel
+from pathsum.circuits import composition, composition_by
 from pathsum.heads.probe import repeats_probe
 from pathsum.model import Model
 from pathsum.training.network import Network
@@ -110,16 +110,15 @@ def causal_edges(model: Model) -> dict[tuple[str, str, str], bool]:
 
 def scores(model: Model) -> dict[str, dict[tuple[str, str, str], float]]:
     """Every score of every edge; a larger score suggests composition more."""
-    composed, kernel = composition(model), projection_kernel(model)
-    against = empirical_composition(model)
+    composed = composition(model)
+    others = [composition_by(model, measure) for measure in ("kernel", "direction", "permuted")]
     found: dict[str, dict[tuple[str, str, str], float]] = {}
     for kind in ("q", "k", "v"):
-        c, s, direction = (x.scores(kind) for x in (composed, kernel, against.direction))
+        c, s, direction, permuted = (x.scores(kind) for x in (composed, *others))
         each: dict[str, Tensor] = {
             "score": c.score,
             "z (rotations)": c.z,
-            "p (permuted)": -against.permuted.scores(kind).p,
-            "p (twins)": -against.twin.scores(kind).p,
+            "p (permuted)": -permuted.p,
             "best direction": direction.score,
             "p of best direction": -direction.p,
             "projection kernel": s.score,

@@ -106,6 +106,7 @@ def _arguments(folder: Path) -> dict[str, Any]:
         "head": "L1H0",
         "heads": ["L1H0"],
         "kind": "k",
+        "measure": "kernel",
         "writer": "L0H0",
         "reader": "L1H0",
         "what": recipe,

@@ -24,10 +24,10 @@ def test_absent_numbers_are_never_nan() -> None:
 
 def test_text_has_the_parts_that_are_known() -> None:
     full = Estimate(0.5, 0.1, 0.3, 0.7, null=0.02, p=1 / 401, draws=400)
-    assert str(full) == "0.5 [0.3, 0.7] (chance 0.02, p < 0.0025)"
+    assert str(full) == "0.5 [0.3, 0.7] (null 0.02, p < 0.0025)"
     assert str(Estimate(0.5)) == "0.5"
     assert str(Estimate(0.5, p=1e-9)) == "0.5 (p < 0.001)"
-    assert Estimate(0.5, null=-0.001).format(".2f") == "0.50 (chance 0.00)"
+    assert Estimate(0.5, null=-0.001).format(".2f") == "0.50 (null 0.00)"
 
 
 def test_intervals() -> None:

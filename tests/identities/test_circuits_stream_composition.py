@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.identities.configs import models
 from torch import Tensor
 
-from pathsum.circuits import composition, pair_components, projection_kernel
+from pathsum.circuits import composition, composition_by, pair_components
 from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.model import Head, Model
 from pathsum.model.symmetries import scrambled
@@ -99,19 +99,19 @@ def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObjec
         offset=offset,  # pyright: ignore[reportArgumentType]
     )
     whole = composition(model, offset=offset).scores(kind)  # pyright: ignore[reportArgumentType]
-    assert abs(float(whole.score[0, -1]) - pair.score) < TOLERANCE
-    assert abs(float(pair.share.sum()) - pair.score**2) < TOLERANCE
+    assert abs(float(whole.score[0, -1]) - pair.whole.score) < TOLERANCE
+    assert abs(float(pair.share.sum()) - pair.whole.score**2) < TOLERANCE
     assert abs(float(pair.written.sum()) - 1) < TOLERANCE
     assert abs(float(pair.read.sum()) - 1) < TOLERANCE
-    kernel = projection_kernel(model).scores(kind).score[0, -1]  # pyright: ignore[reportArgumentType]
-    assert abs(float(kernel) - pair.kernel) < 1e-6
+    kernel = composition_by(model, "kernel").scores(kind).score[0, -1]  # pyright: ignore[reportArgumentType]
+    assert abs(float(kernel) - pair.kernel.score) < 1e-6
     angles = torch.deg2rad(pair.angles)
-    assert abs(float(angles.cos().square().mean()) - pair.kernel) < 1e-6
+    assert abs(float(angles.cos().square().mean()) - pair.kernel.score) < 1e-6
 
 
 @settings(max_examples=24)
 @given(models(min_layers=2, max_layers=3, max_heads=3), st.integers(0, 99))
 def test_the_projection_kernel_survives_every_symmetry(model: Model, seed: int):
-    before, after = projection_kernel(model), projection_kernel(scrambled(model, seed))
+    before, after = (composition_by(x, "kernel") for x in (model, scrambled(model, seed)))
     for kind in KINDS:
         assert close(before.scores(kind).score, after.scores(kind).score, 1e-6)

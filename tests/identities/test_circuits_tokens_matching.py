@@ -6,7 +6,7 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.matching import embedding_product, matching_spectra, null_matching_spectra
+from pathsum.circuits.copying import embedding_product, matching_spectra, null_matching_spectra
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.model import Head, Model, Path
 from pathsum.model.folding import embeddings_as_read

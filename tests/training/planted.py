@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from pathsum.heads.layer_view import layer_views
 from pathsum.heads.pattern_scores import PREFIX_MATCHING
 from pathsum.heads.probe import repeats_probe
+from pathsum.heads.score import layer_views
 from pathsum.model import Model, Weights, construct
 from pathsum.model.store import MemoryStore
 from pathsum.training.checkpoint import save_snapshot

@@ -45,14 +45,10 @@ from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.factored import BatchIndex
 from pathsum.base.estimate import LEAST_FITTED
 
+ALPHA = 0.01
+"""The level of every test: one in a hundred random heads passes it by chance."""
 LEAST_SKEWNESS = 0.01
 """A gamma tail needs some skewness; smaller values are raised to this."""
-
-_FAR_TAIL = 1e-100
-"""Below this the tail is computed by its continued fraction: the library function underflows."""
-
-_FRACTION_TERMS = 400
-"""More than the fraction needs at `_FAR_TAIL`, for shapes up to 10⁶."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +109,14 @@ class RotationNull:
     variance: Tensor
     skewness: Tensor
 
+    @classmethod
+    def of(cls, variance: Tensor, third: Tensor, d: int, least: float) -> RotationNull:
+        """From central moments, with the mean 1/d; variances up to `least` are rounding."""
+        moves = variance > least
+        skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
+        mean = torch.full_like(variance, 1 / max(d, 1))
+        return cls(mean, torch.where(moves, variance, 0.0), skewness)
+
     def z(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """(value − mean) / standard deviation; NaN where the variance is zero.
 
@@ -125,12 +129,12 @@ class RotationNull:
         """The probability of a value at least as large, never less than 10⁻⁶.
 
         Down to 10⁻⁶ the approximation was compared with exact tails and is conservative. To rank
-        values further out, use `z` or `log_p`.
+        values further out, use `z`.
         """
-        return self.log_p(value).exp().clamp(min=LEAST_FITTED)
+        return self.tail(value).clamp(min=LEAST_FITTED)
 
-    def log_p(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
-        """The natural logarithm of `p`, accurate where p itself would be 0.
+    def tail(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
+        """The probability of a value at least as large, without a floor.
 
         The tail is that of the shifted gamma distribution with the same mean, variance and
         skewness γ (Pearson's type III): shape 4/γ², at 4/γ² + 2z/γ. If γ is negative, the tail of
@@ -146,7 +150,7 @@ class RotationNull:
         shape = 4.0 / skewness.square()
         at = (shape + 2.0 * z / skewness).clamp(min=0.0)
         moves = (self.variance > 0).expand(z.shape)
-        return torch.where(moves, log_upper_gamma(shape, at), torch.zeros_like(z))
+        return torch.where(moves, torch.special.gammaincc(shape, at), torch.ones_like(z))
 
 
 def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
@@ -162,15 +166,11 @@ def unit_null(P: UnitMoments, G: UnitMoments, d: int) -> RotationNull:
     shares: center them away first, or draw a null that keeps them.
     """
     variance = P.variance(max(d, 1)) * G.variance(max(d, 1))
-    mean = torch.full_like(variance, 1 / max(d, 1))
     if d < 3:
-        return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
-    variance = 2.0 / ((d - 1) * (d + 2)) * variance
+        return RotationNull.of(0 * variance, variance, d, 0.0)
     third = P.third_moment(d) * G.third_moment(d)
     third = 8.0 * d / ((d - 2) * (d - 1) * (d + 2) * (d + 4)) * third
-    moves = variance > 0
-    skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
-    return RotationNull(mean, variance, skewness)
+    return RotationNull.of(2.0 / ((d - 1) * (d + 2)) * variance, third, d, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,53 +218,9 @@ def axis_null(P: AxisMoments, G: AxisMoments, d: int) -> RotationNull:
     """
     variance = P.square * G.square / max(d - 1, 1)
     variance = variance + 2 * P.off_square * G.off_square / max(d * (d - 1), 1)
-    mean = torch.full_like(variance, 1 / max(d, 1))
     if d < 3:
-        return RotationNull(mean, torch.zeros_like(mean), torch.zeros_like(mean))
+        return RotationNull.of(0 * variance, variance, d, 0.0)
     third = d * P.cube * G.cube + 12 * P.mixed * G.mixed + 8 / d * P.triangles * G.triangles
     # Equal diagonals and no other entries, up to rounding: every permutation gives the same.
-    moves = variance > torch.finfo(torch.float32).eps ** 2
-    third = third / ((d - 1) * (d - 2))
-    skewness = torch.where(moves, third / torch.where(moves, variance, 1.0) ** 1.5, 0.0)
-    return RotationNull(mean, torch.where(moves, variance, 0.0), skewness)
-
-
-def log_upper_gamma(
-    shape: Float[Tensor, "*batch"], at: Float[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
-    """log Q(a, x), the log-probability that a gamma variable of shape a and scale 1 exceeds x.
-
-    >>> log_upper_gamma(torch.tensor([1.0]), torch.tensor([5000.0]))  # Q(1, x) = exp(−x)
-    tensor([-5000.], dtype=torch.float64)
-
-    Computed in float64, from the incomplete gamma function unless that underflows, otherwise from
-    `Q(a, x) = x^a e^−x / Γ(a) · 1/(x + 1 − a − 1(1 − a)/(x + 3 − a − …))`.
-    """
-    shape, at = shape.double(), at.double()
-    near = torch.special.gammaincc(shape, at)
-    log_tail = near.log()
-    far = near < _FAR_TAIL
-    if bool(far.any()):
-        log_tail[far] = _log_tail_fraction(shape[far], at[far])
-    return log_tail
-
-
-def _log_tail_fraction(a: Float[Tensor, "some"], x: Float[Tensor, "some"]) -> Float[Tensor, "some"]:
-    """The continued fraction by Lentz's method.
-
-    Far in the tail x is well above a and it converges in a few steps.
-    """
-    b = x + 1.0 - a
-    c = torch.full_like(x, torch.inf)
-    d = 1.0 / b
-    fraction = d.clone()
-    for i in range(1, _FRACTION_TERMS):
-        numerator = -i * (i - a)
-        b = b + 2.0
-        d = 1.0 / (numerator * d + b)
-        c = b + numerator / c
-        step = c * d
-        fraction = fraction * step
-        if bool(((step - 1.0).abs() < 1e-15).all()):
-            break
-    return a * x.log() - x - torch.lgamma(a) + fraction.log()
+    least = torch.finfo(torch.float32).eps ** 2
+    return RotationNull.of(variance, third / ((d - 1) * (d - 2)), d, least)

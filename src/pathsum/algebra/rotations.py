@@ -162,7 +162,8 @@ def rotated_ratios(
 
     NaN for a matrix that is zero.
     """
-    return with_negatives(positivity(rotated_spectra([around], [own], d, draws=draws, seed=seed)))
+    half = positivity(rotated_spectra([around], [own], d, draws=draws, seed=seed))
+    return torch.cat((half, -half), -1)
 
 
 def sequential_p(
@@ -229,11 +230,6 @@ def _at_or_above(
         ratio = positivity(_spectra([core[draw[some]] for core in cores], [D[here] for D in own]))
         found[here, draw[some]] = (ratio >= at).long() + (-ratio >= at).long()
     return found
-
-
-def with_negatives(ratios: Float[Tensor, "*batch half"]) -> Float[Tensor, "*batch draws"]:
-    """Ratios and their negatives, which are as likely."""
-    return torch.cat((ratios, -ratios), -1)
 
 
 def _framed(

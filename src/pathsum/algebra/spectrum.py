@@ -69,9 +69,7 @@ def norm(f: Factored) -> Float[Tensor, "*batch"]:
     """
     f = balanced(f)
     m, n = f.shape[-2:]
-    if f.rank_bound >= min(m, n):
-        core = _finite(f.dense())
-    elif m <= n:
+    if m <= n:
         core = _finite(decompositions.triangle(f.A) @ f.B)
     else:
         core = _finite(f.A @ decompositions.triangle(f.B.mT).mT)
@@ -130,13 +128,10 @@ def svd(f: Factored) -> SVD:
     For the Frobenius norm alone use `norm`, which is cheaper.
     """
     f = balanced(f)
-    if f.rank_bound >= min(f.shape[-2:]):
-        left, values, right = decompositions.thin_svd(_finite(f.dense()))
-    else:
-        q_a, r_a = decompositions.qr(f.A)
-        q_b, r_b = decompositions.qr(f.B.mT)
-        left, values, right = decompositions.thin_svd(_finite(r_a @ r_b.mT))
-        left, right = q_a @ left, right @ q_b.mT
+    q_a, r_a = decompositions.qr(f.A)
+    q_b, r_b = decompositions.qr(f.B.mT)
+    left, values, right = decompositions.thin_svd(_finite(r_a @ r_b.mT))
+    left, right = q_a @ left, right @ q_b.mT
     peak = left.gather(-2, left.abs().argmax(-2, keepdim=True))
     sign = torch.where(peak < 0, -1.0, 1.0).to(left.dtype)
     return SVD(left * sign, values, right * sign.mT)
@@ -145,8 +140,6 @@ def svd(f: Factored) -> SVD:
 def singular_values(f: Factored) -> Float[Tensor, "*batch q"]:
     """The singular values alone, descending, [*batch, min(r, m, n)]."""
     f = balanced(f)
-    if f.rank_bound >= min(f.shape[-2:]):
-        return decompositions.svdvals(_finite(f.dense()))
     return decompositions.svdvals(
         _finite(decompositions.triangle(f.A) @ decompositions.triangle(f.B.mT).mT)
     )

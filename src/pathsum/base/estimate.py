@@ -29,7 +29,7 @@ class Estimate:
     >>> print(Estimate(0.5, stderr=0.1, low=0.3, high=0.7))
     0.5 [0.3, 0.7]
     >>> print(Estimate(0.5, null=0.02, p=1 / 401, draws=400))
-    0.5 (chance 0.02, p < 0.0025)
+    0.5 (null 0.02, p < 0.0025)
     """
 
     value: float
@@ -76,15 +76,15 @@ class Estimate:
         """The value, with its interval and null if known, each number formatted by `spec`.
 
         >>> Estimate(0.51234, null=0.021, p=0.2).format(".2f")
-        '0.51 (chance 0.02, p 0.2)'
+        '0.51 (null 0.02, p 0.2)'
         """
         text = format_number(self.value, spec)
         if self.low is not None and self.high is not None:
             text += f" [{format_number(self.low, spec)}, {format_number(self.high, spec)}]"
-        chance = [] if self.null is None else [f"chance {format_number(self.null, spec)}"]
+        notes = [] if self.null is None else [f"null {format_number(self.null, spec)}"]
         if self.p is not None:
-            chance.append(self.p_text)
-        return f"{text} ({', '.join(chance)})" if chance else text
+            notes.append(self.p_text)
+        return f"{text} ({', '.join(notes)})" if notes else text
 
     @property
     def with_interval(self) -> tuple[float, float | None, float | None]:

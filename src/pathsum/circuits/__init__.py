@@ -4,12 +4,12 @@
     bigram             the direct path W_E W_U
     bigram_fit         its fit to the bigrams of a text
     qk_ov              QK and OV in the token basis: token_qk, attention, token_ov, effect
-    copying            eigenvalues of full OV with their null, the diagonal, top-1
-    matching           eigenvalues of QK through a lower head, the induction heads' other axis
+    copying            eigenvalues of full OV with their null, the diagonal, top-1; matching: those
+                       of QK through a lower head, the induction heads' other axis
     positional         attention by offset alone
     reads_and_writes   factors and Gram matrices of the reads and writes of heads
     composition        Q-, K- and V-composition of all pairs of heads, with its null
-    composition_pairs  one pair by singular directions; projection kernel; empirical nulls
+    composition_pairs  by subspaces, single directions and other heads; one pair in detail
     virtual_weights    any write times any later read: heads, MLPs, embedding, unembedding
     neurons            reads and writes of neurons against random rotations
     bandwidth          use of the residual stream by heads, and heads that delete
@@ -29,11 +29,7 @@ from pathsum.circuits.align_heads import HeadAlignment, align_heads
 from pathsum.circuits.bandwidth import bandwidth
 from pathsum.circuits.bigram import bigram, continuations
 from pathsum.circuits.composition import Composition, ScoredEdge, composition
-from pathsum.circuits.composition_pairs import (
-    empirical_composition,
-    pair_components,
-    projection_kernel,
-)
+from pathsum.circuits.composition_pairs import composition_by, pair_components
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.head_card import HeadCard, clusters, head_card, source_table, token_card
 from pathsum.circuits.positional import OffsetProfile, positional
@@ -60,16 +56,15 @@ __all__ = [
     "bug_cost",
     "clusters",
     "composition",
+    "composition_by",
     "continuations",
     "copying",
     "effect",
-    "empirical_composition",
     "forced_bugs",
     "head_card",
     "open_text",
     "pair_components",
     "positional",
-    "projection_kernel",
     "skip_trigrams",
     "source_table",
     "token_card",

@@ -40,6 +40,7 @@ DRAWS = 200
 # A squared norm this small relative to the largest is rounding.
 IDLE = 1e-12
 
+_OTHERS = " with the other heads"
 _Both: TypeAlias = tuple[Tensor, Tensor]
 """One tensor for QK and one for OV."""
 
@@ -119,12 +120,20 @@ def align_heads(
     frequencies = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
     one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))
-    norms, other_norms = _norms(one, progress), _norms(other, progress)
-    qk, ov = _similarities(one, other, norms, other_norms, progress)
+    norms, other_norms = (
+        (qk.diagonal(), ov.diagonal())
+        for qk, ov in (_products(each, each, progress) for each in (one, other))
+    )
+    qk, ov = (
+        _cosine(products, squares, others, float(squares.max()))
+        for products, squares, others in zip(
+            _products(one, other, progress), norms, other_norms, strict=True
+        )
+    )
     similarity = (qk + ov) / 2
-    rotating = _Rotating(draws, seeded(seed), progress)
-    by_left = rotating.matched(one, other, norms, other_norms, similarity)
-    by_right = rotating.matched(other, one, other_norms, norms, similarity.T)
+    rotate = draws, seeded(seed), progress
+    by_left = _rotated_matches(one, other, norms, other_norms, similarity, *rotate)
+    by_right = _rotated_matches(other, one, other_norms, norms, similarity.T, *rotate)
     # The share of each model's heads that are matched and so have a p-value.
     shares = [min(similarity.shape) / number for number in similarity.shape]
     matches: list[HeadMatch] = []
@@ -159,65 +168,35 @@ def align_heads(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Rotating:
-    """Heads rotated at random, one at a time, and the resulting matches."""
+def _rotated_matches(
+    one: HeadFunctions,
+    other: HeadFunctions,
+    one_norms: _Both,
+    other_norms: _Both,
+    similarity: Float[Tensor, "head other"],
+    draws: int,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Float[Tensor, "draw head"]:
+    """For each head of `one`, rotated at random, the similarity of its match in every draw.
 
-    draws: int
-    generator: torch.Generator
-    progress: Progress
-
-    def matched(
-        self,
-        one: HeadFunctions,
-        other: HeadFunctions,
-        one_norms: _Both,
-        other_norms: _Both,
-        similarity: Float[Tensor, "head other"],
-    ) -> Float[Tensor, "draw head"]:
-        """For each head of `one`, the similarity of its match in every draw.
-
-        NaN where it has no match, because there are more heads than in the other model.
-        """
-        drawn = torch.cat(
-            [
-                self._similarities(one, layer, other, one_norms, other_norms)
-                for layer in range(len(one.layers))
-            ],
-            1,
-        )
-        lost = displacement(similarity)
-        alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
-        options = torch.cat((drawn, alone), 2)
-        taken = (options - lost).argmax(2, keepdim=True)
-        found = options.gather(2, taken)
-        return found.where(taken < drawn.shape[2], torch.nan)[..., 0]
-
-    def _similarities(
-        self,
-        one: HeadFunctions,
-        layer: int,
-        other: HeadFunctions,
-        one_norms: _Both,
-        other_norms: _Both,
-    ) -> Float[Tensor, "draw head other"]:
-        """Similarities of the heads of a layer, rotated, with all heads of the other model."""
-        inside, between = Between(one, one), Between(one, other)
-        # What counts as zero is relative to the heads that are not rotated.
-        largest = [float(squares.max()) for squares in one_norms]
+    NaN where it has no match, because there are more heads than in the other model.
+    """
+    inside, between = Between(one, one), Between(one, other)
+    # What counts as zero is relative to the heads that are not rotated.
+    largest = [float(squares.max()) for squares in one_norms]
+    layers: list[Tensor] = []
+    for layer, heads in enumerate(one.layers):
         found: list[Tensor] = []
-        done = 0
-        for rotated in rotated_layers(
-            one.layers[layer], len(other_norms[0]), self.draws, self.generator
-        ):
-            self.progress(done, self.draws, f"layer {layer} of {one.model.name}, rotated")
-            done += len(rotated.query)
+        for rotated in rotated_layers(heads, len(other_norms[0]), draws, generator):
+            done = sum(map(len, found))
+            progress(done, draws, f"layer {layer} of {one.model.name}, rotated")
             profiles = rotated.profiles(one.offsets[layer])
             qk, ov = rotated.squares(inside.tokens(layer, layer), inside.logits)
             qk = qk + profiles.square().mean(-1)
             pairs: list[_Both] = []
-            for index, heads in enumerate(other.layers):
-                products = rotated.products(heads, between.tokens(layer, index), between.logits)
+            for index, others in enumerate(other.layers):
+                products = rotated.products(others, between.tokens(layer, index), between.logits)
                 offsets = profiles @ other.profiles[index].T / one.window
                 pairs.append((products[0] + offsets, products[1]))
             cosines = [
@@ -227,45 +206,25 @@ class _Rotating:
                 )
             ]
             found.append((cosines[0] + cosines[1]) / 2)
-        self.progress(self.draws, self.draws, f"layer {layer} of {one.model.name}, rotated")
-        return torch.cat(found)
+        layers.append(torch.cat(found))
+    progress(draws, draws, f"heads of {one.model.name}, rotated")
+    drawn, lost = torch.cat(layers, 1), displacement(similarity)
+    alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
+    options = torch.cat((drawn, alone), 2)
+    taken = (options - lost).argmax(2, keepdim=True)
+    return options.gather(2, taken).where(taken < drawn.shape[2], torch.nan)[..., 0]
 
 
-def _similarities(
-    one: HeadFunctions,
-    other: HeadFunctions,
-    one_norms: _Both,
-    other_norms: _Both,
-    progress: Progress,
-) -> _Both:
-    """Cosines of QK and of OV for every pair of heads."""
+def _products(one: HeadFunctions, other: HeadFunctions, progress: Progress) -> _Both:
+    """⟨f, g⟩ of QK and of OV for every pair of heads."""
     between, layers = Between(one, other), len(one.layers)
-    pairs: list[list[_Both]] = []
+    rows: list[list[Tensor]] = [[], []]
     for a in range(layers):
-        progress(a, layers, f"layer {a} of {one.model.name} with the other heads")
-        pairs.append([between.products(a, b) for b in range(len(other.layers))])
-    qk, ov = (
-        torch.cat([torch.cat([pair[which] for pair in row], 1) for row in pairs])
-        for which in range(2)
-    )
-    return (
-        _cosine(qk, one_norms[0], other_norms[0], float(one_norms[0].max())),
-        _cosine(ov, one_norms[1], other_norms[1], float(one_norms[1].max())),
-    )
-
-
-def _norms(functions: HeadFunctions, progress: Progress) -> _Both:
-    """⟨f, f⟩ of every head."""
-    progress(0, functions.model.config.n_layers, f"heads of {functions.model.name}")
-    between, layers = Between(functions, functions), len(functions.layers)
-    each: list[_Both] = []
-    for layer in range(layers):
-        progress(layer, layers, f"heads of {functions.model.name}")
-        each.append(between.products(layer, layer))
-    return (
-        torch.cat([qk.diagonal() for qk, _ in each]),
-        torch.cat([ov.diagonal() for _, ov in each]),
-    )
+        progress(a, layers, f"heads of {one.model.name}{'' if one is other else _OTHERS}")
+        pairs = zip(*(between.products(a, b) for b in range(len(other.layers))), strict=True)
+        for which, parts in enumerate(pairs):
+            rows[which].append(torch.cat(parts, 1))
+    return torch.cat(rows[0]), torch.cat(rows[1])
 
 
 def _cosine(

@@ -6,6 +6,7 @@ the stream at random between read and write: then tr OV has mean 0 and variance 
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
+from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.subspaces import principal_angles, remove_mean, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.estimate import LEAST_FITTED
+from pathsum.base.table import rows_table
 from pathsum.circuits.dimensions import (
     JointUse,
     Spectrum,
@@ -63,12 +66,12 @@ class HeadDeletion:
     """
 
     head: HeadId
-    negative: float
-    z: float
+    negative: Annotated[float, Column("neg", ".0%")]
+    z: Annotated[float, Column("z", "+.1f")]
     p: float
-    own_token: float
-    own_position: float
-    deletes: bool | None
+    own_token: Annotated[float, Column("self", "+.1f")]
+    own_position: Annotated[float, Column("here", ".2f")]
+    deletes: Annotated[bool | None, Column("del")]
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,13 @@ class HeadSubspaces:
     rotations. `closest` is the smallest of those angles in degrees.
     """
 
-    head: HeadId
-    reads_q: float
-    reads_k: float
-    reads_v: float
-    writes: float
-    overlap: float
-    overlap_chance: float
+    head: Annotated[HeadId, text_column("head")]
+    reads_q: Annotated[float, Column("q", ".1f")]
+    reads_k: Annotated[float, Column("k", ".1f")]
+    reads_v: Annotated[float, Column("v", ".1f")]
+    writes: Annotated[float, Column("w", ".1f")]
+    overlap: Annotated[float, Column("v·w", ".2f")]
+    overlap_chance: Annotated[float, Column("null", ".2f")]
     closest: float
 
 
@@ -111,27 +114,15 @@ class Bandwidth(Record, kind="bandwidth"):
 
     def to_table(self) -> Table:
         """One row per head: dimensions read and written, and deletion."""
-        columns = (
-            *(text_column("head"), Column("q", ".1f"), Column("k", ".1f"), Column("v", ".1f")),
-            *(Column("w", ".1f"), Column("v·w", ".2f"), Column("null", ".2f")),
-            *(Column("neg", ".0%"), Column("z", "+.1f"), Column("self", "+.1f")),
-            *(Column("here", ".2f"), Column("del")),
-        )
-        rows = tuple(
-            (
-                *(h.head, h.reads_q, h.reads_k, h.reads_v, h.writes, h.overlap, h.overlap_chance),
-                *(x.negative, x.z, x.own_token, x.own_position, x.deletes),
-            )
-            for h, x in zip(self.heads, self.deleting, strict=True)
-        )
+        used, deleting = rows_table(self.heads), rows_table(self.deleting)
         return Table(
-            columns,
-            rows,
+            (*used.columns, *deleting.columns),
+            tuple((*one, *other) for one, other in zip(used.rows, deleting.rows, strict=True)),
             f"heads in a stream of {self.dimension} dimensions, {self.model}",
             "q k v w: effective dimensions read by queries, keys, values, and written.\n"
-            "v·w: overlap of what OV reads with what it writes; null: that overlap by chance.\n"
-            "neg: share of OV's eigenvalues left of zero; z: of tr OV against chance. A head\n"
-            "deletes (del) if that z has p < 0.01 / heads and here ≥ 0.5.\n"
+            "v·w: overlap of the subspaces that OV reads and writes; null: of random subspaces.\n"
+            "neg: share of OV's eigenvalues left of zero; z: z-score of tr OV. A head deletes\n"
+            "(del) if z has p < 0.01 / heads and here ≥ 0.5.\n"
             "self: a token's score with itself, in standard deviations over tokens; here:\n"
             "attention to its own position by position terms alone.",
         )
@@ -141,12 +132,8 @@ class Bandwidth(Record, kind="bandwidth"):
         lines = (("W_E", self.embedding), ("W_U", self.unembedding))
         rows = tuple((name, s.effective, s.for_90, s.used) for name, s in lines)
         j = self.joint
-        columns = (
-            *(text_column(""), Column("effective", ".1f")),
-            *(Column("for 90%"), Column("used")),
-        )
         return Table(
-            columns,
+            (text_column(""), Column("effective", ".1f"), Column("for 90%"), Column("used")),
             rows,
             f"embedding and unembedding, {self.model}",
             f"Joint PCA: {j.both} dimensions used by both, {j.first_only} by W_E alone, "
@@ -219,19 +206,10 @@ def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
     read_basis, write_basis = row_basis(factors[2], dtype), row_basis(written, dtype)
     less, more = sorted((len(read_basis), len(write_basis)))
     if less == 0:
-        nan = float("nan")
-        return HeadSubspaces(head.label, q, k, v, w, nan, nan, nan)
+        return HeadSubspaces(head.label, q, k, v, w, math.nan, math.nan, math.nan)
     angles = principal_angles(read_basis.mT, write_basis.mT)
-    return HeadSubspaces(
-        head.label,
-        q,
-        k,
-        v,
-        w,
-        overlap=float(angles.cos().square().sum()) / less,
-        overlap_chance=more / d,
-        closest=float(torch.rad2deg(angles[0])),
-    )
+    overlap, closest = float(angles.cos().square().sum()) / less, float(torch.rad2deg(angles[0]))
+    return HeadSubspaces(head.label, q, k, v, w, overlap, more / d, closest)
 
 
 def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:
@@ -253,7 +231,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
         p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)).clamp(min=LEAST_FITTED))
         own_position = float(places[head.id.layer][head.id.head])
-        negative = p < 0.01 / n
+        negative = p < ALPHA / n
         total = values.abs().sum()
         left = -values.real.clamp(max=0).sum()
         found.append(

@@ -11,6 +11,7 @@ A token that was never followed by anything has P(b | a) = p(b).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
-from pathsum.base.table import columns_table
+from pathsum.base.table import rows_table
 from pathsum.model.sequences import Split
 from pathsum.text.shards import spaced
 
@@ -131,13 +132,13 @@ class FrequencyBucket(Record, kind="frequency-bucket"):
 
     low: int
     high: int | None
-    tokens: int
-    positions: int
-    kl: float
-    rank_correlation: float
-    loss: float
-    loss_unigram: float
-    loss_bigram: float
+    tokens: Annotated[int, Column("tokens")]
+    positions: Annotated[int, Column("positions")]
+    kl: Annotated[float, Column("KL")]
+    rank_correlation: Annotated[float, Column("rank ρ")]
+    loss: Annotated[float, Column("loss")]
+    loss_unigram: Annotated[float, Column("unigram")]
+    loss_bigram: Annotated[float, Column("bigram")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,26 +154,17 @@ class BigramFit(Record, kind="bigram-fit"):
 
     def to_table(self) -> Table:
         """One row per bucket, and one for all."""
-        table = columns_table(
-            self.buckets,
-            (
-                text_column(
-                    "seen", lambda b: f"≥ {b.low}" if b.high is None else f"{b.low}–{b.high - 1}"
-                ),
-                *(Column("tokens", read="tokens"), Column("positions", read="positions")),
-                *(Column("KL", read="kl"), Column("rank ρ", read="rank_correlation")),
-                *(Column("loss", read="loss"), Column("unigram", read="loss_unigram")),
-                Column("bigram", read="loss_bigram"),
-            ),
-        )
+        seen = [f"≥ {b.low}" if b.high is None else f"{b.low}–{b.high - 1}" for b in self.buckets]
+        table = rows_table(self.buckets, row=FrequencyBucket)
+        rows = tuple((name, *row) for name, row in zip(seen, table.rows, strict=True))
         everything = ("all", sum(b.tokens for b in self.buckets), self.held_out, None, None)
         note = (
             f"counted on {self.counted} pairs, losses (nats per token) on {self.held_out} others; "
             "counts smoothed by Witten–Bell over an additive unigram"
         )
         return Table(
-            table.columns,
-            (*table.rows, (*everything, self.loss, self.loss_unigram, self.loss_bigram)),
+            (text_column("seen"), *table.columns),
+            (*rows, (*everything, self.loss, self.loss_unigram, self.loss_bigram)),
             title="the direct path against counts, by how often a token was seen",
             note=note,
         )
@@ -199,17 +191,9 @@ def fit_bigrams(
             continue
         kl, correlation = _agreement(counts, inside, seen, logits, block)
         weights = times[here]
-        found.append(
-            FrequencyBucket(
-                low,
-                high,
-                int(inside.sum()),
-                int(weights.sum()),
-                kl,
-                correlation,
-                *(_mean(values[here], weights) for values in (ours, unigram, bigram)),
-            )
-        )
+        losses = (_mean(values[here], weights) for values in (ours, unigram, bigram))
+        counted = int(inside.sum()), int(weights.sum())
+        found.append(FrequencyBucket(low, high, *counted, kl, correlation, *losses))
     return BigramFit(
         loss=_mean(ours, times),
         loss_unigram=_mean(unigram, times),

@@ -15,7 +15,7 @@ matrices a few rows r at a time, from the diagonal on, because P and G are symme
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -24,11 +24,11 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.algebra.nulls import RotationNull, axis_null, unit_null
+from pathsum.algebra.nulls import ALPHA, RotationNull, axis_null, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import HeadError, InputError
-from pathsum.base.estimate import LEAST_FITTED, ProbabilityColumn
+from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn
 from pathsum.base.options import batched, parse_choice, parse_count
 from pathsum.base.path import find_head
 from pathsum.base.sentence import percent
@@ -55,7 +55,6 @@ BLOCK_BYTES = 256 << 20
 """A block holds at most this many rows of all Gram matrices, and at most this many bytes."""
 HELD_BYTES = 1 << 30
 """Factors of all layers are kept in memory if they fit, otherwise computed for each block."""
-_UNLIKELY = 0.01
 MEANING = (
     "p only tests whether the heads share more directions than random heads. Ablate the edge to "
     "see whether the model uses it (pathsum patch)."
@@ -107,6 +106,15 @@ class PairScores:
             p_axes = torch.where(nothing, torch.nan, p_axes)
         return cls(*(torch.where(nothing, torch.nan, part) for part in parts), p_axes=p_axes)
 
+    def edge(self, site: Site, writer: int, reader: int) -> "ScoredEdge":
+        """The scores of one pair; a p-value of several tries is bounded by their number."""
+        parts = [self.score, self.excess, self.z, self.p]
+        parts += [] if self.p_axes is None else [self.p_axes]
+        made = ScoredEdge(site, *(float(part[writer, reader]) for part in parts))
+        if self.tried is None:
+            return made
+        return replace(made, p=BoundedP(made.p, LEAST_FITTED * float(self.tried[writer, reader])))
+
     @property
     def p_rotations(self) -> Float[Tensor, "head head"]:
         """The p-value under random rotations alone."""
@@ -122,11 +130,11 @@ class PairScores:
         unit = _null_of_z(sd, self.skewness[there])
         tail = torch.ones_like(sd)
         if min_z is not None:
-            tail = torch.minimum(tail, unit.log_p(torch.full_like(sd, min_z)).exp())
+            tail = torch.minimum(tail, unit.tail(torch.full_like(sd, min_z)))
         if min_excess is not None:
             least = (score - excess + min_excess).clamp(min=0).square()
             from_mean = least - score.square() + z * sd
-            tail = torch.minimum(tail, unit.log_p((from_mean / sd).nan_to_num()).exp())
+            tail = torch.minimum(tail, unit.tail((from_mean / sd).nan_to_num()))
         return tail if max_p is None else tail.clamp(max=max_p)
 
 
@@ -174,7 +182,7 @@ class Edges(Record, kind="composition-edges"):
     `tested` is the number of all pairs and kinds, `found` the number that pass, and `expected` the
     number expected to pass if the stream were rotated at random between any two heads. `unlikely`
     is the number of tested edges with p < 0.01, one in a hundred under the null. `edges` holds the
-    best k edges that pass.
+    best k edges that pass, and `null` describes the null of p.
     """
 
     model: str
@@ -183,7 +191,7 @@ class Edges(Record, kind="composition-edges"):
     found: int
     expected: float
     unlikely: int
-    dimension: int
+    null: tuple[str, ...]
     notes: tuple[str, ...]
 
     def __iter__(self) -> Iterator[ScoredEdge]:
@@ -223,21 +231,21 @@ class Edges(Record, kind="composition-edges"):
         if self.tested:
             yield (
                 f"{self.unlikely} of {self.tested} ({percent(self.unlikely / self.tested)}) have "
-                f"p < {_UNLIKELY:g}; chance would give {_count(_UNLIKELY * self.tested)}. p is the "
-                "larger of two: for random rotations, and for axes permuted with random signs."
+                f"p < {ALPHA:g}; chance would give {_count(ALPHA * self.tested)}. "
+                + "\n".join((*self.null, MEANING))
             )
-            yield (
-                f"A random rotation scores about 1/√{self.dimension} = "
-                f"{max(self.dimension, 1) ** -0.5:.3f}; z is the z-score of score²."
-            )
-            yield MEANING
         yield from self.notes
 
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class AllPairs(Record):
-    """Scores of every pair of heads by each kind of composition; `dimension` is the null's d."""
+class Composition(Record, kind="composition"):
+    """Q-, K- and V-composition between all heads; see `composition`.
+
+    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, or
+    d_model − 1 if writes are centered. `offset` is the rotary offset that was chosen, or None if
+    scores are averaged over offsets or do not depend on them.
+    """
 
     model: str
     heads: tuple[HeadId, ...]
@@ -246,6 +254,8 @@ class AllPairs(Record):
     v: PairScores
     dimension: int
     centered: bool
+    offset: int | None
+    notes: tuple[str, ...]
 
     def scores(self, kind: CompositionKind) -> PairScores:
         """The scores of one kind: `q`, `k` or `v`."""
@@ -261,24 +271,18 @@ class AllPairs(Record):
 
     def edge_at(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:
         """The edge between two heads by their places in `heads`."""
-        scores = self.scores(kind)
-        parts = [scores.score, scores.excess, scores.z, scores.p]
-        parts += [] if scores.p_axes is None else [scores.p_axes]
         edge = Site(self.heads[writer], self.heads[reader], Side(kind))
-        return ScoredEdge(edge, *(float(part[writer, reader]) for part in parts))
+        return self.scores(kind).edge(edge, writer, reader)
 
-
-@dataclass(frozen=True, eq=False)
-class Composition(AllPairs, kind="composition"):
-    """Q-, K- and V-composition between all heads; see `composition`.
-
-    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, or
-    d_model − 1 if writes are centered. `offset` is the rotary offset that was chosen, or None if
-    scores are averaged over offsets or do not depend on them.
-    """
-
-    offset: int | None
-    notes: tuple[str, ...]
+    @property
+    def null_notes(self) -> tuple[str, ...]:
+        """The nulls of p, and the score that they expect."""
+        usual = f"1/√{self.dimension} = {max(self.dimension, 1) ** -0.5:.3f}"
+        nulls = "for random rotations, and for axes permuted with random signs"
+        return (
+            f"p is the larger of two: {nulls}.",
+            f"A random rotation scores about {usual}; z is the z-score of score².",
+        )
 
     def edges(
         self,
@@ -321,8 +325,8 @@ class Composition(AllPairs, kind="composition"):
             tested=int(there.sum()),
             found=int(passing.sum()),
             expected=float(sum(one.tails(min_z, max_p, min_excess).sum() for one in chosen)),
-            unlikely=int((p < _UNLIKELY).sum()),
-            dimension=self.dimension,
+            unlikely=int((p < ALPHA).sum()),
+            null=self.null_notes,
             notes=self.notes,
         )
 

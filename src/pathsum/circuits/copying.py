@@ -1,4 +1,4 @@
-"""Copying: does attending to a token raise its own logit? Eigenvalues and the diagonal of OV.
+"""Copying: does attending to a token raise its own logit? And matching, the same of QK.
 
 The paper's summary of a head's full OV circuit is
 
@@ -9,12 +9,19 @@ diagonal entry is negative. So the diagonal is also reported, and how often a to
 raised most. Large ratios occur under the null if embeddings share directions or the head has low
 rank, so each head is compared with heads that have the same singular values, rotated at random
 between *this* model's embeddings.
+
+Matching is the same ratio of QK: does a head attend to equal tokens if its keys read a lower head's
+output? With a previous-token head below, `W_E QK (OV)ᵀ W_Eᵀ` is how much a destination token
+attends to a position because of the token *before* it. An induction head matches equal tokens
+there, so the eigenvalues of that matrix are positive: `Σλ / Σ|λ|` near 1 is the vertical axis of
+the paper's scatter of induction heads. The null rotates the reader's queries and keys at random in
+the stream and keeps the reader's singular values, the writer and the embeddings.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Complex, Float
@@ -29,13 +36,25 @@ from pathsum.algebra.rotations import (
     significant_values,
     spectra_between,
 )
-from pathsum.algebra.subspaces import remove_mean
-from pathsum.base import ARROW, Column, Progress, Record, Table, silent, text_column
+from pathsum.algebra.subspaces import remove_both_means, remove_mean
+from pathsum.base import (
+    ARROW,
+    Column,
+    Progress,
+    Record,
+    Side,
+    Site,
+    Table,
+    silent,
+    text_column,
+)
 from pathsum.base.arguments import checked
-from pathsum.base.estimate import counted_p
+from pathsum.base.errors import InputError
+from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import parse_choice, parse_draws
-from pathsum.circuits.qk_ov import token_ov
+from pathsum.base.table import rows_table
+from pathsum.circuits.qk_ov import average_rotation, token_ov
 from pathsum.circuits.token_basis import (
     as_path,
     basis_note,
@@ -46,8 +65,8 @@ from pathsum.circuits.token_basis import (
     require_logit_edges,
     token_product,
 )
-from pathsum.model import HeadId, HeadName, Model, Path
-from pathsum.model.folding import value_reads
+from pathsum.model import Head, HeadId, HeadName, Model, Path
+from pathsum.model.folding import ROWS, read_scales, value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 
@@ -73,16 +92,16 @@ class HeadCopying(Record, kind="head-copying"):
     the five that rise most, counted over the whole vocabulary. None where not measured.
     """
 
-    head: str
-    ratio: float
+    head: Annotated[str, text_column("head")]
+    ratio: Annotated[float, Column("Σλ/Σ|λ|", "+.3f")]
     null: float
-    null_sd: float
-    z: float
-    p: float
+    null_sd: Annotated[float, Column("null sd")]
+    z: Annotated[float, Column("z", "+.2f")]
+    p: Annotated[float, ProbabilityColumn(format=".2g")]
     eigenvalues: Complex[Tensor, " k"]
-    positive_diagonal: float | None
-    top_1: float | None
-    top_5: float | None
+    positive_diagonal: Annotated[float | None, Column("own > 0", ".1%")]
+    top_1: Annotated[float | None, Column("top 1", ".1%")]
+    top_5: Annotated[float | None, Column("top 5", ".1%")]
     note: str
 
 
@@ -103,23 +122,14 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
 
     def to_table(self) -> Table:
         """One row per head."""
-        columns = (
-            *(text_column("head"), Column("Σλ/Σ|λ|", "+.3f"), Column("null sd")),
-            *(Column("z", "+.2f"), counted_p(self.draws)),
-            *(Column("own > 0", ".1%"), Column("top 1", ".1%"), Column("top 5", ".1%")),
-        )
-        rows = tuple(
-            (h.head, h.ratio, h.null_sd, h.z, h.p, h.positive_diagonal, h.top_1, h.top_5)
-            for h in self.heads
-        )
-        if all(head.top_1 is None for head in self.heads):
-            rows = tuple(row[:5] for row in rows)
-            return Table(columns[:5], rows, title="copying by eigenvalues", note=self.note)
-        legend = (
-            "own > 0, top 1, top 5: share of tokens whose own logit is raised, is raised most, is "
-            "among the five raised most"
-        )
-        return Table(columns, rows, title="copying", note=joined((legend, self.note)))
+        title, note = "copying by eigenvalues", self.note
+        if any(head.top_1 is not None for head in self.heads):
+            legend = (
+                "own > 0, top 1, top 5: share of tokens whose own logit is raised, is raised most, "
+                "is among the five raised most"
+            )
+            title, note = "copying", joined((legend, self.note))
+        return rows_table(self.heads, title, note, HeadCopying)
 
 
 @torch.no_grad()
@@ -239,13 +249,8 @@ class CopyingNull:
         if key not in self._cores:
             around = svdvals(self.product(path).double().cpu())[:d]
             between = torch.ones(d, dtype=torch.float64)
-            self._cores[key] = rotated_cores(
-                [between] * (path.order - 1) + [around],
-                d,
-                min(config.d_head, d),
-                draws=self.draws,
-                seed=self._seed,
-            )
+            factors, r = [between] * (path.order - 1) + [around], min(config.d_head, d)
+            self._cores[key] = rotated_cores(factors, d, r, draws=self.draws, seed=self._seed)
         return self._cores[key]
 
     def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:
@@ -277,7 +282,7 @@ class CopyingNull:
             null=math.nan if bool(drawn.isnan().all()) else 0.0,  # each draw and its negative
             null_sd=sd,
             z=float(ratio) / sd if sd > 0 else math.nan,
-            p=float(self.p([path], ratio[None])),
+            p=BoundedP(float(self.p([path], ratio[None])), 1 / self.draws),
             eigenvalues=values[values.abs().argsort(descending=True, stable=True)],
             positive_diagonal=positive_diagonal,
             top_1=top_1,
@@ -307,3 +312,112 @@ def eigenvalues_above_noise(
     values = eigvals(core.double())
     noise = 16 * torch.finfo(core.dtype).eps * size.double()
     return torch.where(values.abs() > noise[..., None], values, torch.zeros_like(values))
+
+
+@torch.no_grad()
+def matching_spectra(
+    model: Model,
+    readers: Sequence[HeadName],
+    writer: HeadName | None,
+    product: Float[Tensor, "d d"],
+) -> Complex[Tensor, "reader k"]:
+    """Eigenvalues of `W_E QK (OV)ᵀ W_Eᵀ` for each reader, with the OV of one writer below them.
+
+    They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
+    `product`, C = `embedding_product(model, writer's layer)`, which all readers share. For
+    `writer=None` they are those of full QK itself, read from embeddings without a head in between.
+    Keys are centered over tokens, which also removes every bias; on a rotary model QK is averaged
+    over offsets; scales of normalization above layer 0 and of QK-norm are left out, and scores are
+    those before any soft cap.
+
+    The factored form of the same matrix, for its entries, is
+    `token_qk(model, reader, key_through=Path("embed", [writer]))`.
+    """
+    heads = [model.head(reader) for reader in readers]
+    rotary = model.config.positions == "rotary"
+    queries = torch.stack([h.W_Q @ average_rotation(h) if rotary else h.W_Q for h in heads])
+    keys = torch.stack([head.W_K for head in heads])
+    if writer is not None:
+        below = model.head(writer)
+        for head in heads:
+            if head.id.layer <= below.id.layer:
+                raise InputError(
+                    f"{head.label} cannot read what {below.label} writes: it is not in a later "
+                    f"layer; name a head of layer {below.id.layer + 1} or above"
+                )
+        # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
+        product = below.W_V.mT @ product
+        edited = model.weights.edited_edges
+        carried = [Site(below.id, head.id, Side.K) not in edited for head in heads]
+        keys = below.W_O @ keys * torch.tensor(carried, device=keys.device)[:, None, None]
+    right = product @ queries
+    size = keys.norm(dim=(1, 2)) * right.norm(dim=(1, 2))
+    return eigenvalues_above_noise(keys.mT @ right, size)
+
+
+@torch.no_grad()
+def null_matching_spectra(
+    model: Model,
+    readers: Sequence[HeadName],
+    writer: HeadName | None,
+    product: Float[Tensor, "d d"],
+    *,
+    draws: int = DRAWS,
+) -> Complex[Tensor, "reader half k"]:
+    """Eigenvalues with each reader's queries and keys rotated at random; see `rotated_spectra`.
+
+    The distribution is the same for Q- and K-composition: the product of embeddings that the query
+    side reads through is the transpose of the key side's. The common scale is arbitrary.
+    """
+    cores = matching_cores(model, writer, product, draws=draws)
+    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
+    return spectra_between(cores, [own])
+
+
+def matching_cores(
+    model: Model,
+    writer: HeadName | None,
+    product: Float[Tensor, "d d"],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> list[Float[Tensor, "half r r"]]:
+    """The part of `null_matching_spectra` that all readers share: see `rotated_cores`."""
+    if writer is None:
+        around = svdvals(product.double().cpu())
+    else:
+        below = model.head(writer)
+        around = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
+    # No head reads what LayerNorm removes: rotations leave the ones-vector where it is.
+    d = model.config.d_model - (model.config.norm == "layer")
+    # No more than d singular values of a matrix in d dimensions differ from 0.
+    return rotated_cores([around], d, min(model.config.d_head, d), draws=draws, seed=seed)
+
+
+def qk_values(head: Head) -> Float[Tensor, " k"]:
+    """The singular values of a head's QK, averaged over offsets on a rotary model."""
+    queries = head.W_Q
+    if head.model.config.positions == "rotary":
+        queries = queries @ average_rotation(head)
+    return significant_values(Factored(queries, head.W_K.mT))
+
+
+def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor, "d d"]:
+    """(W_E − mean over tokens)ᵀ W_E, in blocks of tokens.
+
+    On the left embeddings as the layer `keys` reads them, on the right as the layer `queries` does,
+    by default a deeper one, which reads without a scale.
+    """
+    W_E = model.weights.W_E
+    left, right = (read_scales(model.weights, layer) for layer in (keys, queries))
+    mean = W_E.mean(0) if left is None else (left @ W_E) / len(W_E)
+    total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
+    for start in range(0, len(W_E), ROWS):
+        here = slice(start, start + ROWS)
+        key, query = (
+            W_E[here] if scales is None else W_E[here] * scales[here, None]
+            for scales in (left, right)
+        )
+        total.addmm_((key - mean).T, query)
+    # Where reads are centered, what the ones-direction holds reaches no head.
+    return remove_both_means(total, model.config.norm == "layer")

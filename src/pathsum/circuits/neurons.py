@@ -24,7 +24,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.algebra.factored import RowMaxima
-from pathsum.algebra.nulls import UnitMoments, unit_null
+from pathsum.algebra.nulls import ALPHA, UnitMoments, unit_null
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import LOGITS, HeadId, Site, Source, Writer
 from pathsum.base.errors import InputError
@@ -43,7 +43,6 @@ from pathsum.model.folding import (
 )
 from pathsum.model.sites import check_neuron, check_neuron_value
 
-SIGNIFICANT = 0.01
 _LINE = UnitMoments.of_rank(torch.ones((), dtype=torch.float64))
 
 
@@ -148,12 +147,12 @@ class LayerNeurons:
         return RotationScores(square.sqrt(), null.z(square), null.p(square))
 
     def of_embedding(self, side: str) -> RotationScores | None:
-        """How much of a read lies where token embeddings do."""
+        """Alignment of a read vector with the token embeddings."""
         end = write_end(self.model, Source("embed"), self.centered)
         return self.scores(end, self.reads[side])
 
     def of_logits(self) -> RotationScores | None:
-        """How much of the writes lies where the unembedding reads."""
+        """Alignment of the output vectors with the unembedding."""
         return self.scores(read_end(self.model, Site(None, LOGITS), self.centered), self.writes)
 
     def strongest_inputs(self, side: str) -> list[str | None]:
@@ -288,7 +287,7 @@ def _side(
         lowered=tuple(TokenScore(one.token, -one.value, -one.z) for one in lowered),
         edges=tuple(ranked[:k]),
         tested=len(edges),
-        significant=sum(edge.p <= SIGNIFICANT for edge in edges),
+        significant=sum(edge.p <= ALPHA for edge in edges),
     )
 
 

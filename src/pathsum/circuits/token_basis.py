@@ -196,14 +196,10 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     scales = read_scales(weights, layer)
     mean = W_U.mean(-1, keepdim=True)
     product = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    # One buffer for all blocks: fresh pages would cost more than the writes.
-    room = W_U.new_empty(W_U.shape[0], min(TOKENS, W_E.shape[0]))
-    for start in range(0, W_E.shape[0], TOKENS):
-        rows = W_E[start : start + TOKENS]
-        centered = torch.sub(W_U[:, start : start + TOKENS], mean, out=room[:, : len(rows)])
-        if scales is not None:
-            centered.mul_(scales[start : start + TOKENS])
-        product.addmm_(centered, rows)
+    for start in range(0, len(W_E), TOKENS):
+        here = slice(start, start + TOKENS)
+        centered = W_U[:, here] - mean
+        product.addmm_(centered if scales is None else centered * scales[here], W_E[here])
     product = fold_read(config.norm, product, weights.ln_f_w)
     # A folded read maps the ones-vector to 0.
     return remove_mean(product, config.norm == "layer")

@@ -11,7 +11,6 @@ Their cost is the model's loss minus its loss with the bugs removed from its log
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -133,21 +132,6 @@ class Rectangle:
         return [(self.source, d, o) for d in self.destinations.tolist() for o in self.outs.tolist()]
 
 
-@dataclass(frozen=True)
-class BugSearch:
-    """Bugs that were found, and a note on what could not be decided."""
-
-    bugs: list[Bug]
-    note: str
-
-    @cached_property
-    def by_triple(self) -> dict[tuple[HeadId, Ids], Bug]:
-        """The bugs by head and ids."""
-        return {
-            (bug.head, (bug.source.id, bug.destination.id, bug.out.id)): bug for bug in self.bugs
-        }
-
-
 @torch.no_grad()
 def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str | int]]) -> Bugs:
     """The cross terms that a model's heads are forced to have, given the correct triples.
@@ -193,8 +177,8 @@ def find_bugs(
     common: Bool[Tensor, " vocab"],
     offset: int | None = None,
     progress: Progress = silent,
-) -> BugSearch:
-    """The bugs among the triples of these heads with these sources."""
+) -> tuple[dict[tuple[HeadId, Ids], Bug], str]:
+    """The bugs of these heads with these sources, by head and ids; a note on undecided ones."""
     pairs = list(dict.fromkeys((triple.head, triple.source) for triple in triples))
     rectangles: list[Rectangle] = []
     for head in dict.fromkeys(head for head, _ in pairs):
@@ -202,21 +186,22 @@ def find_bugs(
         rectangles += _rectangles(model, head, sources, common, offset)
     # With a single destination or a single out every corner may be correct.
     rectangles = [r for r in rectangles if len(r.destinations) > 1 and len(r.outs) > 1]
+    cells = [cell for rectangle in rectangles for cell in rectangle.cells]
+    evidence = None if text is None else gather_evidence(text, cells, progress=progress)
     found: list[Bug] = []
     undecided = 0
-    if text is not None:
-        cells = [cell for rectangle in rectangles for cell in rectangle.cells]
-        evidence = gather_evidence(text, cells, progress=progress)
-        for rectangle in rectangles:
-            helps = _grid(rectangle, {c: evidence[c].lift > 1 for c in rectangle.cells})
-            found += _crossings(model, rectangle, helps, ~helps, "text")
-            undecided += not bool(helps.any())
-        return BugSearch(found, _undecided_note(undecided, "the text"))
     for rectangle in rectangles:
-        inner = _direct_path_within(model, rectangle)
-        found += _crossings(model, rectangle, inner > CLEAR, inner < -CLEAR, "direct path")
-        undecided += not bool((inner > CLEAR).any())
-    return BugSearch(found, _undecided_note(undecided, "the direct path (a corpus may)"))
+        if evidence is not None:
+            right = _grid(rectangle, {c: evidence[c].lift > 1 for c in rectangle.cells})
+            found += _crossings(model, rectangle, right, ~right, "text")
+        else:
+            inner = _direct_path_within(model, rectangle)
+            right = inner > CLEAR
+            found += _crossings(model, rectangle, right, inner < -CLEAR, "direct path")
+        undecided += not bool(right.any())
+    judge = "the direct path (a corpus may)" if evidence is None else "the text"
+    named = {(bug.head, (bug.source.id, bug.destination.id, bug.out.id)): bug for bug in found}
+    return named, _undecided_note(undecided, judge)
 
 
 def _rectangles(

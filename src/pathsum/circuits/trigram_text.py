@@ -275,16 +275,6 @@ class PatternShare:
 
 
 @dataclass(frozen=True, eq=False)
-class TextEffects:
-    """Skip-trigrams by the loss they save; `covered` is the candidates' share of all gain."""
-
-    effects: tuple[TextEffect, ...]
-    classes: tuple[PatternShare, ...]
-    covered: float
-    predictions: int
-
-
-@dataclass(frozen=True, eq=False)
 class _Run:
     """A traced sequence: its distinct tokens `known`, and the index of each position's token.
 
@@ -321,20 +311,22 @@ def effects_on_text(
     rows: Sequence[Int[Tensor, " _"]],
     shown: Tensor,
     progress: Progress,
-) -> TextEffects:
-    """Skip-trigrams that save loss, most first, among tokens that may be `shown`.
+) -> tuple[list[TextEffect], tuple[PatternShare, ...], float]:
+    """Skip-trigrams that save loss, most first, among tokens that may be `shown`; their patterns.
 
     The `CANDIDATES` with the largest gain where they are right are measured wherever their
-    antecedent occurs.
+    antecedent occurs. The last number is their share of all gain.
     """
-    gathered = _Gains(model.config.d_vocab)
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
     ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
     for number, tokens in enumerate(rows):
         progress(number, 2 * len(rows), "skip-trigrams on text")
         text = _Run.of(model.trace(tokens[None]))
-        for head in heads:
-            gathered.add(head.id, number, *_right_places(text, head, ovs[head.id], shown))
-    gained, ranked = gathered.ranked(CANDIDATES)
+        for index, head in enumerate(heads):
+            ids, places, c, gain = _right_places(text, head, ovs[head.id], shown)
+            where = torch.tensor([[index, number]]).expand(len(ids), -1)
+            found.append((torch.cat((ids, where, places), 1), c, gain))
+    gained, ranked = _ranked(found, heads, model.config.d_vocab) if found else (0.0, [])
     candidates = [_Candidates.of(head, ovs[head.id], ranked) for head in heads]
     for number, tokens in enumerate(rows):
         progress(len(rows) + number, 2 * len(rows), "skip-trigrams on text")
@@ -350,8 +342,7 @@ def effects_on_text(
     }
     effects = [replace(one, saved=saved[one.head, one.ids]) for one in ranked]
     effects = sorted((one for one in effects if one.saved > 0), key=lambda one: -one.saved)
-    classes, covered = _classes(model, ranked, gained)
-    return TextEffects(tuple(effects), classes, covered, predictions)
+    return effects, *_classes(model, ranked, gained)
 
 
 def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
@@ -361,8 +352,8 @@ def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
 
 def _right_places(
     text: _Run, head: Head, ov: Float[Tensor, "k vocab"], shown: Tensor
-) -> tuple[Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
-    """(source, destination, out, position, source's position), c and gain where `out` is next."""
+) -> tuple[Tensor, Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
+    """(source, destination, out), both positions, c and gain where `out` comes next."""
     tokens, known, place = text.tokens, text.known, text.place
     after = tokens[1:]
     value = text.trace.model.weights.W_E[tokens] @ head.W_V
@@ -379,66 +370,36 @@ def _right_places(
     # Among the copies before the destination, take the one with the most attention.
     copies = (place[None] == which[:, None]) & (places < at[:, None])
     source_at = pattern[at].masked_fill(~copies, -torch.inf).argmax(1)
-    rows = torch.stack((known[which], tokens[at], after[at], at, source_at), 1)
-    return rows, c, gain
+    ids = torch.stack((known[which], tokens[at], after[at]), 1)
+    return ids.cpu(), torch.stack((source_at, at), 1).cpu(), c.cpu(), gain.double().cpu()
 
 
-class _Gains:
-    """Gains where skip-trigrams are right, summed over the text."""
+def _ranked(
+    found: Sequence[tuple[Tensor, Tensor, Tensor]], heads: Sequence[Head], d_vocab: int
+) -> tuple[float, list[TextEffect]]:
+    """The total gain, and the `CANDIDATES` with the largest gains, largest first.
 
-    def __init__(self, d_vocab: int) -> None:
-        self._d_vocab = d_vocab
-        self._heads: list[HeadId] = []
-        # Columns: (source, destination, out), head, sequence, source's position, position; c; gain.
-        self._found: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def add(
-        self, head: HeadId, number: int, rows: Tensor, c: Tensor, gain: Float[Tensor, " found"]
-    ) -> None:
-        """Add what `_right_places` found of a head in one sequence."""
-        if head not in self._heads:
-            self._heads.append(head)
-        where = torch.tensor([[self._heads.index(head), number]]).expand(len(rows), -1)
-        at, source_at = rows[:, 3:4].cpu(), rows[:, 4:5].cpu()
-        row = torch.cat((rows[:, :3].cpu(), where, source_at, at), 1)
-        self._found.append((row, c.cpu(), gain.double().cpu()))
-
-    def ranked(self, count: int) -> tuple[float, list[TextEffect]]:
-        """The total gain, and the skip-trigrams with the largest gains, largest first.
-
-        Ties keep the order in which they were found.
-        """
-        if not self._found:
-            return 0.0, []
-        rows, c, gain = (torch.cat(column) for column in zip(*self._found, strict=True))
-        which, fires = self._numbered(rows)
-        total = torch.zeros(len(fires), dtype=torch.float64).index_add_(0, which, gain)
-        # Occurrences of each together, in order; and again, the largest effect first.
-        starts = fires.cumsum(0) - fires
-        first = which.argsort(stable=True)[starts]
-        by_effect = c.argsort(descending=True, stable=True)
-        most = by_effect[which[by_effect].argsort(stable=True)][starts]
-        order = first.argsort()
-        order = order[total[order].argsort(descending=True, stable=True)][:count]
-        return float(total.sum()), [
-            TextEffect(self._heads[head], (s, d, o), gain, fires, Occurrence(number, source_at, at))
-            for (s, d, o, head, number, source_at, at), gain, fires in zip(
-                rows[most[order]].tolist(),
-                total[order].tolist(),
-                fires[order].tolist(),
-                strict=True,
-            )
-        ]
-
-    def _numbered(self, rows: Tensor) -> tuple[Int[Tensor, " found"], Int[Tensor, " triple"]]:
-        """The number of each row's head and triple, and how many rows each number has."""
-        pairs = (rows[:, 3] * self._d_vocab + rows[:, 0]) * self._d_vocab + rows[:, 1]
-        # In two steps, since one number for all four may overflow.
-        _, pair = pairs.unique(return_inverse=True)
-        _, which, fires = (pair * self._d_vocab + rows[:, 2]).unique(
-            return_inverse=True, return_counts=True
-        )
-        return which, fires
+    From what `_right_places` found in each sequence. Ties keep the order in which they were found.
+    """
+    rows, c, gain = (torch.cat(column) for column in zip(*found, strict=True))
+    pairs = (rows[:, 3] * d_vocab + rows[:, 0]) * d_vocab + rows[:, 1]
+    # The number of each row's head and triple, in two steps: one number for all may overflow.
+    _, pair = pairs.unique(return_inverse=True)
+    keys = pair * d_vocab + rows[:, 2]
+    _, which, fires = keys.unique(return_inverse=True, return_counts=True)
+    total = torch.zeros(len(fires), dtype=torch.float64).index_add_(0, which, gain)
+    # Occurrences of each together, in order; and again, the largest effect first.
+    starts = fires.cumsum(0) - fires
+    first = which.argsort(stable=True)[starts]
+    by_effect = c.argsort(descending=True, stable=True)
+    most = by_effect[which[by_effect].argsort(stable=True)][starts]
+    order = first.argsort()
+    order = order[total[order].argsort(descending=True, stable=True)][:CANDIDATES]
+    numbers = (rows[most[order]].tolist(), total[order].tolist(), fires[order].tolist())
+    return float(total.sum()), [
+        TextEffect(heads[head].id, (s, d, o), nats, times, Occurrence(number, source_at, at))
+        for (s, d, o, head, number, source_at, at), nats, times in zip(*numbers, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)

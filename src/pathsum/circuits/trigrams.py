@@ -155,19 +155,10 @@ class SkipTrigram(Record, kind="skip-trigram"):
     ) -> "SkipTrigram":
         """The record of a triple; `on_text` are the fields of a ranking on text."""
         source, destination, out = (token_of(model, token) for token in triple.tokens)
-        return cls(
-            triple.head,
-            source,
-            destination,
-            out,
-            triple.attention,
-            triple.effect,
-            triple.score,
-            pattern_of(model.tokenizer, *triple.tokens),
-            bug,
-            evidence,
-            **on_text,
-        )
+        numbers = (triple.attention, triple.effect, triple.score)
+        pattern = pattern_of(model.tokenizer, *triple.tokens)
+        named = (triple.head, source, destination, out)
+        return cls(*named, *numbers, pattern, bug, evidence, **on_text)
 
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"
@@ -288,9 +279,7 @@ def skip_trigrams(
     if chosen is Rank.TEXT:
         text = require_text(model, text)
         return _ranked_on_text(model, heads, k, text, common, sequences, progress)
-    triples = _by_weights(heads, k, common, offset, progress)
-    note = note_on_weights(model, heads, offset, common)
-    return _with_evidence(model, triples, corpus, common, offset, note, progress)
+    return _ranked_by_weights(model, heads, k, corpus, common, offset, progress)
 
 
 def check_trigrams(model: Model, what: str) -> None:
@@ -319,10 +308,16 @@ def note_on_weights(
     )
 
 
-def _by_weights(
-    heads: Sequence[Head], k: int, common: Tensor, offset: int | None, progress: Progress
-) -> list[Triple]:
-    """The k strongest triples of some heads, one per (source, out)."""
+def _ranked_by_weights(
+    model: Model,
+    heads: list[Head],
+    k: int,
+    corpus: TextOrTokens | None,
+    common: Bool[Tensor, " vocab"],
+    offset: int | None,
+    progress: Progress,
+) -> SkipTrigrams:
+    """The k strongest triples of some heads, one per (source, out), with evidence in a corpus."""
     found: list[Triple] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"skip-trigrams of {each.label}")
@@ -331,44 +326,39 @@ def _by_weights(
     kept: dict[tuple[int, int], Triple] = {}
     for triple in sorted(found, key=lambda triple: -triple.score):
         kept.setdefault((triple.source, triple.out), triple)
-    return list(kept.values())[:k]
+    triples = list(kept.values())[:k]
+    parts = None if corpus is None else split_corpus(model, corpus)
+    counted, held_out = (parts.counted, parts.held_out) if parts else (None, None)
+    bugs, undecided = find_bugs(
+        model, triples, counted, common=common, offset=offset, progress=progress
+    )
+    ranked = [(triple, dict[str, Any]()) for triple in triples]
+    result = _with_evidence(model, ranked, parts, held_out, bugs, progress)
+    return SkipTrigrams(*result, joined((undecided, note_on_weights(model, heads, offset, common))))
 
 
 def _with_evidence(
     model: Model,
-    triples: list[Triple],
-    corpus: TextOrTokens | None,
-    common: Bool[Tensor, " vocab"],
-    offset: int | None,
-    note: str,
+    ranked: Sequence[tuple[Triple, dict[str, Any]]],
+    parts: Split | None,
+    text: Sequence[Int[Tensor, "_ _"]] | None,
+    bugs: dict[tuple[HeadId, Ids], Bug],
     progress: Progress,
-) -> SkipTrigrams:
-    """Triples as records, with bugs and, given a corpus, their evidence."""
-    parts = None if corpus is None else split_corpus(model, corpus)
-    search = find_bugs(
-        model,
-        triples,
-        parts.counted if parts else None,
-        common=common,
-        offset=offset,
-        progress=progress,
-    )
-    evidence: dict[Ids, Evidence] = {}
-    cost = None
-    if parts is not None:
-        named = [triple.tokens for triple in triples]
-        evidence = gather_evidence(parts.held_out, named, progress=progress)
-        cost = bug_cost(model, search.bugs, parts.held_out, progress=progress)
+) -> tuple[tuple[SkipTrigram, ...], tuple[Bug, ...], BugCost | None]:
+    """Triples as records with their evidence in a text, the bugs, and the cost of these."""
+    named = [triple.tokens for triple, _ in ranked]
+    evidence = {} if text is None else gather_evidence(text, named, progress=progress)
     records = tuple(
         SkipTrigram.of(
-            model,
-            triple,
-            bug=search.by_triple.get((triple.head, triple.tokens)),
-            evidence=evidence.get(triple.tokens),
+            *(model, triple, bugs.get((triple.head, triple.tokens)), evidence.get(triple.tokens)),
+            **on_text,
         )
-        for triple in triples
+        for triple, on_text in ranked
     )
-    return SkipTrigrams(records, tuple(search.bugs), cost, joined((search.note, note)))
+    every, cost = tuple(bugs.values()), None
+    if parts is not None:
+        cost = bug_cost(model, every, parts.held_out, progress=progress)
+    return records, every, cost
 
 
 def _strongest(
@@ -402,25 +392,18 @@ def text_rows(
     return [rows[place][: model.config.n_ctx] for place in spaced(len(rows), most)]
 
 
-@dataclass(frozen=True, eq=False)
-class _ReadText:
-    """A text: the sequences used for ranking, those not read, and its two parts for bugs."""
-
-    rows: list[Int[Tensor, " _"]]
-    unread: tuple[Int[Tensor, "_ _"], ...]
-    parts: Split
-
-    @classmethod
-    def of(cls, model: Model, corpus: TextOrTokens, most: int) -> "_ReadText":
-        parts = split_corpus(model, corpus)
-        held_out = model.held_out
-        if held_out is None or corpus is not held_out:
-            return cls(text_rows(model, parts.held_out, most), parts.counted, parts)
-        # The model was not trained on its own held-out text, so all of that text can be used.
-        read = torch.zeros(len(held_out), dtype=torch.bool)
-        read[spaced(len(read), most)] = True
-        unread = () if bool(read.all()) else (held_out[~read],)
-        return cls(text_rows(model, [held_out], most), unread, parts)
+def _read_text(
+    model: Model, corpus: TextOrTokens, most: int
+) -> tuple[list[Int[Tensor, " _"]], tuple[Int[Tensor, "_ _"], ...], Split]:
+    """The sequences of a text used for ranking, those not read, and its two parts for bugs."""
+    parts, held_out = split_corpus(model, corpus), model.held_out
+    if held_out is None or corpus is not held_out:
+        return text_rows(model, parts.held_out, most), parts.counted, parts
+    # The model was not trained on its own held-out text, so all of that text can be used.
+    unread = torch.ones(len(held_out), dtype=torch.bool)
+    unread[spaced(len(unread), most)] = False
+    left = (held_out[unread],) if bool(unread.any()) else ()
+    return text_rows(model, [held_out], most), left, parts
 
 
 def _ranked_on_text(
@@ -433,53 +416,45 @@ def _ranked_on_text(
     progress: Progress,
 ) -> SkipTrigrams:
     """Skip-trigrams by the loss that they save on text, variants in one row."""
-    text = _ReadText.of(model, corpus, sequences)
+    rows, unread, parts = _read_text(model, corpus, sequences)
     shown = common.clone()
     shown[list(model.token_pool().excluded)] = False
-    found = effects_on_text(model, heads, text.rows, shown, progress)
+    effects, classes, covered = effects_on_text(model, heads, rows, shown, progress)
+    predictions = sum(len(tokens) - 1 for tokens in rows)
     groups: dict[tuple[str, ...], list[TextEffect]] = {}
-    for effect in found.effects:
+    for effect in effects:
         groups.setdefault(_group(model, effect), []).append(effect)
     ranked = sorted(groups.values(), key=lambda group: -sum(one.saved for one in group))[:k]
     if not ranked:
-        return SkipTrigrams((), (), None, _silence(found.predictions), Rank.TEXT, found.classes)
+        return SkipTrigrams((), (), None, _silence(predictions), Rank.TEXT, classes)
     triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
-    search = find_bugs(model, triples, text.parts.counted, common=common, progress=progress)
-    named = [group[0].ids for group in ranked]
-    evidence = gather_evidence(text.unread, named, progress=progress) if text.unread else {}
+    bugs, undecided = find_bugs(model, triples, parts.counted, common=common, progress=progress)
     heads_of = dict.fromkeys(group[0].head for group in ranked)
     circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
-    records = tuple(
-        SkipTrigram.of(
-            model,
-            _scored(group, *circuits[group[0].head]),
-            bug=search.by_triple.get((group[0].head, group[0].ids)),
-            evidence=evidence.get(group[0].ids),
-            fires=sum(one.fires for one in group),
-            variants=tuple(_written(model, one) for one in group[1:]),
-            occurrence=_quoted(model, text.rows, at),
-            place=TriplePlace(
-                tuple(text.rows[at.sequence][: at.destination + 2].tolist()),
-                at.source,
-                at.destination,
-            ),
-        )
-        for group in ranked
-        for at in [group[0].occurrence]
-    )
+    records: list[tuple[Triple, dict[str, Any]]] = []
+    for group in ranked:
+        at = group[0].occurrence
+        ids = tuple(rows[at.sequence][: at.destination + 2].tolist())
+        on_text = {
+            "fires": sum(one.fires for one in group),
+            "variants": tuple(_written(model, one) for one in group[1:]),
+            "occurrence": _quoted(model, rows, at),
+            "place": TriplePlace(ids, at.source, at.destination),
+        }
+        records.append((_scored(group, *circuits[group[0].head]), on_text))
     note = joined(
         (
-            f"{len(text.rows)} sequences with {found.predictions} predictions",
-            f"patterns: of the strongest {CANDIDATES}, with {found.covered:.0%} of the gain"
-            if found.classes
+            f"{len(rows)} sequences with {predictions} predictions",
+            f"patterns: of the strongest {CANDIDATES}, with {covered:.0%} of the gain"
+            if classes
             else "",
-            "" if text.unread else "no lift: every sequence was ranked on",
+            "" if unread else "no lift: every sequence was ranked on",
             "layers above 0: straight from the embedding" if model.config.n_layers > 1 else "",
-            *(hidden_note(model, common), search.note),
+            *(hidden_note(model, common), undecided),
         )
     )
-    cost = bug_cost(model, search.bugs, text.parts.held_out, progress=progress)
-    return SkipTrigrams(records, tuple(search.bugs), cost, note, Rank.TEXT, found.classes)
+    found = _with_evidence(model, records, parts, unread or None, bugs, progress)
+    return SkipTrigrams(*found, note, Rank.TEXT, classes)
 
 
 def _silence(predictions: int) -> str:

@@ -1,6 +1,7 @@
 """The paper: circuits from weights, kinds of heads, term importance, and the paper's claims."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -40,7 +41,7 @@ def bigram_command(
 
 
 @command(
-    exclusive=["token places", "token figure", "places figure"],
+    exclusive=["token places figure"],
     needs={"offset": "token", "token": "head", "places": "head"},
     figure=True,
 )
@@ -116,11 +117,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(
-    exclusive=["nulls offset", "nulls pair", "nulls figure", "pair figure"],
-    needs={"pairs": "figure"},
-    figure=True,
-)
+@command(exclusive=["by offset", "by pair figure"], needs={"pairs": "figure"}, figure=True)
 def composition_command(
     session: CommandSession,
     *,
@@ -129,7 +126,7 @@ def composition_command(
     max_p: float | None = None,
     k: int = 20,
     pair: tuple[str, str] | None = None,
-    nulls: bool = False,
+    by: Literal["kernel", "direction", "permuted"] | None = None,
     center: Literal["auto", "on", "off"] = "auto",
     offset: int | None = None,
     pairs: bool = False,
@@ -146,26 +143,27 @@ def composition_command(
         --max-p: Only edges with at most this p.
         --k: Show at most this many edges.
         --pair WRITER READER: Show one pair of heads, direction by direction.
-        --nulls: Also compare with permuted heads and untrained twins; score single directions.
+        --by: Rank by the overlap of subspaces (kernel), by the best single direction, or against
+            the directions of other heads (permuted).
         --center: Center the outputs of heads; auto: only if the model's norm does.
         --pairs: Draw z of all pairs as a heat map instead of the graph of the listed edges.
     """
-    from pathsum.circuits import composition, empirical_composition
-    from pathsum.circuits.composition_pairs import compare_pair
+    from pathsum.circuits import composition, composition_by, pair_components
+    from pathsum.circuits.composition_pairs import PairComparison
     from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 
     loaded = session.open()
     kinds: list[CompositionKind] = [one for one in KINDS if not kind or one in kind]
-    if nulls:
-        against = session.compute(empirical_composition, loaded, center=center)
-        edges = against.composed.edges(kinds, min_z=min_z, max_p=max_p, k=k)
-        session.show(replace(against, shown=edges.edges))
-    elif pair is not None:
-        session.show(compare_pair(loaded, *pair, kinds, center=center, offset=offset))
+    if pair is not None:
+        shown = partial(pair_components, loaded, *pair, center=center, offset=offset)
+        session.show(PairComparison(tuple(map(shown, kinds))))
+        return
+    if by is not None:
+        every = session.compute(composition_by, loaded, by, center=center)
     else:
         every = session.compute(composition, loaded, center=center, offset=offset)
-        edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
-        session.show(edges, every if pairs else None)
+    edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+    session.show(edges, every if pairs else None)
 
 
 @command()

@@ -96,7 +96,7 @@ def _show_induction(found: "Induction") -> None:
     for head in found.heads:
         _print(
             f"   {head.head} attends to what followed the same token earlier: "
-            f"{head.stripe.value:.2f} of its attention (chance {head.stripe.null:.2f})"
+            f"{head.stripe.value:.2f} of its attention (null {head.stripe.null:.2f})"
         )
     _print("")
     if not found.heads:

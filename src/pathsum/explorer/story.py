@@ -30,11 +30,12 @@ from pathsum.explorer.answers.prediction import (
     find_target_token,
 )
 from pathsum.explorer.answers.text import predictions, rank_by_interest
-from pathsum.explorer.params import TextParams
+from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
+from pathsum.paths.graph_views import write_through, write_tokens
 from pathsum.paths.patching import without
 from pathsum.paths.reasons import (
     AttentionKind,
@@ -43,6 +44,7 @@ from pathsum.paths.reasons import (
     copying_heads,
     find_lead,
     probabilities_without,
+    strongest_head,
     write_reasons,
 )
 from pathsum.paths.target import PredictionRun, find_target
@@ -54,34 +56,7 @@ MOST_NAMED, LONGEST_START = 8, 12
 # Strongest predictions among which a rival from the text is looked for.
 RIVALS = 10
 
-WORDS = {
-    "opening": "After “{before}{token}” the model gives “{predicted}” {probability}",
-    "first": "; {probability_first} the first time",
-    "first_rises": ", up from {probability_first} the first time",
-    "stop": ".",
-    "induction": " This is {induction}: ",
-    "one_copies": "{head} attends to “{source}”, which followed “{token}” before",
-    "comma": ",",
-    "many_copy": "{count} heads attend mostly to “{source}”, which followed “{token}” before: "
-    "{heads}. Without any one of them “{predicted}” keeps at least {least} ({head} matters most); "
-    "without all {count} it would {without_heads}.",
-    "attends_there": " {head} attends there",
-    "adds_most": " {head} adds most to its logit ({share} of {total}) and attends to “{source}”",
-    "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”",
-    "itself": " itself",
-    "sink": ", the attention sink",
-    "because": " because {reasons}",
-    "partly_because": " partly because {reasons}",
-    "no_reason": "; no single part of its key or query explains why",
-    "without_writer": ". Without {writer_name}, its attention there would be {weight_without} "
-    "instead of {weight}, and “{predicted}” would {without_writer}.",
-    "without_head": ". Without {head_name}, “{predicted}” would {without_head}.",
-    "mlps_most": " MLPs write most of the logit: {mlps} of {total}, {mlp} alone {mlp_share}",
-    "mlps": " MLPs write {mlps} of {total} of the logit, {mlp} alone {mlp_share}",
-    "mlps_without_head": "; without {head_name} they would write {mlps_left}",
-    "mlps_without_heads": "; without these heads they would write {mlps_left}",
-    "coverage": " The circuit explains less than half of the logit ({coverage}).",
-}
+WORDS: dict[str, str] = page_words("story")
 """The clauses of the sentence; a slot in braces is a number, a token or a head (`slots_of`)."""
 
 
@@ -167,8 +142,9 @@ def story(session: Session, params: StoryParams) -> Story:
     else:
         position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
-    numbers = StoryBuilder(trace, position, params.token, session.progress).build(first)
-    return replace(numbers, sentence=sentence_of(numbers, trace))
+    builder = StoryBuilder(trace, position, params.token, session.progress)
+    numbers = builder.build(first)
+    return replace(numbers, sentence=concat(sentence_of(numbers, trace), builder.through_mlps()))
 
 
 def _most_interesting(
@@ -201,10 +177,19 @@ class StoryBuilder:
     def __init__(self, trace: Trace, position: int, token: int | None, progress: Progress) -> None:
         self.trace, self.position, self.progress = trace, position, progress
         self.token = find_target_token(trace, position, token)
+        self.graph = self._circuit()
+
+    def through_mlps(self) -> Sentence:
+        """The head and the tokens that act through MLPs, on models with MLPs."""
+        found = self.graph
+        if found is None or self.trace.model.config.mlp == "none":
+            return ()
+        through = write_through(found) if strongest_head(found) is None else ()
+        return concat(" " if through else "", through, write_tokens(found))
 
     def build(self, first: int | None) -> Story:
         """The numbers of the story; `first` is where the same pair of tokens stood before."""
-        found = self._circuit()
+        found = self.graph
         target = find_target(self.trace, self.position, self.token, "mean")
         lead = find_lead(PredictionRun(self.trace, target), found) if found is None else found.lead
         logits = self.trace.logits_at(self.position)[0]

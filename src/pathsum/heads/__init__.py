@@ -2,11 +2,9 @@
 
 In reading order:
 
-probe                repeated random tokens, and the loss on each copy
-layer_view           one layer's heads on a probe, real or random
-score                a score: its description, its measurement, its value with p
-null                 random heads, the null of every score from data
-measure              scores on runs, compared with random heads
+probe                repeated random tokens, losses on each copy; `in_context_learning`
+score                a score: its description, its value with p; one layer's heads on a probe
+null                 scores on runs, compared with random heads
 pattern_scores       scores of attention patterns
 circuit_scores       copying, deleting and matching, from data and from weights
 probe_scores         scores by probe: repeats, text, similar tokens, split words
@@ -14,7 +12,6 @@ kinds                the table of kinds, and `judge`, which decides the kind of 
 atlas, atlas_views   `atlas`: every head, every score, its kind; as tables, heat maps and HTML
 mechanism            the edge that an induction head depends on, and its score terms
 induction            `induction`: which heads do induction, through which lower head, at what cost
-in_context_learning  `in_context_learning`: loss late in a text minus loss early in it
 attention            `attention`: the patterns of a run, as a heat map and as a table
 contexts             `top_contexts`: the contexts of a text in which a head is most active
 neurons              `neurons`: all neurons of an MLP; `neuron`: the page of one
@@ -23,10 +20,10 @@ neurons              `neurons`: all neurons of an MLP; `neuron`: the page of one
 from pathsum.heads.atlas import Atlas, atlas
 from pathsum.heads.attention import Attention, attention
 from pathsum.heads.contexts import Context, TopContexts, top_contexts
-from pathsum.heads.in_context_learning import in_context_learning
 from pathsum.heads.induction import Induction, InductionHead, induction
 from pathsum.heads.kinds import HeadEntry
 from pathsum.heads.neurons import Neuron, Neurons, neuron, neurons
+from pathsum.heads.probe import in_context_learning
 from pathsum.heads.score import Score, ScoreInfo
 
 __all__ = [

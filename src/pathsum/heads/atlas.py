@@ -10,6 +10,7 @@ from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.base import (
     Progress,
@@ -27,7 +28,7 @@ from pathsum.base.options import parse_draws, parse_probability
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
-from pathsum.heads.atlas_views import PrintedAtlas, atlas_html
+from pathsum.heads.atlas_views import PrintedAtlas
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     MatchingScores,
@@ -64,7 +65,7 @@ from pathsum.heads.probe_scores import (
     score_on_split_words,
     score_on_text,
 )
-from pathsum.heads.score import ALPHA, HeadScores, Score, ScoreInfo, text_name
+from pathsum.heads.score import HeadScores, Score, ScoreInfo, text_name
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_causal
 
@@ -135,10 +136,6 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
 
     def __rich__(self) -> RenderableType:
         return PrintedAtlas(self)
-
-    def to_html(self) -> str:
-        """All heads and scores as a heat map: one HTML element without external resources."""
-        return atlas_html(self)
 
 
 @torch.no_grad()

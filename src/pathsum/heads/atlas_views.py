@@ -1,6 +1,5 @@
-"""Views of the atlas: a heat map for the terminal and a table of heat for a page."""
+"""The atlas in a terminal: heat maps, kinds and tables of scores."""
 
-import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathsum.model import HeadId
 if TYPE_CHECKING:
     from pathsum.heads.atlas import Atlas
     from pathsum.heads.kinds import HeadEntry
-    from pathsum.heads.score import Score, ScoreInfo
+    from pathsum.heads.score import Score
 
 SHADES = " ░▒▓█"
 # Widths of a score's title and of one head's value next to its null, with column spacing.
@@ -95,54 +94,3 @@ def shade(share: float) -> str:
     """Two characters, darker the closer a share is to 1; blank below 0."""
     level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(SHADES) - 1))
     return SHADES[level] * 2
-
-
-def atlas_html(found: "Atlas") -> str:
-    """A table whose cells are shaded by value, gray where the null explains the value.
-
-    Hovering shows a cell's value, error, null and p, a heading's formula and a kind's evidence.
-    Every string is escaped, and there are no external resources.
-    """
-    shown = [
-        info for info in found.infos if any(info.name in entry.scores for entry in found.heads)
-    ]
-    headings = "".join(
-        f'<th title="{html.escape(info.formula)}" style="vertical-align:bottom;'
-        f'font-weight:normal;padding:2px 4px">{html.escape(info.title)}</th>'
-        for info in shown
-    )
-    rows = "".join(_row(entry, shown, found.alpha) for entry in found.heads)
-    return (
-        '<div class="pathsum-atlas" style="overflow-x:auto">'
-        '<table style="border-collapse:collapse;font-size:12px">'
-        f"<caption>heads of {html.escape(found.model)}</caption>"
-        f'<thead><tr><th>head</th><th style="text-align:left">kind</th>{headings}</tr></thead>'
-        f"<tbody>{rows}</tbody></table><p>{html.escape(found.note)}</p></div>"
-    )
-
-
-def _row(entry: "HeadEntry", shown: "list[ScoreInfo]", alpha: float) -> str:
-    evidence = html.escape("\n".join(entry.evidence) or "no score passes its threshold")
-    cells = "".join(_cell(entry.scores.get(info.name), info, alpha) for info in shown)
-    return (
-        f'<tr><th style="font-weight:normal">{entry.head}</th>'
-        f'<td title="{evidence}" style="white-space:nowrap;text-align:left;padding:2px 4px">'
-        f"{html.escape(entry.kind)}</td>{cells}</tr>"
-    )
-
-
-def _cell(score: "Score | None", info: "ScoreInfo", alpha: float) -> str:
-    """Orange in proportion to the value, gray if the null explains it, a star if it passes."""
-    if score is None or math.isnan(score.value):
-        return '<td style="text-align:center">–</td>'
-    ceiling = 1.0 if info.ceiling is None else info.ceiling
-    share = max(0.0, min(1.0, score.value / ceiling))
-    beyond_null = score.p is not None and score.p <= alpha
-    color = "224,138,30" if beyond_null else "128,128,128"
-    value = format_number(score.value, ".2f")
-    # The star repeats the information of the color, for color-blind readers.
-    star = "*" if score.passes(info.threshold, alpha) else ""
-    return (
-        f'<td title="{html.escape(f"{info.title}: {score}")}" style="text-align:right;'
-        f'padding:2px 4px;background:rgba({color},{share:.2f})">{value}{star}</td>'
-    )

@@ -6,6 +6,7 @@ its reads and writes rotated at random, which makes λ as likely as −λ, so th
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import TypeVar
 
@@ -18,15 +19,22 @@ from pathsum.algebra.rotations import DRAWS, rotated_cores, sequential_p, signif
 from pathsum.algebra.spectrum import positivity
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Progress, silent
-from pathsum.circuits.copying import LEAST_DRAWS, CopyingNull, eigenvalues_above_noise
-from pathsum.circuits.matching import embedding_product, matching_cores, matching_spectra, qk_values
-from pathsum.heads.layer_view import LayerView
+from pathsum.circuits.copying import (
+    LEAST_DRAWS,
+    CopyingNull,
+    eigenvalues_above_noise,
+    embedding_product,
+    matching_cores,
+    matching_spectra,
+    qk_values,
+)
 from pathsum.heads.score import (
     PAPER_2022,
     WEIGHTS_ALONE,
     DataScore,
     HeadScore,
     HeadScores,
+    LayerView,
     Score,
     ScoreInfo,
     WeightScore,
@@ -161,61 +169,49 @@ DELETING_BY_WEIGHTS = WeightScore(
 )
 
 
-class MatchingNull:
-    """Products of embeddings and random rotations that the readers of a model share.
+def _matching_scores(
+    model: Model,
+    layers: Sequence[tuple[int, HeadId | None]],
+    draws: int,
+    seed: int,
+    progress: Progress,
+    what: str,
+) -> dict[HeadId, Score]:
+    """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
 
-    Both depend on the head that is read through, or on the depth where there is none.
-    """
+    @cache
+    def product(keys: int, queries: int) -> Float[Tensor, "d d"]:
+        return embedding_product(model, keys, queries)
 
-    def __init__(self, model: Model, draws: int, seed: int) -> None:
-        self.model, self.draws, self._seed = model, draws, seed
-        self._products: dict[tuple[bool, bool], Float[Tensor, "d d"]] = {}
-        self._cores: dict[HeadId | bool, list[Float[Tensor, "half r r"]]] = {}
+    @cache
+    def cores(writer: HeadId | None, depth: tuple[int, int]) -> list[Float[Tensor, "half r r"]]:
+        return matching_cores(model, writer, product(*depth), draws=draws, seed=seed)
 
-    def product(self, layer: int, writer: HeadId | None) -> Float[Tensor, "d d"]:
-        """`embedding_product` of a reader in this layer."""
+    def depth_of(layer: int, writer: HeadId | None) -> tuple[int, int]:
         # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
-        keys = layer if writer is None else writer.layer
-        key = (keys == 0, layer == 0)
-        if key not in self._products:
-            self._products[key] = embedding_product(self.model, keys, layer)
-        return self._products[key]
+        return min(1, layer if writer is None else writer.layer), min(1, layer)
 
-    def cores(self, layer: int, writer: HeadId | None) -> list[Float[Tensor, "half r r"]]:
-        """`matching_cores` of a reader in this layer."""
-        key = layer == 0 if writer is None else writer
-        if key not in self._cores:
-            product = self.product(layer, writer)
-            self._cores[key] = matching_cores(
-                self.model, writer, product, draws=self.draws, seed=self._seed
-            )
-        return self._cores[key]
+    for number, (layer, writer) in enumerate(layers):
+        progress(number, len(layers), f"null of {what}")
+        cores(writer, depth_of(layer, writer))  # shared by the layers, which run in threads
 
-    def scores(
-        self, layers: Sequence[tuple[int, HeadId | None]], progress: Progress, what: str
-    ) -> dict[HeadId, Score]:
-        """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
-        for number, (layer, writer) in enumerate(layers):
-            progress(number, len(layers), f"null of {what}")
-            self.cores(layer, writer)  # computed here because the layers, in threads, share it
-        by_layer = shared_map(layers, self._layer_scores, progress, what)
-        return {head: score for part in by_layer for head, score in part.items()}
-
-    def _layer_scores(self, through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
-        (layer, writer), model = through, self.model
+    def layer_scores(through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
+        (layer, writer), depth = through, depth_of(*through)
         readers = [HeadId(layer, head) for head in range(model.config.n_heads)]
-        spectra = matching_spectra(model, readers, writer, self.product(layer, writer))
-        values = positivity(spectra).cpu()
+        values = positivity(matching_spectra(model, readers, writer, product(*depth))).cpu()
         own = torch.stack([qk_values(model.head(reader)) for reader in readers])
-        p = sequential_p(values, self.cores(layer, writer), [own])
-        return dict(zip(readers, against_rotations(values, p, self.draws, writer), strict=True))
+        p = sequential_p(values, cores(writer, depth), [own])
+        return dict(zip(readers, against_rotations(values, p, draws, writer), strict=True))
+
+    by_layer = shared_map(layers, layer_scores, progress, what)
+    return {head: score for part in by_layer for head, score in part.items()}
 
 
 def _matching_by_weights(
     model: Model, draws: int, seed: int, progress: Progress
 ) -> dict[HeadId, Score]:
     layers = [(layer, None) for layer in range(model.config.n_layers)]
-    return MatchingNull(model, draws, seed).scores(layers, progress, "matching")
+    return _matching_scores(model, layers, draws, seed, progress, "matching")
 
 
 MATCHING_BY_WEIGHTS = WeightScore(
@@ -279,7 +275,6 @@ def through_previous(
     model: Model,
     previous: Mapping[HeadId, float],
     seed: int = 0,
-    draws: int = DRAWS,
     progress: Progress = silent,
 ) -> MatchingScores:
     """How every head matches tokens through the best previous-token head below it.
@@ -298,6 +293,6 @@ def through_previous(
         below = {head: score for head, score in previous.items() if head.layer < layer}
         if below:
             through.append((layer, max(below, key=lambda head: below[head])))
-    null = MatchingNull(model, draws, seed)
-    scores = null.scores(through, progress, "matching through previous-token heads")
+    what = "matching through previous-token heads"
+    scores = _matching_scores(model, through, DRAWS, seed, progress, what)
     return MatchingScores(scores, "" if scores else "no head is above a previous-token head")

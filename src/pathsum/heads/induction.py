@@ -9,6 +9,7 @@ from typing import Annotated
 
 import torch
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
@@ -23,8 +24,6 @@ from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
-from pathsum.heads.layer_view import layer_views
-from pathsum.heads.measure import score_on_runs
 from pathsum.heads.mechanism import (
     Mechanism,
     PartnerEdge,
@@ -34,7 +33,7 @@ from pathsum.heads.mechanism import (
     measure_cut_edges,
     score_shares,
 )
-from pathsum.heads.null import RandomHeads
+from pathsum.heads.null import RandomHeads, score_on_runs
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import (
     SEQUENCES,
@@ -43,12 +42,12 @@ from pathsum.heads.probe import (
     repeats_probe,
     text_probe,
 )
-from pathsum.heads.score import ALPHA, DataScore, Score
+from pathsum.heads.score import DataScore, Score, layer_views
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_causal, require_tokens_out
 from pathsum.paths import ablate, replace
 from pathsum.paths.ablation import After
-from pathsum.text.probes import RepeatedTokens, shuffled
+from pathsum.text.token_pool import RepeatedTokens, shuffled
 
 
 @dataclass(frozen=True, eq=False)

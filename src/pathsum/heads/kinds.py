@@ -11,6 +11,7 @@ from typing import TypeAlias
 from jaxtyping import Float
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.base import Column, Progress, Record, Table, interval_columns, silent, text_column
 from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.table import Cell
@@ -19,7 +20,7 @@ from pathsum.circuits.positional import OffsetProfile, position_rows
 from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS, WEIGHT_SCORES
 from pathsum.heads.pattern_scores import HALF, WINDOW
 from pathsum.heads.probe_scores import PROBE_SCORES, WORD_PIECE_BY_WEIGHTS
-from pathsum.heads.score import ALPHA, ContextPart, HeadScore, Score, text_name
+from pathsum.heads.score import ContextPart, HeadScore, Score, text_name
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.transformer import attend, attention_read, queries_and_keys
 

@@ -6,8 +6,7 @@ Activity and cost are measured on a text: by default the model's held-out text, 
 one (`reference_text`). Position 0 is left out, because many models write one huge vector there.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, ClassVar
@@ -117,9 +116,9 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
         ranked = sorted(self.neurons, key=lambda one: -one.written)[: self.k]
         note = (
             f"the {len(ranked)} of {len(self.neurons)} neurons that write most on {self.text}; "
-            "embed: how much of the gate's read lies where embeddings do; logits: how much of the "
-            "write lies where the unembedding reads; both against random rotations; cosine: of "
-            "write and read"
+            "embed: alignment of the gate's read vector with the embeddings; logits: alignment of "
+            "the output vector with the unembedding; both against random rotations; cosine: of "
+            "output and read vectors"
         )
         return rows_table(
             ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary
@@ -317,7 +316,22 @@ def neuron(
         )
     layer, over = LayerNeurons(model, Source("mlp", wanted.layer)), reference_text(model, text)
     at, cosine = wanted.neuron, layer.cosines()
-    activity = _Activity.of(model, over, wanted, layer.writes[at], progress)
+    to_logits = unembed_through(model.weights, layer.writes[at])
+    direct = model.config.norm_place == "before" and model.config.predicts_tokens
+    rows: list[Tensor] = []
+    effects: list[Tensor] = []
+    ids: list[list[int]] = []
+    opened = 0
+    for trace in _read(model, over, wanted, progress):
+        found = neurons_of(trace, wanted.layer)
+        act = found.activation[..., at]
+        opened += int((found.gate_input[:, 1:, at] > 0).sum())
+        rows += act.double().cpu().unbind()
+        ids += trace.tokens.tolist()
+        if direct:
+            scaled = (act * trace.scales.final)[:, :-1]
+            effects += (scaled * to_logits[trace.tokens[:, 1:]]).cpu().unbind()
+    inside = torch.cat([row[1:] for row in rows])
     cost = None
     if model.config.predicts_tokens:
         cost = ablate(model, wanted, list(over.batches), reference="mean", text=list(over.batches))
@@ -328,95 +342,54 @@ def neuron(
         output=layer.output(at, k),
         cosine=float(cosine.score[at]),
         cosine_p=float(cosine.p[at]),
-        mean=float(activity.inside.mean()),
-        open=float(activity.opened),
-        contexts=activity.top(model, k),
+        mean=float(inside.mean()),
+        open=opened / len(inside),
+        contexts=_contexts(model, rows, ids, effects, k),
         text=_text_name(over),
         cost=None if cost is None else cost.cost,
         note=token_basis_note(model.weights, wanted.layer),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Activity:
-    """The activations of one neuron on a text, and the logits of next tokens it changes."""
+def _contexts(
+    model: Model,
+    rows: Sequence[Float[Tensor, " pos"]],
+    ids: Sequence[list[int]],
+    effects: Sequence[Float[Tensor, " next"]],
+    k: int,
+) -> tuple[NeuronContext, ...]:
+    """The k contexts of largest |activation|; only the strongest of similar contexts.
 
-    rows: tuple[Float[Tensor, " pos"], ...]
-    effects: tuple[Float[Tensor, " next"], ...]
-    ids: tuple[tuple[int, ...], ...]
-    opened: float
-
-    @property
-    def inside(self) -> Float[Tensor, " n"]:
-        """All activations after the first positions."""
-        return torch.cat([row[1:] for row in self.rows])
-
-    @classmethod
-    def of(
-        cls,
-        model: Model,
-        over: ReferenceText,
-        neuron: Source,
-        written: Float[Tensor, " d"],
-        progress: Progress,
-    ) -> "_Activity":
-        to_logits = unembed_through(model.weights, written)
-        direct = model.config.norm_place == "before" and model.config.predicts_tokens
-        rows: list[Tensor] = []
-        effects: list[Tensor] = []
-        ids: list[tuple[int, ...]] = []
-        opened = count = 0
-        for trace in _read(model, over, neuron, progress):
-            found = neurons_of(trace, neuron.layer)
-            act = found.activation[..., neuron.neuron]
-            opened += int((found.gate_input[:, 1:, neuron.neuron] > 0).sum())
-            count += act[:, 1:].numel()
-            change = (
-                (act * trace.scales.final)[:, :-1] * to_logits[trace.tokens[:, 1:]]
-                if direct
-                else None
+    `effects` is empty where the neuron's effect on logits is not known.
+    """
+    places = [
+        (act, sequence, position)
+        for sequence, row in enumerate(rows)
+        for position, act in enumerate(row.tolist())
+        if position > 0 and act != 0
+    ]
+    places.sort(key=lambda place: -abs(place[0]))
+    alike: dict[tuple[bool, int, int], list[tuple[float, int, int]]] = {}
+    for act, sequence, position in places:
+        tokens = ids[sequence]
+        key = act > 0, tokens[position - 1], tokens[position]
+        alike.setdefault(key, []).append((act, sequence, position))
+    found: list[NeuronContext] = []
+    for same in list(alike.values())[:k]:
+        act, sequence, position = same[0]
+        tokens = ids[sequence]
+        follows = position + 1 < len(tokens)
+        found.append(
+            NeuronContext(
+                *(sequence, position),
+                tokens=tuple(map(model.token_text, tokens[max(0, position - 15) : position + 1])),
+                next=model.token_text(tokens[position + 1]) if follows else None,
+                activation=act,
+                effect=float(effects[sequence][position]) if effects and follows else None,
+                times=len(same),
             )
-            rows += act.double().cpu().unbind()
-            effects += (
-                (torch.full_like(act[:, 1:], torch.nan) if change is None else change)
-                .cpu()
-                .unbind()
-            )
-            ids += map(tuple, trace.tokens.tolist())
-        return cls(tuple(rows), tuple(effects), tuple(ids), opened / count)
-
-    def top(self, model: Model, k: int) -> tuple[NeuronContext, ...]:
-        """The k contexts of largest |activation|; only the strongest of similar contexts."""
-        places = [
-            (float(act), sequence, position)
-            for sequence, row in enumerate(self.rows)
-            for position, act in enumerate(row.tolist())
-            if position > 0 and act != 0
-        ]
-        places.sort(key=lambda place: -abs(place[0]))
-        alike = {place: self._alike(*place) for place in places}
-        times = Counter(alike.values())
-        first = {alike[place]: place for place in reversed(places)}
-        found: list[NeuronContext] = []
-        for act, sequence, position in sorted(first.values(), key=lambda place: -abs(place[0]))[:k]:
-            ids = self.ids[sequence]
-            follows = position + 1 < len(ids)
-            effect = float(self.effects[sequence][position]) if follows else None
-            found.append(
-                NeuronContext(
-                    *(sequence, position),
-                    tokens=tuple(map(model.token_text, ids[max(0, position - 15) : position + 1])),
-                    next=model.token_text(ids[position + 1]) if follows else None,
-                    activation=act,
-                    effect=None if effect is None or effect != effect else effect,
-                    times=times[alike[act, sequence, position]],
-                )
-            )
-        return tuple(found)
-
-    def _alike(self, act: float, sequence: int, position: int) -> tuple[bool, int, int]:
-        ids = self.ids[sequence]
-        return act > 0, ids[position - 1], ids[position]
+        )
+    return tuple(found)
 
 
 def _text_name(over: ReferenceText) -> str:

@@ -1,4 +1,4 @@
-"""The null of every score from data: random versions of each head.
+"""Scores on runs, and their null: random versions of each head.
 
 A random head is a copy of a head in which the stream is rotated at random, and independently,
 before the queries, keys and values and after the write. It keeps the head's scale, singular values,
@@ -6,8 +6,9 @@ biases, norms and positions, reads the same stream, and goes through the transfo
 attention.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import RLock
 from typing import Literal
 
@@ -17,28 +18,40 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import triangle
 from pathsum.algebra.rotations import random_frames, root, seeded
-from pathsum.base import Side
+from pathsum.base import HeadId, Progress, Side, silent
 from pathsum.base.options import batched
-from pathsum.heads.layer_view import LayerView
-from pathsum.model import Model
+from pathsum.heads.score import (
+    DataScore,
+    HeadScores,
+    LayerOV,
+    LayerView,
+    Score,
+    against_null,
+    best_parts,
+    largest_parts,
+    layer_view,
+)
+from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded
+from pathsum.model.processes import shared_map
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import kv_head, layer_of_one_head, one_head
+from pathsum.text.token_pool import RepeatedTokens
 
+# Random heads run on a few sequences, and p compares heads on the same few.
+NULL_SEQUENCES = 4
 # Bytes of one head's random patterns computed at a time, so that they stay in a core's cache.
 CACHE_BYTES = 1 << 22
-# Blocks of rows in a product with a triangular matrix.
-_BLOCKS = 4
 
 Direction = Literal["query", "key", "value", "write"]
 DIRECTIONS: tuple[Direction, ...] = ("query", "key", "value", "write")
 
 
 def to_triangular(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence pos q"]:
-    """x in an orthonormal basis in which it is lower triangular: x = L Q, L of min(n, d) columns.
+    """x in an orthonormal basis of its rows: x = L Q, L triangular with min(n, d) columns.
 
-    Uniformly random frames have the same distribution in every basis, so L F is distributed as x F,
-    and `FrameProjector` skips the zeros of L. Inner products of rows do not change.
+    Uniformly random frames have the same distribution in every basis, so L F is distributed as x F.
+    Inner products of rows do not change.
     """
     return triangle(x.flatten(0, 1).mT).mT.unflatten(0, x.shape[:2])
 
@@ -46,8 +59,8 @@ def to_triangular(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence
 class FrameProjector:
     """x F for some random frames F; caches the last product, which all heads of a layer share.
 
-    x is lower triangular (`to_triangular`) and may have fewer columns than F has rows. `frames`
-    is called when they are needed.
+    x (`to_triangular`) may have fewer columns than F has rows. `frames` is called when they are
+    needed.
     """
 
     def __init__(self, frames: Callable[[], Float[Tensor, "drawn d r"]]) -> None:
@@ -57,51 +70,24 @@ class FrameProjector:
     def project(self, x: Float[Tensor, "sequence pos q"]) -> Float[Tensor, "sequence drawn pos r"]:
         """x in the frame of each draw."""
         if self._last is None or self._last[0] is not x:
-            rows, frames = x.flatten(0, 1), self._frames()
-            step = -(-len(rows) // _BLOCKS)
-            parts = [
-                torch.bmm(
-                    rows[start : start + step, : start + step].expand(len(frames), -1, -1),
-                    frames[:, : min(start + step, rows.shape[1])],
-                )
-                for start in range(0, len(rows), step)
-            ]
-            in_order = torch.cat(parts, 1).unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
-            self._last = (x, in_order)
+            found = x.flatten(0, 1) @ self._frames()[:, : x.shape[-1]]
+            self._last = (x, found.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous())
         return self._last[1]
 
 
-@dataclass(frozen=True, eq=False)
-class RandomOV:
+def random_ov(
+    value: FrameProjector,
+    write: FrameProjector,
+    core: Float[Tensor, "r r"],
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]],
+) -> LayerOV:
     """Random versions of one head's OV circuit; draws take the place of heads.
 
     With a random frame F times a root R for each read and write, the overlap of the value of x with
     y is x F (R Rᵀ) F yᵀ: only the k × k product in the middle, `core`, differs between heads, which
     share the products with frames. `effects` are those of the write frames on the logits of tokens.
     """
-
-    value: FrameProjector
-    write: FrameProjector
-    core: Float[Tensor, "r r"]
-    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]]
-
-    def values(
-        self, read: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence drawn pos r"]:
-        """The value of each position, without biases, in the basis of the write frame."""
-        return self.value.project(read) @ self.core
-
-    def overlaps(
-        self, z: Float[Tensor, "sequence drawn pos r"], stream: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence drawn pos"]:
-        """⟨z W_O, stream⟩ at each position."""
-        return (z * self.write.project(stream)).sum(-1)
-
-    def logits(
-        self, values: Float[Tensor, "sequence drawn n r"], tokens: Int[Tensor, "sequence m"]
-    ) -> Float[Tensor, "sequence drawn n m"]:
-        """The effect of values on the logits of some tokens, relative to the mean logit."""
-        return values @ self.effects(tokens)
+    return LayerOV(lambda read: value.project(read) @ core, write.project, effects)
 
 
 class RandomHeads:
@@ -144,7 +130,7 @@ class RandomHeads:
                 self._effects[key] = written.mT.contiguous()
             return self._effects[key]
 
-    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[RandomOV]]]:
+    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[LayerOV]]]:
         """Random versions of each head's OV, some draws at a time, with the slice of those draws.
 
         Their input is `random_read`. `bytes_per_draw` is the memory of one draw of a head.
@@ -159,7 +145,7 @@ class RandomHeads:
             def effects(tokens: Tensor, part: slice = part) -> Tensor:
                 return self.effects(tokens)[:, part]
 
-            yield part, [RandomOV(value, write, core, effects) for core in cores]
+            yield part, [random_ov(value, write, core, effects) for core in cores]
 
     def random_read(
         self, layer: int, read: Float[Tensor, "sequence pos d"]
@@ -232,3 +218,129 @@ class RandomHeads:
             return
         for head in heads:
             yield normed_and_rotated(config, raw, side, read(head)[:, None], positions)[0][:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Null:
+    """One score of random heads, and of the heads themselves, on the same few sequences.
+
+    `part` and `own_part` are its largest means over a part of the context.
+    """
+
+    drawn: Float[Tensor, "drawn head"]
+    own: Float[Tensor, " head"]
+    part: Float[Tensor, "drawn head"] | None
+    own_part: Float[Tensor, " head"] | None
+
+
+def score_on_runs(
+    runs: Iterable[tuple[Trace, RepeatedTokens]],
+    scores: Sequence[DataScore],
+    null: RandomHeads,
+    *,
+    what: str,
+    phase: str | None = None,
+    null_sequences: int = NULL_SEQUENCES,
+    last: int | None = None,
+    heads: Sequence[HeadId] | None = None,
+    progress: Progress = silent,
+) -> HeadScores:
+    """Scores of heads, all or these, on some runs; random heads run on the start of the first run.
+
+    p compares a head with its random heads on the sequences that both have run, so p is exact; the
+    value is over all sequences. Random heads have patterns of the `last` destinations, by default
+    of all. A score for which no position of the runs counts is absent.
+    """
+    every = [head.id for head in null.model.heads] if heads is None else sorted(heads)
+    layers = sorted({head.layer for head in every})
+    own = {layer: [head.head for head in every if head.layer == layer] for layer in layers}
+    W_U = centered_unembedding(null.model.weights)
+    measured: dict[tuple[int, str], list[Tensor]] = {}
+    nulls: dict[tuple[int, str], _Null] = {}
+
+    def measure(
+        run: tuple[Trace, RepeatedTokens], layer: int
+    ) -> tuple[list[Float[Tensor, "sequence head dest"]], list[_Null] | None]:
+        # Another process may call this, so results are returned, not stored.
+        view = layer_view(*run, layer, W_U)
+        here = [score.profile(view) for score in scores]
+        if nulls:
+            return here, None
+        few = view.first(null_sequences)
+        return here, _null_scores(null, layer, few, scores, last, own[layer])
+
+    for run in runs:
+        found = shared_map(layers, partial(measure, run), progress, phase or f"heads on {what}")
+        for layer, (here, drawn) in zip(layers, found, strict=True):
+            for number, score in enumerate(scores):
+                measured.setdefault((layer, score.name), []).append(here[number])
+                if drawn is not None:
+                    nulls[layer, score.name] = drawn[number]
+    result: dict[HeadId, dict[str, Score]] = {head: {} for head in every}
+    absent: dict[str, str] = {}
+    for score in scores:
+        for layer in layers:
+            key = layer, score.name
+            compared = _compare(measured[key], nulls[key], own[layer])
+            if compared is None:
+                absent[score.name] = f"no position of the {what} has {score.needs}"
+                continue
+            for head, one in zip(own[layer], compared, strict=True):
+                result[HeadId(layer, head)][score.name] = one
+    return HeadScores(result, absent)
+
+
+def _null_scores(
+    null: RandomHeads,
+    layer: int,
+    view: LayerView,
+    scores: Sequence[DataScore],
+    last: int | None,
+    heads: Sequence[int],
+) -> list[_Null]:
+    """Every score of the random versions of some heads of a layer."""
+    drawn = [{head: list[Tensor]() for head in heads} for _ in scores]
+    parts = [{head: list[Tensor]() for head in heads} for _ in scores]
+    for head, random in null.views(layer, view, last, heads):
+        for number, score in enumerate(scores):
+            one = score.profile(random)
+            drawn[number][head].append(_mean(one))
+            part = largest_parts(one.nanmean(0))
+            parts[number][head] += [] if part is None else [part]
+    nulls: list[_Null] = []
+    for score, each, each_part in zip(scores, drawn, parts, strict=True):
+        one = score.profile(view)
+        part = largest_parts(one.nanmean(0))
+        nulls.append(
+            _Null(
+                drawn=by_draw(each.values()),
+                own=_mean(one)[list(heads)],
+                part=None if part is None else by_draw(each_part.values()),
+                own_part=None if part is None else part[list(heads)],
+            )
+        )
+    return nulls
+
+
+def _mean(profile: Float[Tensor, "sequence head dest"]) -> Float[Tensor, " head"]:
+    """Over sequences that have a position that counts."""
+    return profile.nanmean(-1).nanmean(0)
+
+
+def by_draw(heads: Iterable[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "drawn head"]:
+    """Measurements of each head's draws, made some draws at a time, as one table."""
+    return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
+
+
+def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score] | None:
+    """One score of some heads of a layer with its p-values; None if no position counts."""
+    values = torch.cat([one.nanmean(-1) for one in measured])[:, heads]
+    values = values[~values.isnan().all(-1)]  # sequences with a position that counts
+    if len(values) == 0:
+        return None
+    scores = against_null(values, null.drawn, null.own)
+    same_length = len({profile.shape[-1] for profile in measured}) == 1
+    if not same_length or null.part is None or null.own_part is None:
+        return scores
+    parts = best_parts(torch.cat(list(measured))[:, heads].nanmean(0), null.own_part, null.part)
+    return [replace(one, part=part) for one, part in zip(scores, parts, strict=True)]

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pathsum.heads.layer_view import LayerView
-from pathsum.heads.score import PAPER, PAPER_2022, DataScore, ScoreInfo
-from pathsum.text.probes import RepeatedTokens
+from pathsum.heads.score import PAPER, PAPER_2022, DataScore, LayerView, ScoreInfo
+from pathsum.text.token_pool import RepeatedTokens
 
 HALF = 0.5
 WINDOW = 5

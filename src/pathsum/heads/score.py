@@ -1,23 +1,27 @@
 """Scores of heads: what one is (`ScoreInfo`), how it is measured, and its value (`Score`).
 
+A score from data is a function of a `LayerView`, the heads of one layer on a probe, real or random.
+
 A head may do something only in one part of the context, which a mean over all of it hides.
 `ContextPart` is the part where a score is largest.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.rotations import TIE
 from pathsum.base import HeadId, Progress, Record, Table, prose_column
 from pathsum.base.estimate import Estimate
-from pathsum.heads.layer_view import LayerView
-from pathsum.model import Model
+from pathsum.model import Model, Trace
+from pathsum.model.folding import centered_unembedding, value_reads
+from pathsum.text.token_pool import RepeatedTokens
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
@@ -25,9 +29,6 @@ REPEATS = "random tokens that training has seen, repeated, after the start token
 WEIGHTS_ALONE = "none: weights alone"
 TEXT = "text that training did not see, or the tokens that were given"
 RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
-
-ALPHA = 0.01
-"""One in a hundred random heads may pass a score by chance; a kind needs two that agree."""
 
 PART = 16
 """The least number of consecutive positions in a part of the context."""
@@ -103,6 +104,105 @@ class ScoreInfo(Record, kind="head-score-info"):
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
 
 
+@dataclass(frozen=True, eq=False)
+class LayerOV:
+    """The OV circuits of some heads, those of a layer (`own_ov`) or random ones, as three maps.
+
+    `values` maps the read of each position to values, without biases. `along` maps the stream to
+    its inner products with what a value of 1 in each dimension writes. `effects` maps tokens to the
+    effect of such a value on their logits, relative to the mean logit.
+    """
+
+    values: Callable[[Float[Tensor, "sequence pos d"]], Float[Tensor, "sequence head pos k"]]
+    along: Callable[[Float[Tensor, "sequence pos d"]], Float[Tensor, "sequence head pos k"]]
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence head k m"]]
+
+    def overlaps(
+        self, z: Float[Tensor, "sequence head pos k"], stream: Float[Tensor, "sequence pos d"]
+    ) -> Float[Tensor, "sequence head pos"]:
+        """⟨z W_O, stream⟩ at each position, without computing the d-wide write itself."""
+        return (z * self.along(stream)).sum(-1)
+
+    def logits(
+        self, values: Float[Tensor, "sequence head n k"], tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence head n m"]:
+        """The effect of values on the logits of some tokens, relative to the mean logit."""
+        return values @ self.effects(tokens)
+
+
+def own_ov(
+    W_V: Float[Tensor, "head d k"], W_O: Float[Tensor, "head k d"], W_U: Float[Tensor, "d vocab"]
+) -> LayerOV:
+    """The OV circuits of a layer's own heads. W_U has its mean over the vocabulary removed."""
+    return LayerOV(
+        values=lambda read: torch.einsum("bpd,hdk->bhpk", read, W_V),
+        along=lambda stream: torch.einsum("bpd,hkd->bhpk", stream, W_O),
+        effects=lambda tokens: torch.einsum("hkd,dbm->bhkm", W_O, W_U[:, tokens]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LayerView:
+    """Heads of one layer on a probe; real ones, or random ones that read the same stream.
+
+    `read` is the input of the values: the stream times its normalization scale for real heads,
+    whose reads are folded, and with the norm's gain and centering too for random heads. A score is
+    a function of a view alone, so it means the same for real and for random heads.
+    """
+
+    probe: RepeatedTokens
+    stream: Float[Tensor, "sequence pos d"]
+    read: Float[Tensor, "sequence pos d"]
+    pattern: Float[Tensor, "sequence head dest src"]
+    ov: LayerOV
+
+    def first(self, sequences: int) -> "LayerView":
+        """The same heads on the first few sequences."""
+        return replace(
+            self,
+            probe=replace(self.probe, tokens=self.probe.tokens[:sequences]),
+            stream=self.stream[:sequences],
+            read=self.read[:sequences],
+            pattern=self.pattern[:sequences],
+        )
+
+    @cached_property
+    def values(self) -> Float[Tensor, "sequence head pos k"]:
+        """Each head's value at each position, without biases; several scores use it."""
+        return self.ov.values(self.read)
+
+    def written_along_stream(self) -> Float[Tensor, "sequence head dest"]:
+        """Inner products of each head's output with the stream at the same position."""
+        return self.ov.overlaps(self.pattern @ self.values, self.stream)
+
+    def logits_alone(
+        self, block: slice, tokens: Int[Tensor, "sequence m"]
+    ) -> Float[Tensor, "sequence head n m"]:
+        """The effect of each position of a block, attended alone, on the logits of some tokens."""
+        return self.ov.logits(self.values[:, :, block], tokens)
+
+
+def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
+    """The heads of each layer in turn, on a run of the probe."""
+    W_U = centered_unembedding(trace.model.weights)
+    for layer in range(trace.model.config.n_layers):
+        yield layer_view(trace, probe, layer, W_U)
+
+
+def layer_view(
+    trace: Trace, probe: RepeatedTokens, layer: int, W_U: Float[Tensor, "d vocab"]
+) -> LayerView:
+    """The heads of one layer, given the centered unembedding, which all layers share."""
+    weights = trace.model.weights
+    return LayerView(
+        probe=probe,
+        stream=trace.streams[layer],
+        read=trace.streams[layer] * trace.scales.attention[layer][..., None],
+        pattern=trace.patterns[layer],
+        ov=own_ov(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
+    )
+
+
 Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
 """A score from data: one number per sequence and head."""
 ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
@@ -140,12 +240,16 @@ class DataScore(HeadScore):
     by_position: ByPosition | None = field(default=None, kw_only=True)
     needs: str = field(default="a position before it", kw_only=True)
 
-    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
-        """The score of each sequence: by default the mean over the destinations that count."""
+    def profile(self, view: LayerView) -> Float[Tensor, "sequence head dest"]:
+        """The score at every destination; one number per sequence if it has no positions."""
         if self.by_sequence is not None:
-            return self.by_sequence(view)
+            return self.by_sequence(view)[..., None]
         assert self.by_position is not None
-        return self.by_position(view).nanmean(-1)
+        return self.by_position(view)
+
+    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
+        """The score of each sequence: the mean over the destinations that count."""
+        return self.profile(view).nanmean(-1)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ In reading order:
     graph          Graph: nodes and edges with their scores, of one prompt or of many
     reasons        why a head attends where it does: parts of its key and query, tested by cutting
     removal        drops by removing one writer from a head's scores
-    graph_views    a graph as a sentence, a tree, circuit-tracer's JSON, and the difference of two
+    graph_views    a graph as a sentence, circuit-tracer's JSON, and the difference of two
+    tree           a graph as a tree, with the MLPs of one position as one node
     comparison     several models on one text
     edges          names and orders of edges; runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)

@@ -7,8 +7,8 @@ another (`L0H3@4→L1H0@9.k`). Over several prompts, positions are identified by
 
 import enum
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -446,8 +446,11 @@ class Graph(Record, kind="circuit"):
         return diff_graphs(self, other)
 
     def tree(self) -> Tree:
-        """An indented tree; each head is expanded at its first occurrence."""
-        from pathsum.paths.graph_views import print_tree
+        """An indented tree; each head is expanded at its first occurrence.
+
+        Where a position has several MLPs, they are one node, such as `mlp3–mlp29@7`.
+        """
+        from pathsum.paths.tree import print_tree
 
         return print_tree(self)
 
@@ -462,23 +465,50 @@ class Graph(Record, kind="circuit"):
         write_output(Path(file), json.dumps(self.to_graph(), indent=1))
 
     def to_table(self, rows: int | None = None) -> Table:
-        """One edge per row, the largest share first."""
+        """One edge per row, the largest share first.
+
+        Writers at the first position whose edges enter one read of a later node are one row: large
+        shares that cancel there say only that the position is an attention sink.
+        """
         interval = (Column("low", "+.3f"), Column("high", "+.3f")) if self.is_mean else ()
         columns = (
             *(text_column("edge"), text_column("kind"), Column("exact", "+.3f")),
             *(text_column("unit"), Column("share", "+.3f"), *interval, Column("cut", "+.3f")),
             *((Column("prompts"), Column("probability", ".2f")) if self.is_mean else ()),
         )
-        found = sorted(self.edges, key=lambda edge: -abs(edge.share))
+        found = sorted(self._table_rows(), key=lambda row: -abs(row[1].share))
         cells = tuple(
             (
-                *(str(edge), edge.kind.value.upper(), edge.exact, edge.unit),
+                *(name, edge.kind.value.upper(), edge.exact, edge.unit),
                 *(edge.estimate().with_interval if self.is_mean else (edge.share,)),
                 *(edge.effect, *((edge.prompts, edge.probability) if self.is_mean else ())),
             )
-            for edge in found[:rows]
+            for name, edge in found[:rows]
         )
         return Table(columns, cells, self.title, self._note(len(cells)))
+
+    def _table_rows(self) -> Iterator[tuple[str, GraphEdge]]:
+        """Edges by name; MLPs at the first position into one read of a later node are one row."""
+        sinks: dict[tuple[Site, Side], list[GraphEdge]] = {}
+        for edge in self.edges:
+            site = edge.edge
+            if (
+                self.is_mean
+                or not site.to
+                or site.at != 0
+                or not str(site.writer).startswith("mlp")
+            ):
+                yield str(edge), edge
+            else:
+                sinks.setdefault((site.end, edge.kind), []).append(edge)
+        for (reader, _), edges in sinks.items():
+            first, side = edges[0], "" if edges[0].edge.side is None else f".{edges[0].kind.value}"
+            if len(edges) == 1:
+                yield str(first), first
+                continue
+            exact, share = (sum(getattr(one, name) for one in edges) for name in ("exact", "share"))
+            together = replace(first, exact=exact, share=share, effect=None, estimates=None)
+            yield f"attention sink (position 0){ARROW}{reader}{side}", together
 
     def __rich__(self) -> RenderableType:
         if self.is_mean:

@@ -1,4 +1,4 @@
-"""Views of a graph: a sentence, a tree, circuit-tracer's JSON, and the difference of two graphs."""
+"""Views of a graph: a sentence, circuit-tracer's JSON, and the difference of two graphs."""
 
 import math
 import re
@@ -7,62 +7,24 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from rich.text import Text
-from rich.tree import Tree
 
-from pathsum.base import Column, Estimate, HeadId, Part, Record, Table, text_column
+from pathsum.base import Column, Estimate, HeadId, Part, Record, Source, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
-from pathsum.base.sentence import Sentence, Span, concat, fill, head_span, percent, signed
-from pathsum.base.site import Side, Site
-from pathsum.paths.edges import is_inner, node_position
-from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, Method, layer_of
+from pathsum.base.sentence import (
+    Sentence,
+    Span,
+    concat,
+    fill,
+    head_span,
+    join_spans,
+    percent,
+    signed,
+)
+from pathsum.base.site import MLP_SIDES, Side, Site
+from pathsum.paths.edges import node_position
+from pathsum.paths.graph import Graph, GraphEdge, LeftOut, Method, layer_of
 from pathsum.paths.reasons import strongest_head, write_reasons
-
-# Smaller sums of omitted edges are not printed.
-_SMALLEST_REST = 5e-4
-
-
-def print_tree(graph: Graph) -> Tree:
-    """The tree; a head is expanded at its first occurrence."""
-    # Text, not str: a token may contain what rich would read as markup.
-    tree = Tree(Text(graph.title))
-    _grow(graph, {str(node): node for node in graph.nodes}, tree, graph.top, set())
-    return tree
-
-
-def _grow(
-    graph: Graph, nodes: dict[str, GraphNode], tree: Tree, node: Site, opened: set[Site]
-) -> None:
-    opened.add(node)
-    for side in (Side.V, Side.K, Side.Q, Side.U, Side.G):
-        for edge in graph.inputs(node, side):
-            writer = edge.edge.start
-            branch = tree.add(Text(_line(edge, nodes[str(writer)])))
-            if is_inner(writer) and writer in opened:
-                branch.add("(above)")
-            elif is_inner(writer):
-                _grow(graph, nodes, branch, writer, opened)
-        for rest in graph.left_out:
-            if rest.node != node or rest.kind is not side:
-                continue
-            if abs(rest.share - rest.held) >= _SMALLEST_REST:
-                count = f"{rest.count} edge{'' if rest.count == 1 else 's'}"
-                share = rest.share - rest.held
-                tree.add(Text(f"{side.value.upper()} left out ({count}) {share:+.3f}"))
-            if abs(rest.held) >= _SMALLEST_REST:
-                tree.add(Text(f"{side.value.upper()} carried by no edge {rest.held:+.3f}"))
-    if nodes[str(node)].note:
-        tree.add(Text(f"({nodes[str(node)].note})"))
-
-
-def _line(edge: GraphEdge, writer: GraphNode) -> str:
-    effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
-    exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
-    text = f" {writer.text!r}" if writer.text else ""
-    where = "" if writer.attended is None else f"  ({writer.attended})"
-    share = f"{exact}{edge.estimate().format('+.2f')} logits{effect}"
-    return f"{edge.kind.value.upper()} {edge.edge.start}{text}  {share}{where}"
 
 
 def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
@@ -316,29 +278,38 @@ WORDS = {
 _HALF = 0.5
 
 
+MLP_WORDS = {
+    "through": "{head} contributes {share} of {total} logits through MLPs{attends}.",
+    "tokens": " Tokens that contribute most: {tokens}.",
+}
+"""Templates for models with MLPs."""
+# Tokens that the sentence names, and the share of the first one's contribution that others need.
+_TOKENS, _COMPARABLE = 3, 0.25
+
+
 def write_sentence(graph: Graph) -> Sentence:
-    """Describe the leading head in words: its share, its attention and the reasons for it."""
-    lead, strongest = graph.lead, strongest_head(graph)
-    if lead is None and strongest is None:
-        return fill(WORDS["no_head"])
-    attends = because = coverage = concat()
+    """Describe the leading head in words: its share, its attention and the reasons for it.
+
+    Where MLPs are in the graph, the tokens that contribute most are named too.
+    """
+    coverage = concat()
     if graph.coverage < _HALF:
         coverage = fill(WORDS["coverage"], share=percent(max(0.0, graph.coverage)))
-    if lead is not None and lead.source is not None and not lead.note:
-        attends = fill(
-            WORDS["attends"],
-            token=_token(graph, lead.source),
-            weight=percent(lead.weight),
-            position=str(lead.source),
-            kind="" if lead.kind is None else WORDS[lead.kind],
-        )
-        because = fill(WORDS["no_reason"])
+    lead, strongest = graph.lead, strongest_head(graph)
+    if lead is None and strongest is None:
+        through = write_through(graph)
+        return concat(through, coverage, write_tokens(graph)) if through else fill(WORDS["no_head"])
+    attends = because = concat()
+    if lead is not None and lead.source is not None and (not lead.note or _has_mlps(graph)):
+        kind = "" if lead.kind is None else WORDS[lead.kind]
+        attends = _write_attention(graph, lead.source, lead.weight, kind)
+        because = fill("" if lead.note else WORDS["no_reason"])
         if lead.reasons:
             reasons = write_reasons(lead.reasons, lambda position: _token(graph, position))
             because = fill(WORDS["because"], reasons=reasons)
     head = strongest if lead is None else lead.head
     into_logits = {edge.edge.start.head: edge.share for edge in graph.inputs(graph.top)}
-    return fill(
+    adds = fill(
         WORDS["adds"],
         head=head_span(str(head)),
         share=signed(into_logits[head] if lead is None else lead.share),
@@ -347,6 +318,51 @@ def write_sentence(graph: Graph) -> Sentence:
         because=because,
         coverage=coverage,
     )
+    return concat(adds, write_tokens(graph))
+
+
+def _has_mlps(graph: Graph) -> bool:
+    return any(edge.kind in MLP_SIDES for edge in graph.edges)
+
+
+def _write_attention(graph: Graph, source: int, weight: float, kind: str = "") -> Sentence:
+    token, where = _token(graph, source), str(source)
+    return fill(WORDS["attends"], token=token, weight=percent(weight), position=where, kind=kind)
+
+
+def write_through(graph: Graph) -> Sentence:
+    """The head that contributes most where none adds to the prediction directly, if one does."""
+    sign = 1 if graph.total > 0 else -1
+    heads = [one for one in graph.nodes if one.node.head is not None and sign * one.value > 0]
+    if not heads:
+        return ()
+    best = max(heads, key=lambda one: sign * one.value)
+    attends = concat()
+    if best.attended is not None:
+        attends = _write_attention(graph, best.attended.source, best.attended.weight)
+    return fill(
+        MLP_WORDS["through"],
+        head=head_span(str(best.node.head)),
+        share=signed(best.value),
+        total=signed(graph.total),
+        attends=attends,
+    )
+
+
+def write_tokens(graph: Graph) -> Sentence:
+    """The tokens whose embeddings contribute most, if the graph passes through MLPs."""
+    sign = 1 if graph.total > 0 else -1
+    found = {
+        node_position(one.node): sign * one.value
+        for one in graph.nodes
+        if one.node.writer == Source("embed") and sign * one.value > 0
+    }
+    if graph.is_mean or not found or not _has_mlps(graph):
+        return ()
+    best = sorted(found, key=lambda at: -found[at])[:_TOKENS]
+    named = [at for at in best if found[at] >= _COMPARABLE * found[best[0]]]
+    spans = [concat(_token(graph, at), f" ({signed(sign * found[at])})") for at in named]
+    return fill(MLP_WORDS["tokens"], tokens=join_spans(spans))
 
 
 def _token(graph: Graph, position: int) -> Span:

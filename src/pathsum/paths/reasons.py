@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 COMPARABLE = 0.5
 # A part without which the prediction drops by less than this share of it is no reason.
 LEAST_EFFECT = 0.02
+# Reasons that are named on models with MLPs, which spread them over many writers.
+MOST_REASONS = 4
 # A head copies if more than this share of its attention is on earlier followers: most of it.
 MOST = 0.5
 # Attention to an earlier follower is induction if it exceeds this many times the usual attention.
@@ -214,7 +216,11 @@ def _find_reasons(graph: "Graph", node: Site, source: int) -> tuple[Reason, ...]
     """The reasons for a head's attention to a source, keys before queries."""
     keys = [edge for edge in graph.inputs(node, Side.K) if edge.edge.at == source]
     sides = [edges for edges in (keys, graph.inputs(node, Side.Q)) if edges]
-    return tuple(reason for edges in sides for reason in _reasons_of_side(graph, edges, source))
+    found = [reason for edges in sides for reason in _reasons_of_side(graph, edges, source)]
+    if graph.prediction.trace.model.config.mlp == "none":
+        return tuple(found)
+    strongest = sorted(found, key=lambda reason: -abs(reason.effect))[:MOST_REASONS]
+    return tuple(reason for reason in found if reason in strongest)
 
 
 def _reasons_of_side(graph: "Graph", edges: "Sequence[GraphEdge]", source: int) -> Iterator[Reason]:

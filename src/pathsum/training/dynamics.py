@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.base import HeadId, Progress, Side, Site, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
@@ -21,18 +22,24 @@ from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.options import parse_count
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
-from pathsum.heads.in_context_learning import EARLY, LATE, late_minus_early
 from pathsum.heads.induction import induction_scores
-from pathsum.heads.layer_view import LayerView, layer_views
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.probe import EARLY, LATE, copy_losses, late_minus_early, repeats_probe
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
-from pathsum.heads.probe import copy_losses, repeats_probe
-from pathsum.heads.score import ALPHA, DataScore
+from pathsum.heads.score import DataScore, LayerView, layer_views
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import check_tokens
-from pathsum.text.probes import RepeatedTokens
-from pathsum.training.checkpoint import Snapshot, read_snapshots
+from pathsum.text.token_pool import RepeatedTokens
+from pathsum.training.checkpoint import (
+    RUN,
+    Snapshot,
+    find_run,
+    held_out_tokens,
+    read_recipe,
+    read_snapshots,
+    without_snapshots,
+)
 from pathsum.training.curves import (
     Curve,
     NoChange,
@@ -44,13 +51,6 @@ from pathsum.training.curves import (
 )
 from pathsum.training.dynamics_record import Dynamics
 from pathsum.training.metrics import read_metrics
-from pathsum.training.run_folder import (
-    RUN,
-    find_run,
-    held_out_tokens,
-    read_recipe,
-    without_snapshots,
-)
 from pathsum.training.train import TrainingRun
 
 SEQUENCES = 64

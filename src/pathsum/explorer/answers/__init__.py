@@ -1,7 +1,6 @@
 """Answers to the explorer's questions, one function per question.
 
-model         `model` and `vocabulary`: sizes and abilities of a model, its examples and tokens
-gallery       `gallery`: the models that come with pathsum
+model         `model`, `vocabulary`, `gallery`: a model, its tokens, and the models to choose from
 weights       `weights`: a small model as the page itself can run it
 text          `run`, `attention`, `scores`: a text, its predictions, patterns and scores
 prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and intervened on

@@ -42,7 +42,7 @@ export const TABS: readonly Tab[] = [
   { title: "Training", views: [{ name: "training", title: "Training", key: "6" }] },
   { title: "Paper", views: [{ name: "paper", title: "Paper", key: "7" }] },
   { title: "Swap", views: [{ name: "swap", title: "Swap", key: "S" }] },
-  { title: "Program", views: [{ name: "program", title: "Program", key: "G" }] },
+  { title: "Program", views: [{ name: "program", title: "Program", key: "R" }] },
   { title: "Models", views: [{ name: "models", title: "Models", key: "9" }] },
 ];
 

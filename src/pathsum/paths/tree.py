@@ -1,0 +1,154 @@
+"""A graph as an indented tree, in which the MLPs of one position are one node.
+
+The MLPs of a position read and write the same stream, one after another. A chain of them says
+little, so the tree shows `mlp3–mlp29@7` where a position has several. Its inputs are the heads and
+tokens that the MLPs there read, each with the sum of its shares over them; shares of values and of
+gates, two views of one number, count by half. Edges between the MLPs of a position stay in the data
+(`Graph.edges`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+from rich.tree import Tree
+
+from pathsum.base.site import MLP_SIDES, Side, Site
+from pathsum.paths.edges import is_inner
+from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, Method
+
+# Smaller sums of omitted edges are not printed.
+_SMALLEST_REST = 5e-4
+
+
+@dataclass(frozen=True, eq=False)
+class MlpGroup:
+    """The MLPs of a graph at one position, two or more, from the lowest layer up."""
+
+    nodes: tuple[GraphNode, ...]
+
+    @property
+    def name(self) -> str:
+        """First and last MLP and the position, `mlp3–mlp29@7`."""
+        return f"{self.nodes[0].node.writer}–{self.nodes[-1].node}"
+
+    def inputs(self, graph: Graph) -> list[tuple[Site, float]]:
+        """What the MLPs read from outside, with the sum of its shares, the largest first."""
+        inside = {node.node for node in self.nodes}
+        found: dict[Site, float] = {}
+        for edge in graph.edges:
+            if edge.edge.end in inside and edge.edge.start not in inside:
+                start = edge.edge.start
+                found[start] = found.get(start, 0.0) + edge.share * view_part(graph, edge.kind)
+        return sorted(found.items(), key=lambda one: -abs(one[1]))
+
+
+def view_part(graph: Graph, side: Side) -> float:
+    """The part by which a share counts in sums: half for each of the two views of an MLP."""
+    return 0.5 if graph.by is Method.SHARE and side in MLP_SIDES else 1.0
+
+
+def mlp_groups(graph: Graph) -> dict[Site, MlpGroup]:
+    """The group of every MLP node whose position has several."""
+    by_position: dict[int | None, list[GraphNode]] = {}
+    for one in graph.nodes:
+        if is_inner(one.node) and one.node.head is None:
+            by_position.setdefault(one.node.at, []).append(one)
+    groups = [MlpGroup(tuple(reversed(some))) for some in by_position.values() if len(some) > 1]
+    return {node.node: group for group in groups for node in group.nodes}
+
+
+def print_tree(graph: Graph) -> Tree:
+    """The tree; a head is expanded at its first occurrence."""
+    # Text, not str: a token may contain what rich would read as markup.
+    tree = Tree(Text(graph.title))
+    _Printer(graph).grow(tree, graph.top)
+    return tree
+
+
+class _Printer:
+    """A graph, and the names of nodes and groups that are in the tree already."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.groups = graph, mlp_groups(graph)
+        self.nodes = {str(node): node for node in graph.nodes}
+        self.opened: set[str] = set()
+
+    def grow(self, tree: Tree, node: Site) -> None:
+        """Add the inputs of a node to its branch."""
+        self.opened.add(str(node))
+        for side in (Side.V, Side.K, Side.Q, Side.U, Side.G):
+            folded: dict[str, list[GraphEdge]] = {}
+            for edge in self.graph.inputs(node, side):
+                group = self.groups.get(edge.edge.start)
+                name = str(edge) if group is None else group.name
+                folded.setdefault(name, []).append(edge)
+            rows = folded.values()
+            for edges in sorted(rows, key=lambda some: -abs(sum(one.share for one in some))):
+                self._add(tree, edges)
+            rests = [one for one in self.graph.left_out if one.node == node and one.kind is side]
+            self._add_rests(tree, rests, side.value.upper())
+        if self.nodes[str(node)].note:
+            tree.add(Text(f"({self.nodes[str(node)].note})"))
+
+    def _add(self, tree: Tree, edges: Sequence[GraphEdge]) -> None:
+        writer = edges[0].edge.start
+        group = self.groups.get(writer)
+        if group is None:
+            self._open(tree.add(Text(_line(edges[0], self.nodes[str(writer)]))), writer)
+            return
+        share, kind = sum(one.share for one in edges), edges[0].kind.value.upper()
+        exact = sum(one.exact for one in edges)
+        scores = "" if edges[0].unit == "logits" else f"{exact:+.2f} score, "
+        text = _text(self.nodes[str(writer)])
+        sink = ", attention sink" if writer.at == 0 and self.graph.position else ""
+        count = f"{len(edges)} MLP{'' if len(edges) == 1 else 's'}"
+        line = f"{kind} {group.name}{text}  {scores}{share:+.2f} logits  ({count}{sink})"
+        branch = tree.add(Text(line))
+        if sink:
+            return  # what made the sink tells nothing about this prediction
+        if group.name in self.opened:
+            branch.add("(above)")
+            return
+        self.opened.add(group.name)
+        for start, total in group.inputs(self.graph):
+            node = self.nodes[str(start)]
+            where = "" if node.attended is None else f"  ({node.attended})"
+            line = f"{start}{_text(node)}  {total:+.2f} logits{where}"
+            self._open(branch.add(Text(line)), start)
+        inside = {one.node for one in group.nodes}
+        self._add_rests(branch, [one for one in self.graph.left_out if one.node in inside])
+
+    def _open(self, branch: Tree, node: Site) -> None:
+        if is_inner(node) and str(node) in self.opened:
+            branch.add("(above)")
+        elif is_inner(node):
+            self.grow(branch, node)
+
+    def _add_rests(self, tree: Tree, rests: Sequence[LeftOut], kind: str = "") -> None:
+        for line in _rest_lines(self.graph, rests, f"{kind} " if kind else ""):
+            tree.add(Text(line))
+
+
+def _rest_lines(graph: Graph, rests: Sequence[LeftOut], kind: str) -> Iterator[str]:
+    # The two views of an MLP count by half where both are added.
+    parts = [1.0 if kind else view_part(graph, rest.kind) for rest in rests]
+    pairs = list(zip(parts, rests, strict=True))
+    share = sum(part * (rest.share - rest.held) for part, rest in pairs)
+    held, count = sum(part * rest.held for part, rest in pairs), sum(rest.count for rest in rests)
+    if abs(share) >= _SMALLEST_REST:
+        yield f"{kind}left out ({count} edge{'' if count == 1 else 's'}) {share:+.3f}"
+    if abs(held) >= _SMALLEST_REST:
+        yield f"{kind}carried by no edge {held:+.3f}"
+
+
+def _text(node: GraphNode) -> str:
+    return f" {node.text!r}" if node.text else ""
+
+
+def _line(edge: GraphEdge, writer: GraphNode) -> str:
+    effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
+    exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
+    where = "" if writer.attended is None else f"  ({writer.attended})"
+    share = f"{exact}{edge.estimate().format('+.2f')} logits{effect}"
+    return f"{edge.kind.value.upper()} {edge.edge.start}{_text(writer)}  {share}{where}"

@@ -1,0 +1,78 @@
+"""Trees and sentences of models with MLPs: the MLPs of one position are one node."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from tests.identities.configs import Drawn, mlp_models_with_tokens
+
+from pathsum.model import Config, construct, random_model
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.graph import Graph
+from pathsum.paths.tree import mlp_groups, view_part
+
+
+def deep_circuit(threshold: float = 0.02) -> Graph:
+    config = Config(*(3, 2, 16, 8, 30, 12), norm="rms", mlp="silu_gated", d_mlp=24)
+    trace = random_model(config, seed=2, dtype=torch.float64).trace([[3, 1, 4, 1, 5, 9]])
+    return find_circuit(trace, -1, 7, "mean", threshold, effects=False)
+
+
+@given(mlp_models_with_tokens(), st.integers(0, 2**16), st.booleans())
+@settings(max_examples=20)
+def test_inputs_of_a_group_add_up_to_what_leaves_it(drawn: Drawn, seed: int, other: bool) -> None:
+    model, tokens = drawn
+    trace, token = model.trace(tokens[:1]), seed % model.config.d_vocab
+    there = model.trace((3 * trace.tokens + 1) % model.config.d_vocab) if other else None
+    found = find_circuit(trace, -1, token, "mean", 0.02, other=there, effects=False)
+    allowed = found.quadrature_error + 1e-9 * max(1.0, *(abs(one.value) for one in found.nodes))
+    for group in {one.name: one for one in mlp_groups(found).values()}.values():
+        inside = {one.node for one in group.nodes}
+        inputs = sum(share for _, share in group.inputs(found))
+        inputs += sum(
+            rest.share * view_part(found, rest.kind)
+            for rest in found.left_out
+            if rest.node in inside
+        )
+        leaving = sum(
+            edge.share * view_part(found, edge.kind)
+            for edge in found.edges
+            if edge.edge.start in inside and edge.edge.end not in inside
+        )
+        assert inputs == pytest.approx(leaving, abs=allowed)
+
+
+def test_the_tree_has_one_node_for_the_mlps_of_a_position() -> None:
+    found = deep_circuit()
+    console = Console(width=200, color_system=None)
+    with console.capture() as printed:
+        console.print(found.tree())
+    text = printed.get()
+    assert "V mlp0–mlp2@5" in text
+    assert "V mlp2@5" not in text and "U mlp0@5" not in text
+    assert any(str(edge).startswith("mlp0@5→mlp1@5") for edge in found.edges)
+
+
+def test_mlps_at_the_first_position_are_one_row() -> None:
+    found = deep_circuit(0.001)
+    table = found.to_table()
+    rows = {str(row[0]): row for row in table.rows if str(row[0]).startswith("attention sink")}
+    assert rows
+    for name, row in rows.items():
+        reader = name.partition("→")[2]
+        whole = [
+            edge.share
+            for edge in found.edges
+            if edge.edge.at == 0
+            and edge.name.startswith("mlp")
+            and edge.name.endswith(f"→{reader}")
+        ]
+        assert len(whole) > 1
+        assert row[4] == pytest.approx(sum(whole))
+
+
+def test_a_head_that_acts_through_an_mlp_is_named() -> None:
+    sentence = construct.gated_value().trace("a ! b c").circuit(effects=False).sentence
+    assert "through MLPs, attending to '!' (100%, position 2)." in sentence
+    assert "Tokens that contribute most: '!'" in sentence
