@@ -57,5 +57,8 @@ def test_cards_have_a_picture_and_the_best_prediction(page: Page, live: str) -> 
     }"""
     picture = card.get_by_role("img", name="Attention of L1H0")
     expect(picture).to_be_visible()
-    page.wait_for_timeout(500)
+    for _ in range(40):
+        if picture.evaluate(inked) > 1:
+            break
+        page.wait_for_timeout(250)
     assert picture.evaluate(inked) > 1
