@@ -143,7 +143,7 @@ format: $(VENV)/.for-testing ## format the code and apply automatic fixes
 	@$(PY) -m ruff format .
 
 types: $(VENV)/.for-running ## write the browser's types from the records, and the templates of sentences
-	@$(PY) -m pathsum.explorer.typescript web/src/generated
+	@$(PY) scripts/typescript.py web/src/generated
 
 fixtures: $(VENV)/.for-running ## write the answers that the tests of the page's engine compare with
 	@$(PY) scripts/engine_fixtures.py web/fixtures

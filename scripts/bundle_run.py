@@ -22,9 +22,14 @@ import torch
 
 from pathsum.sources import load
 from pathsum.training import Recipe, read_snapshots
-from pathsum.training.checkpoint import SNAPSHOTS, save_small_snapshot
+from pathsum.training.checkpoint import (
+    RUN,
+    SNAPSHOTS,
+    held_out_tokens,
+    read_run,
+    save_small_snapshot,
+)
 from pathsum.training.metrics import METRICS
-from pathsum.training.run_folder import RUN, held_out_tokens, read_run
 
 SEQUENCES = 128
 

@@ -29,9 +29,9 @@ from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.paths import ablate
 from pathsum.text import Corpus
-from pathsum.text.probes import RepeatedTokens, random_repeats
+from pathsum.text.token_pool import RepeatedTokens, random_repeats
 from pathsum.training import Recipe
-from pathsum.training.run_folder import read_run
+from pathsum.training.checkpoint import read_run
 
 SEQUENCES, TOGETHER = 512, 16
 # 2.95 nats per token of the vocabulary of 2,048, which has 2.852 characters per token.

@@ -34,8 +34,8 @@ from pathsum.model.storage import CONFIG
 from pathsum.sources import load
 from pathsum.text import Corpus
 from pathsum.training import Recipe
+from pathsum.training.checkpoint import read_run
 from pathsum.training.recipe import Data
-from pathsum.training.run_folder import read_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 

@@ -104,8 +104,8 @@ def test_columns_are_left_out_last_first_and_named() -> None:
     text = table.to_text(60)
     assert "L0H4" in text and "11.250000" in text and "22.250000" not in text
     found = " ".join(text.split())
-    assert "columns left out for lack of width:" in found
-    assert "number 11 (use --json, or a terminal at least 137 wide)" in found
+    assert "columns left out (the terminal is too narrow):" in found
+    assert "number 11 (use --json, or at least 137 characters)" in found
     assert "left out" not in table.to_text(137)
 
 

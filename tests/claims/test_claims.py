@@ -11,9 +11,17 @@ from tests.explorer.variants import ALL
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
 from pathsum.claims import Paper, paper, verdict
-from pathsum.claims.claim import Measurement, Outline, Section, Statement, measure
+from pathsum.claims.claim import (
+    BarsPicture,
+    Measurement,
+    Outline,
+    PointsPicture,
+    Section,
+    StacksPicture,
+    Statement,
+    measure,
+)
 from pathsum.claims.paper import SECTIONS, find_statement, open_subject
-from pathsum.claims.picture import BarsPicture, PointsPicture, StacksPicture
 from pathsum.claims.stream import frequency_drift
 from pathsum.claims.verdict import (
     SEEDS,

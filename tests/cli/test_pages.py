@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pathsum.cli.main import main
-from pathsum.explorer.report_file import read_report
+from pathsum.explorer.report import read_report
 from pathsum.explorer.server import ExplorerServer
 from pathsum.explorer.wire import decode
 

@@ -88,7 +88,7 @@ def test_an_interrupted_run_says_how_to_go_on(
 ) -> None:
     from tests.training.test_loop import StopAt
 
-    monkeypatch.setattr("pathsum.cli.training_view.line", lambda m: StopAt(5)(m) or "")
+    monkeypatch.setattr("pathsum.cli.training.line", lambda m: StopAt(5)(m) or "")
     file = tmp_path / "mine.toml"
     file.write_text(to_toml(tiny_recipe(text)))
     run = tmp_path / "run"
@@ -102,7 +102,7 @@ def test_the_live_view_shows_what_rises() -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from pathsum.cli.training_view import _Panel
+    from pathsum.cli.training import _Panel
 
     console = Console(width=90, record=True, force_terminal=True, file=io.StringIO())
     sight = ProbeResult(3.1, 0.98, "L0H1", 0.5, "L1H2", 10.0, 6.0)

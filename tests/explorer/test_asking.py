@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pathsum.base.errors import InputError
 from pathsum.explorer.answers.prediction import PredictionParams
 from pathsum.explorer.answers.text import AttentionParams
+from pathsum.explorer.explorer import QUESTIONS, UnknownQuestionError, find_question
 from pathsum.explorer.params import (
     MAX_CHARACTERS,
     ModelParams,
@@ -16,7 +17,6 @@ from pathsum.explorer.params import (
     non_default_params,
     parse_params,
 )
-from pathsum.explorer.questions import QUESTIONS, UnknownQuestionError, find_question
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 2**53 - 1))

@@ -1,6 +1,6 @@
 """The gallery of models: every model that comes with pathsum opens from it."""
 
-from pathsum.explorer.answers.gallery import LESSONS, Gallery
+from pathsum.explorer.answers.model import LESSONS, Gallery
 from pathsum.explorer.explorer import Explorer
 from pathsum.sources.named import FETCHED, known_names
 

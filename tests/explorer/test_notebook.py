@@ -9,7 +9,7 @@ from tests.explorer.variants import ALL
 from pathsum.base.errors import FailedError
 from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.notebook import explorer_widget, reply
+from pathsum.explorer.server.running import explorer_widget, reply
 from pathsum.explorer.wire import decode
 
 

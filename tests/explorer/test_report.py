@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import importlib
 import json
 import re
 from html.parser import HTMLParser
@@ -14,12 +15,12 @@ from tests.explorer.variants import ALL, HOSTILE, NO_HEADS, hostile
 import pathsum as ps
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.explorer import bundle
-from pathsum.explorer.answers.weights import why_not_in_page
+from pathsum.explorer.answers.whole_model import why_not_in_page
 from pathsum.explorer.params import answer_key
-from pathsum.explorer.report_file import assemble, read_report
+from pathsum.explorer.report import assemble, read_report
 from pathsum.explorer.wire import decode
 
-IN_PAGE = "pathsum.explorer.answers.weights.MAX_PARAMETERS"
+IN_PAGE = "pathsum.explorer.answers.whole_model.MAX_PARAMETERS"
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +282,10 @@ def test_a_fragment_is_small_and_loads_nothing(tmp_path: Path) -> None:
 
 
 def test_a_fragment_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.explorer.report_file.MAX_BYTES", 20_000)
+    module = importlib.import_module(
+        "pathsum.explorer.report"
+    )  # the package has a function `report`
+    monkeypatch.setattr(module, "MAX_BYTES", 20_000)
     with pytest.raises(InputError, match=r"MB, and at most 0\.0 MB fit .* shorter texts"):
         ps.report(
             "hand-built-induction",

@@ -10,8 +10,7 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.questions import QUESTIONS
+from pathsum.explorer.explorer import QUESTIONS, Explorer
 from pathsum.explorer.tools import DIGITS, server
 
 TEXT = {"text": "a b c d a"}

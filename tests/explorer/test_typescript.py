@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from scripts.typescript import typescript, words
 
-from pathsum.explorer.questions import QUESTIONS
-from pathsum.explorer.typescript import typescript, words
+from pathsum.explorer.explorer import QUESTIONS
 
 GENERATED = Path(__file__).parents[2] / "web" / "src" / "generated"
 

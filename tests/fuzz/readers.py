@@ -28,12 +28,13 @@ from pathsum.text.shards import survey
 from pathsum.training.checkpoint import (
     Checkpoint,
     read_checkpoint,
+    read_recipe,
+    read_run,
     read_snapshots,
     write_checkpoint,
 )
 from pathsum.training.metrics import read_metrics
 from pathsum.training.presets import recipe as read_recipe_file
-from pathsum.training.run_folder import read_recipe, read_run
 from pathsum.training.train import read_result
 
 # ---- training

@@ -18,7 +18,7 @@ import pathsum as ps
 from pathsum.heads.pattern_scores import DUPLICATE_TOKEN, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.score import layer_views
 from pathsum.model import Model
-from pathsum.text.probes import RepeatedTokens, random_repeats
+from pathsum.text.token_pool import RepeatedTokens, random_repeats
 
 PEER = Path(__file__).parents[2] / ".venv-peers-tl3" / "bin" / "python"
 PROGRAM = """

@@ -41,7 +41,7 @@ def test_each_drawn_token_has_its_nearest_neighbor_among_all(
 
 def test_ranks_of_second_pieces(model: ps.Model) -> None:
     ids = torch.randperm(CONFIG.d_vocab, generator=torch.Generator().manual_seed(0))
-    words = probe_scores.SplitWords(ids[:7], ids[7:14], ids[14:21])
+    words = ids[:21].reshape(3, 7).T
     probe = repeats_probe(model, 2)
     trace = attention_trace(model, probe.tokens)
     W_U = centered_unembedding(model.weights)
@@ -50,8 +50,8 @@ def test_ranks_of_second_pieces(model: ps.Model) -> None:
         null = RandomHeads(model, 2, 0)
         scores = probe_scores.rank_second_pieces(null, layer, own, words, (ids[:20], ids))
         for head, score in enumerate(scores):
-            rows = token_ov(model, (layer, head)).dense()[words.whole]
-            second = rows.gather(1, words.second[:, None])
+            rows = token_ov(model, (layer, head)).dense()[words[:, 0]]
+            second = rows.gather(1, words[:, 2][:, None])
             dense = 2 * (rows < second).double().mean(1) - 1
             assert score.value == pytest.approx(float(dense.mean()), abs=1e-9)
 

@@ -9,10 +9,10 @@ from tests.algebra.factors import gaussian
 from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
-from pathsum.heads.null import FrameProjector, RandomHeads, RandomOV, to_triangular
-from pathsum.heads.score import OwnOV, layer_views
+from pathsum.heads.null import FrameProjector, RandomHeads, random_ov, to_triangular
+from pathsum.heads.score import layer_views, own_ov
 from pathsum.model import Config, Model, from_tensors, random_model
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 
 @pytest.mark.parametrize(("sequences", "length"), [(2, 3), (1, 7), (3, 5)])
@@ -36,11 +36,11 @@ def test_a_rotated_head_moves_what_its_matrices_do() -> None:
     tokens = torch.tensor([[1, 5, 10]])
     effects = torch.einsum("cdr,dbm->bcrm", write, W_U[:, tokens])
     core = root(W_V) @ root(W_O.mT).mT
-    rotated = RandomOV(
+    rotated = random_ov(
         FrameProjector(lambda: value), FrameProjector(lambda: write), core, lambda _: effects
     )
     # Two draws as two heads, their matrices made.
-    own = OwnOV(value @ root(W_V), (write @ root(W_O.mT)).mT, W_U)
+    own = own_ov(value @ root(W_V), (write @ root(W_O.mT)).mT, W_U)
     read, stream = (gaussian(seed, 1, d, d).tril() for seed in (7, 8))
     pattern = gaussian(9, 1, 2, d, d).softmax(-1)
     found, expected = rotated.values(read), own.values(read)

@@ -109,7 +109,7 @@ def test_a_rotary_model_has_no_single_qk() -> None:
     model = ps.random_model(CONFIG.replace(positions="rotary"))
     with pytest.raises(NotExactError, match=r"qk_at\(offset\) gives it for one offset"):
         _ = model.head("L0H0").qk
-    assert model.head("L0H0").full_qk_at(3).shape == (40, 40)
+    assert model.head("L0H0").qk_at(3).shape == (CONFIG.d_model, CONFIG.d_model)
 
 
 def test_full_ov_of_layer_zero_is_what_a_one_token_run_moves() -> None:

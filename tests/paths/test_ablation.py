@@ -15,7 +15,7 @@ from pathsum.model.forward import run_logits
 from pathsum.model.reference import AblationReference
 from pathsum.paths import Ablation, After, Reference, ablate, replace
 from pathsum.paths.ablation import AblatedOutputs
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)
 

@@ -23,7 +23,7 @@ from pathsum.paths.membership import membership
 from pathsum.paths.prompts import Prompt, read_prompts
 from pathsum.paths.target import Target
 from pathsum.sources import load
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 from pathsum.training.checkpoint import read_snapshots
 
 

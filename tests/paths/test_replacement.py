@@ -19,7 +19,7 @@ from pathsum.paths import (
     replace,
 )
 from pathsum.paths.descriptions import TopTokenTable, copying_projector
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 PROBE = random_repeats(range(27), 10, 4, 5, start_token=0)
 

@@ -21,7 +21,7 @@ from pathsum.paths import (
     head_set,
     term_importance,
 )
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 CONFIG = ps.Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 

@@ -166,3 +166,11 @@ def test_an_unknown_architecture_is_compared_with_the_closest(tmp_path: Path) ->
     )
     with pytest.raises(FileError, match=differs):
         ps.load(tmp_path / "model.pt", config=values)
+
+
+def test_a_file_with_our_config_keeps_the_tokenizer_next_to_it(tmp_path: Path) -> None:
+    model = ps.construct.induction()
+    model.save(tmp_path)
+    file = (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    for found in (ps.load(file), ps.load(file, config=model.config)):
+        assert found.encode("a b c") == model.encode("a b c")

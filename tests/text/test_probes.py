@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pathsum.base.errors import InputError
-from pathsum.text.probes import random_repeats
+from pathsum.text.token_pool import random_repeats
 
 
 def test_blocks_of_distinct_tokens_repeat_after_the_start_token() -> None:

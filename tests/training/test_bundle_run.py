@@ -12,8 +12,7 @@ from tests.training.tiny import tiny_recipe
 import pathsum as ps
 from pathsum.base.errors import FileError
 from pathsum.training import read_snapshots, train
-from pathsum.training.checkpoint import save_small_snapshot
-from pathsum.training.run_folder import bundled_runs
+from pathsum.training.checkpoint import bundled_runs, save_small_snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bundle_run.py"
 
@@ -55,7 +54,7 @@ def test_a_bundled_run_is_small_and_says_the_same(
         assert torch.equal(other.model.token_counts, one.model.token_counts)
 
     # As a name, without the corpus and its cache.
-    for module in ("pathsum.sources.named", "pathsum.training.run_folder"):
+    for module in ("pathsum.sources.named", "pathsum.training.checkpoint"):
         monkeypatch.setattr(f"{module}.BUNDLED", tmp_path / "into")
     monkeypatch.setenv("PATHSUM_CACHE", str(tmp_path / "nothing"))
     assert bundled_runs() == ("tiny-run",)

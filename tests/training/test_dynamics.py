@@ -17,9 +17,8 @@ from pathsum.heads import in_context_learning
 from pathsum.model.losses import run_losses
 from pathsum.model.storage import HELD_OUT
 from pathsum.training import Curve, Dynamics, train
-from pathsum.training.checkpoint import save_snapshot
+from pathsum.training.checkpoint import held_out_tokens, save_snapshot
 from pathsum.training.dynamics_record import line_plot
-from pathsum.training.run_folder import held_out_tokens
 
 MIDDLE = 90.0
 

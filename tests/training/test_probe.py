@@ -7,8 +7,7 @@ import torch
 
 from pathsum.model import construct
 from pathsum.text import Corpus
-from pathsum.text.probes import random_repeats
-from pathsum.text.token_pool import TokenPool
+from pathsum.text.token_pool import TokenPool, random_repeats
 from pathsum.training import metrics
 from pathsum.training.metrics import Probe, warn_of_slow_precision
 

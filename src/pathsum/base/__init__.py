@@ -9,7 +9,7 @@ record      Record, the base of all results: to_dict, to_table, terminal and not
 estimate    Estimate: value, standard error, interval, null and p; how p-values are printed
 sentence    sentences about numbers: templates, filled into spans that refer to heads and tokens
 table       Table and its columns, described by the fields of records: terminal and HTML views
-json_schema the JSON schema of a record, from its fields
+json_schema the JSON schema of a record, from its fields; plain values read back as records
 options     options, positions, counts and draws: one parser each; progress; batches by memory
 arguments   arguments checked by their annotations when a public function is called
 files       reading and writing files

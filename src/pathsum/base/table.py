@@ -293,14 +293,14 @@ class Layout:
 
     @property
     def note(self) -> str:
-        """A sentence that names the columns left out and says how to see them."""
+        """A sentence that names the columns left out and how to see them."""
         if not self.left_out:
             return ""
         names = ", ".join(self.left_out)
         columns = "column" if len(self.left_out) == 1 else "columns"
         return (
-            f"{columns} left out for lack of width: {names} "
-            f"(use --json, or a terminal at least {self.needed} wide)"
+            f"{columns} left out (the terminal is too narrow): {names} "
+            f"(use --json, or at least {self.needed} characters)"
         )
 
 

@@ -132,12 +132,8 @@ class Bandwidth(Record, kind="bandwidth"):
         lines = (("W_E", self.embedding), ("W_U", self.unembedding))
         rows = tuple((name, s.effective, s.for_90, s.used) for name, s in lines)
         j = self.joint
-        columns = (
-            *(text_column(""), Column("effective", ".1f")),
-            *(Column("for 90%"), Column("used")),
-        )
         return Table(
-            columns,
+            (text_column(""), Column("effective", ".1f"), Column("for 90%"), Column("used")),
             rows,
             f"embedding and unembedding, {self.model}",
             f"Joint PCA: {j.both} dimensions used by both, {j.first_only} by W_E alone, "
@@ -210,19 +206,10 @@ def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
     read_basis, write_basis = row_basis(factors[2], dtype), row_basis(written, dtype)
     less, more = sorted((len(read_basis), len(write_basis)))
     if less == 0:
-        nan = float("nan")
-        return HeadSubspaces(head.label, q, k, v, w, nan, nan, nan)
+        return HeadSubspaces(head.label, q, k, v, w, math.nan, math.nan, math.nan)
     angles = principal_angles(read_basis.mT, write_basis.mT)
-    return HeadSubspaces(
-        head.label,
-        q,
-        k,
-        v,
-        w,
-        overlap=float(angles.cos().square().sum()) / less,
-        overlap_chance=more / d,
-        closest=float(torch.rad2deg(angles[0])),
-    )
+    overlap, closest = float(angles.cos().square().sum()) / less, float(torch.rad2deg(angles[0]))
+    return HeadSubspaces(head.label, q, k, v, w, overlap, more / d, closest)
 
 
 def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:

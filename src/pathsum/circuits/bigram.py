@@ -147,13 +147,8 @@ def bigram(
     fit = None
     if corpus is not None:
         require_tokens_out(model, "the fit to a bigram table")
-        fit = fit_bigrams(
-            split_corpus(model, corpus),
-            direct.rows,
-            model.config.d_vocab,
-            block_rows(model),
-            progress=progress,
-        )
+        sizes = model.config.d_vocab, block_rows(model)
+        fit = fit_bigrams(split_corpus(model, corpus), direct.rows, *sizes, progress=progress)
     return Bigram(rows, float(entropy.mean()), fit, note, model)
 
 

@@ -191,17 +191,9 @@ def fit_bigrams(
             continue
         kl, correlation = _agreement(counts, inside, seen, logits, block)
         weights = times[here]
-        found.append(
-            FrequencyBucket(
-                low,
-                high,
-                int(inside.sum()),
-                int(weights.sum()),
-                kl,
-                correlation,
-                *(_mean(values[here], weights) for values in (ours, unigram, bigram)),
-            )
-        )
+        losses = (_mean(values[here], weights) for values in (ours, unigram, bigram))
+        counted = int(inside.sum()), int(weights.sum())
+        found.append(FrequencyBucket(low, high, *counted, kl, correlation, *losses))
     return BigramFit(
         loss=_mean(ours, times),
         loss_unigram=_mean(unigram, times),

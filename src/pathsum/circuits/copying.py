@@ -249,13 +249,8 @@ class CopyingNull:
         if key not in self._cores:
             around = svdvals(self.product(path).double().cpu())[:d]
             between = torch.ones(d, dtype=torch.float64)
-            self._cores[key] = rotated_cores(
-                [between] * (path.order - 1) + [around],
-                d,
-                min(config.d_head, d),
-                draws=self.draws,
-                seed=self._seed,
-            )
+            factors, r = [between] * (path.order - 1) + [around], min(config.d_head, d)
+            self._cores[key] = rotated_cores(factors, d, r, draws=self.draws, seed=self._seed)
         return self._cores[key]
 
     def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:

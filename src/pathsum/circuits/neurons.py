@@ -147,12 +147,12 @@ class LayerNeurons:
         return RotationScores(square.sqrt(), null.z(square), null.p(square))
 
     def of_embedding(self, side: str) -> RotationScores | None:
-        """How much of a read lies where token embeddings do."""
+        """Alignment of a read vector with the token embeddings."""
         end = write_end(self.model, Source("embed"), self.centered)
         return self.scores(end, self.reads[side])
 
     def of_logits(self) -> RotationScores | None:
-        """How much of the writes lies where the unembedding reads."""
+        """Alignment of the output vectors with the unembedding."""
         return self.scores(read_end(self.model, Site(None, LOGITS), self.centered), self.writes)
 
     def strongest_inputs(self, side: str) -> list[str | None]:

@@ -279,9 +279,7 @@ def skip_trigrams(
     if chosen is Rank.TEXT:
         text = require_text(model, text)
         return _ranked_on_text(model, heads, k, text, common, sequences, progress)
-    triples = _by_weights(heads, k, common, offset, progress)
-    note = note_on_weights(model, heads, offset, common)
-    return _with_evidence(model, triples, corpus, common, offset, note, progress)
+    return _ranked_by_weights(model, heads, k, corpus, common, offset, progress)
 
 
 def check_trigrams(model: Model, what: str) -> None:
@@ -310,10 +308,16 @@ def note_on_weights(
     )
 
 
-def _by_weights(
-    heads: Sequence[Head], k: int, common: Tensor, offset: int | None, progress: Progress
-) -> list[Triple]:
-    """The k strongest triples of some heads, one per (source, out)."""
+def _ranked_by_weights(
+    model: Model,
+    heads: list[Head],
+    k: int,
+    corpus: TextOrTokens | None,
+    common: Bool[Tensor, " vocab"],
+    offset: int | None,
+    progress: Progress,
+) -> SkipTrigrams:
+    """The k strongest triples of some heads, one per (source, out), with evidence in a corpus."""
     found: list[Triple] = []
     for index, each in enumerate(heads):
         progress(index, len(heads), f"skip-trigrams of {each.label}")
@@ -322,41 +326,39 @@ def _by_weights(
     kept: dict[tuple[int, int], Triple] = {}
     for triple in sorted(found, key=lambda triple: -triple.score):
         kept.setdefault((triple.source, triple.out), triple)
-    return list(kept.values())[:k]
+    triples = list(kept.values())[:k]
+    parts = None if corpus is None else split_corpus(model, corpus)
+    counted, held_out = (parts.counted, parts.held_out) if parts else (None, None)
+    bugs, undecided = find_bugs(
+        model, triples, counted, common=common, offset=offset, progress=progress
+    )
+    ranked = [(triple, dict[str, Any]()) for triple in triples]
+    result = _with_evidence(model, ranked, parts, held_out, bugs, progress)
+    return SkipTrigrams(*result, joined((undecided, note_on_weights(model, heads, offset, common))))
 
 
 def _with_evidence(
     model: Model,
-    triples: list[Triple],
-    corpus: TextOrTokens | None,
-    common: Bool[Tensor, " vocab"],
-    offset: int | None,
-    note: str,
+    ranked: Sequence[tuple[Triple, dict[str, Any]]],
+    parts: Split | None,
+    text: Sequence[Int[Tensor, "_ _"]] | None,
+    bugs: dict[tuple[HeadId, Ids], Bug],
     progress: Progress,
-) -> SkipTrigrams:
-    """Triples as records, with bugs and, given a corpus, their evidence."""
-    parts = None if corpus is None else split_corpus(model, corpus)
-    counted = parts.counted if parts else None
-    bugs, undecided = find_bugs(
-        model, triples, counted, common=common, offset=offset, progress=progress
-    )
-    found = tuple(bugs.values())
-    evidence: dict[Ids, Evidence] = {}
-    cost = None
-    if parts is not None:
-        named = [triple.tokens for triple in triples]
-        evidence = gather_evidence(parts.held_out, named, progress=progress)
-        cost = bug_cost(model, found, parts.held_out, progress=progress)
+) -> tuple[tuple[SkipTrigram, ...], tuple[Bug, ...], BugCost | None]:
+    """Triples as records with their evidence in a text, the bugs, and the cost of these."""
+    named = [triple.tokens for triple, _ in ranked]
+    evidence = {} if text is None else gather_evidence(text, named, progress=progress)
     records = tuple(
         SkipTrigram.of(
-            model,
-            triple,
-            bug=bugs.get((triple.head, triple.tokens)),
-            evidence=evidence.get(triple.tokens),
+            *(model, triple, bugs.get((triple.head, triple.tokens)), evidence.get(triple.tokens)),
+            **on_text,
         )
-        for triple in triples
+        for triple, on_text in ranked
     )
-    return SkipTrigrams(records, found, cost, joined((undecided, note)))
+    every, cost = tuple(bugs.values()), None
+    if parts is not None:
+        cost = bug_cost(model, every, parts.held_out, progress=progress)
+    return records, every, cost
 
 
 def _strongest(
@@ -427,26 +429,19 @@ def _ranked_on_text(
         return SkipTrigrams((), (), None, _silence(predictions), Rank.TEXT, classes)
     triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
     bugs, undecided = find_bugs(model, triples, parts.counted, common=common, progress=progress)
-    named = [group[0].ids for group in ranked]
-    evidence = gather_evidence(unread, named, progress=progress) if unread else {}
     heads_of = dict.fromkeys(group[0].head for group in ranked)
     circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
-    records = tuple(
-        SkipTrigram.of(
-            model,
-            _scored(group, *circuits[group[0].head]),
-            bug=bugs.get((group[0].head, group[0].ids)),
-            evidence=evidence.get(group[0].ids),
-            fires=sum(one.fires for one in group),
-            variants=tuple(_written(model, one) for one in group[1:]),
-            occurrence=_quoted(model, rows, at),
-            place=TriplePlace(
-                tuple(rows[at.sequence][: at.destination + 2].tolist()), at.source, at.destination
-            ),
-        )
-        for group in ranked
-        for at in [group[0].occurrence]
-    )
+    records: list[tuple[Triple, dict[str, Any]]] = []
+    for group in ranked:
+        at = group[0].occurrence
+        ids = tuple(rows[at.sequence][: at.destination + 2].tolist())
+        on_text = {
+            "fires": sum(one.fires for one in group),
+            "variants": tuple(_written(model, one) for one in group[1:]),
+            "occurrence": _quoted(model, rows, at),
+            "place": TriplePlace(ids, at.source, at.destination),
+        }
+        records.append((_scored(group, *circuits[group[0].head]), on_text))
     note = joined(
         (
             f"{len(rows)} sequences with {predictions} predictions",
@@ -458,9 +453,8 @@ def _ranked_on_text(
             *(hidden_note(model, common), undecided),
         )
     )
-    found = tuple(bugs.values())
-    cost = bug_cost(model, found, parts.held_out, progress=progress)
-    return SkipTrigrams(records, found, cost, note, Rank.TEXT, classes)
+    found = _with_evidence(model, records, parts, unread or None, bugs, progress)
+    return SkipTrigrams(*found, note, Rank.TEXT, classes)
 
 
 def _silence(predictions: int) -> str:

@@ -1,26 +1,164 @@
 """Claims of the paper: words, rule, measurement and picture; and how one is measured on a model.
 
-A claim is one function, decorated with its words and its rule:
+A claim is one function, decorated with its rule; its docstring has the claim's title and text:
 
-    @statement("two-k", "title", "text", ClaimRule("the number of …", "at most", 0.0, 2.0))
+    @statement("two-k", ClaimRule("the number of …", "at most", 0.0, 2.0))
     def strongest_edge(subject: Subject) -> Measurement: …
+
+Its picture is plain data; the report and the browser draw it by its `type`.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from pathsum.base import Progress, Record
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
 from pathsum.claims.examples import Example
-from pathsum.claims.picture import PatternPicture, Picture
 from pathsum.claims.verdict import ClaimRule, OverSeeds, Verdict, over_seeds
 from pathsum.model import Model
 from pathsum.model.storage import CONFIG
 from pathsum.sources.named import BUNDLED, bundled_names
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar with its interval and null; `link` leads to the view that shows it."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    null: float | None = None
+    link: str = ""
+
+    @classmethod
+    def of(cls, name: str, value: Estimate, link: str = "") -> "Bar":
+        """From an estimate."""
+        return cls(name, value.value, value.low, value.high, value.null, link)
+
+
+@dataclass(frozen=True)
+class BarsPicture:
+    """Named values as bars; `threshold` is where the rule's verdict changes, if bars have one."""
+
+    title: str
+    axis: str
+    bars: tuple[Bar, ...]
+    threshold: float | None = None
+    type: Literal["bars"] = "bars"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A named point of a group."""
+
+    name: str
+    x: float
+    y: float
+    group: str
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class PointsPicture:
+    """Points by two numbers; `guide` draws x = y, or x = 0 and y = 0."""
+
+    title: str
+    x: str
+    y: str
+    points: tuple[Point, ...]
+    guide: Literal["diagonal", "axes"]
+    type: Literal["points"] = "points"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named curve."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LinesPicture:
+    """Curves over positions 0, 1, 2 …; `mark` is the position where `mark_name` happens."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    mark: int | None
+    mark_name: str
+    type: Literal["lines"] = "lines"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A row of parts that add up."""
+
+    name: str
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StacksPicture:
+    """Rows whose parts add up to the same total."""
+
+    title: str
+    axis: str
+    parts: tuple[str, ...]
+    rows: tuple[Stack, ...]
+    type: Literal["stacks"] = "stacks"
+
+
+@dataclass(frozen=True)
+class PatternPicture:
+    """The attention pattern of a head on an example."""
+
+    head: str
+    example: int
+    type: Literal["pattern"] = "pattern"
+
+
+@dataclass(frozen=True)
+class LossPicture:
+    """The loss at every position of an example."""
+
+    example: int
+    type: Literal["losses"] = "losses"
+
+
+@dataclass(frozen=True)
+class OffsetsPicture:
+    """A head's scores by distance, from positions alone."""
+
+    head: str
+    type: Literal["offsets"] = "offsets"
+
+
+@dataclass(frozen=True)
+class GraphPicture:
+    """The composition graph."""
+
+    type: Literal["graph"] = "graph"
+
+
+Picture: TypeAlias = (
+    BarsPicture
+    | PointsPicture
+    | LinesPicture
+    | StacksPicture
+    | PatternPicture
+    | LossPicture
+    | OffsetsPicture
+    | GraphPicture
+)
+
 
 T = TypeVar("T")
 
@@ -173,17 +311,14 @@ class Statement:
 
 
 def statement(
-    name: str,
-    title: str,
-    text: str,
-    rule: ClaimRule,
-    paper_value: str = "",
-    paper_number: float | None = None,
+    name: str, rule: ClaimRule, paper_value: str = "", paper_number: float | None = None
 ) -> Callable[[Callable[[Subject], Measurement]], Statement]:
-    """Make the decorated function the measurement of a claim."""
+    """Make the decorated function the measurement of a claim; its docstring has the words."""
 
     def decorate(measure: Callable[[Subject], Measurement]) -> Statement:
-        return Statement(name, title, text, rule, measure, paper_value, paper_number)
+        title, _, text = inspect.cleandoc(measure.__doc__ or "").partition("\n\n")
+        words = " ".join(text.split())
+        return Statement(name, title, words, rule, measure, paper_value, paper_number)
 
     return decorate
 

@@ -17,8 +17,8 @@ from pathsum.base.errors import InputError, TokenError
 from pathsum.base.shapes import Tokens
 from pathsum.heads.probe import repeats_probe, second_copy, two_copies
 from pathsum.model import Model
-from pathsum.text.probes import prepend_start, random_repeats
 from pathsum.text.shards import spaced
+from pathsum.text.token_pool import prepend_start, random_repeats
 
 
 @dataclass(frozen=True)

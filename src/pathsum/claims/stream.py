@@ -12,8 +12,17 @@ from pathsum.circuits import bandwidth
 from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.circuits.token_basis import token_frequencies
-from pathsum.claims.claim import Measurement, Subject, statement
-from pathsum.claims.picture import Bar, BarsPicture, Point, PointsPicture, Stack, StacksPicture
+from pathsum.claims.claim import (
+    Bar,
+    BarsPicture,
+    Measurement,
+    Point,
+    PointsPicture,
+    Stack,
+    StacksPicture,
+    Subject,
+    statement,
+)
 from pathsum.claims.verdict import ClaimRule
 from pathsum.model import Model
 from pathsum.model.folding import fold
@@ -30,9 +39,6 @@ NEAR_ZERO, FEWEST_FOLDED = 0.01, 3
 
 @statement(
     "paths",
-    "The logits are a sum over paths",
-    "Heads read from and write to the residual stream by linear maps and only add to it. With "
-    "attention patterns held fixed, the logits are exactly a sum over paths through the heads.",
     ClaimRule(
         "the error of the sum over paths, relative to the largest logit,",
         *("at most", 1e-5, 1e-3),
@@ -42,7 +48,11 @@ NEAR_ZERO, FEWEST_FOLDED = 0.01, 3
     0.0,
 )
 def sum_of_paths(subject: Subject) -> Measurement:
-    """The logit of the last prediction as a sum over paths of each order."""
+    """The logits are a sum over paths
+
+    Heads read from and write to the residual stream by linear maps and only add to it. With
+    attention patterns held fixed, the logits are exactly a sum over paths through the heads.
+    """
     trace = subject.model.trace(_first_example(subject))
     paths = trace.paths()
     token = int(trace.logits[0, -1].argmax())
@@ -87,16 +97,17 @@ def order_bars(orders: Sequence[float]) -> list[Bar]:
 
 @statement(
     "basis",
-    "The residual stream has no privileged basis",
-    "Rotate the stream, together with every matrix that reads or writes it, and the outputs "
-    "stay the same. So single coordinates of the stream have no meaning of their own.",
     ClaimRule(
         "the largest change of a log-probability under a random rotation",
         *("at most", 1e-3, 0.1, "nats", 0.0),
     ),
 )
 def no_privileged_basis(subject: Subject) -> Measurement:
-    """Log-probabilities before and after a random rotation of the stream."""
+    """The residual stream has no privileged basis
+
+    Rotate the stream, together with every matrix that reads or writes it, and the outputs stay the
+    same. So single coordinates of the stream have no meaning of their own.
+    """
     model = fold(subject.model)
     tokens = _first_example(subject)
     runs = [each.trace(tokens) for each in (model, scrambled(model, seed=0))]
@@ -133,9 +144,6 @@ def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
 
 @statement(
     "bandwidth",
-    "The stream is a bottleneck",
-    "Everything the model moves goes through the same d_model dimensions. The embedding and "
-    "the heads share them, and together use more than there are.",
     ClaimRule(
         "the number of effective dimensions that the embedding and the heads write, over d_model,",
         *("at least", 1.0, 0.75, "of d_model", 0.0),
@@ -143,7 +151,11 @@ def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
     "far more dimensions are computed than the stream has",
 )
 def shared_channel(subject: Subject) -> Measurement:
-    """Effective dimensions that embedding and heads write, over those of the stream."""
+    """The stream is a bottleneck
+
+    Everything the model moves goes through the same d_model dimensions. The embedding and the heads
+    share them, and together use more than there are.
+    """
     found = subject.result("bandwidth", lambda model, to: bandwidth(model, progress=to))
     last = found.stream[-1]
     writes = found.embedding.effective + sum(head.writes for head in found.heads)
@@ -168,9 +180,6 @@ def shared_channel(subject: Subject) -> Measurement:
 
 @statement(
     "zero-current",
-    "A zero-layer model sees only the current token",
-    "Its logits are W_E W_U at every position. Nothing moves information between positions, so "
-    "the rest of the text cannot matter.",
     ClaimRule(
         "the largest change of a log-probability when the earlier tokens are reversed",
         *("at most", 1e-5, 0.01, "nats", 0.0),
@@ -179,7 +188,11 @@ def shared_channel(subject: Subject) -> Measurement:
     0.0,
 )
 def current_token_only(subject: Subject) -> Measurement:
-    """The last prediction of a text, and with its earlier tokens reversed."""
+    """A zero-layer model sees only the current token
+
+    Its logits are W_E W_U at every position. Nothing moves information between positions, so the
+    rest of the text cannot matter.
+    """
     ids = _first_example(subject)
     other = ids.clone()
     other[:, :-1] = ids[:, :-1].flip(1)
@@ -210,16 +223,17 @@ def _first_example(subject: Subject) -> Tensor:
 
 @statement(
     "zero-bigram",
-    "It approximates bigram statistics",
-    "The best that W_E W_U can do is to predict the next token from the current one. Training "
-    "brings it close to the bigram table of the text.",
     ClaimRule(
         "the distance of the loss from that of the smoothed bigram table",
         *("at most", 0.05, 0.2, "nats", 0.0),
     ),
 )
 def bigram_statistics(subject: Subject) -> Measurement:
-    """The loss minus that of a bigram table, and pairs of neighbors in held-out text."""
+    """It approximates bigram statistics
+
+    The best that W_E W_U can do is to predict the next token from the current one. Training brings
+    it close to the bigram table of the text.
+    """
     over = subject.over_bigram or _from_card(subject)
     drift = subject.result("drift of frequencies", lambda model, _: frequency_drift(model))
     note = (

@@ -8,18 +8,21 @@ from pathsum.circuits import Composition, composition
 from pathsum.circuits.composition import Edges
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.circuits.reads_and_writes import KINDS
-from pathsum.claims.claim import Measurement, Subject, as_estimate, statement
-from pathsum.claims.picture import (
+from pathsum.claims.claim import (
     Bar,
     BarsPicture,
     GraphPicture,
     Line,
     LinesPicture,
     LossPicture,
+    Measurement,
     Point,
     PointsPicture,
+    Subject,
+    as_estimate,
+    statement,
 )
-from pathsum.claims.terms import TERMS
+from pathsum.claims.one_layer import TERMS
 from pathsum.claims.verdict import ClaimRule
 from pathsum.heads import Atlas, HeadEntry, Induction, InductionHead, atlas, induction
 from pathsum.heads.probe import repeats_probe, second_copy
@@ -68,17 +71,17 @@ def _best_induction_head(subject: Subject) -> InductionHead:
 
 @statement(
     "two-composition",
-    "Heads read each other",
-    "What one head writes, a later one can read with its queries, its keys or its values. "
-    "Composition scores measure how much; a random rotation of the stream gives the score by "
-    "chance.",
     ClaimRule(
         "the number of edges with p ≤ 0.01, over that by chance,",
         *("at least", 2.0, 1.2, "times chance", 0.0),
     ),
 )
 def heads_compose(subject: Subject) -> Measurement:
-    """The number of edges with a small p-value, over that expected by chance."""
+    """Heads read each other
+
+    What one head writes, a later one can read with its queries, its keys or its values. Composition
+    scores measure how much; a random rotation of the stream gives the score by chance.
+    """
     found = _edges(subject, max_p=ALPHA)
     return Measurement(
         Estimate(found.found / found.expected),
@@ -92,13 +95,14 @@ def heads_compose(subject: Subject) -> Measurement:
 
 @statement(
     "two-sparse",
-    "Few pairs of heads compose",
-    "Most pairs of heads have no more in common than chance gives, and the few that do stand out.",
     ClaimRule("the share of edges with p ≤ 0.01", "at most", SPARSE, 0.5, "of the edges", 0.0, 1.0),
     "most heads are in no significant composition",
 )
 def composition_is_sparse(subject: Subject) -> Measurement:
-    """The share of edges with a small p-value, by kind."""
+    """Few pairs of heads compose
+
+    Most pairs of heads have no more in common than chance gives, and the few that do stand out.
+    """
     found = _edges(subject, max_p=ALPHA)
     composed = _composition(subject)
     kinds = {kind: composed.edges([kind], max_p=ALPHA, k=1) for kind in KINDS}
@@ -127,9 +131,6 @@ def composition_is_sparse(subject: Subject) -> Measurement:
 
 @statement(
     "two-k",
-    "The strongest is K-composition with a previous-token head",
-    "The strongest edge goes from a head that attends one token back into the keys of a later "
-    "head.",
     ClaimRule(
         "the number of edges with a larger z than the best K edge of the previous-token head",
         *("at most", 0.0, 2.0, "edges above it", 0.0),
@@ -138,7 +139,10 @@ def composition_is_sparse(subject: Subject) -> Measurement:
     0.0,
 )
 def strongest_edge(subject: Subject) -> Measurement:
-    """The rank of the previous-token head's best K edge among all edges, by z."""
+    """The strongest is K-composition with a previous-token head
+
+    The strongest edge goes from a head that attends one token back into the keys of a later head.
+    """
     every = _edges(subject).edges
     writer = _previous_token_head(subject, above=1)
     rank = next(
@@ -164,16 +168,17 @@ def strongest_edge(subject: Subject) -> Measurement:
 
 @statement(
     "two-previous",
-    "A head attends one token back",
-    "It tells every position which token precedes it. That predicts little by itself, but a "
-    "later head uses it.",
     ClaimRule(
         "the most attention that a head gives to the previous token",
         *("at least", 0.5, 0.3, "of its attention", 0.0, 1.0),
     ),
 )
 def previous_token_head(subject: Subject) -> Measurement:
-    """The largest previous-token score."""
+    """A head attends one token back
+
+    It tells every position which token precedes it. That predicts little by itself, but a later
+    head uses it.
+    """
     best = _previous_token_head(subject)
     score = best.scores["previous_token"]
     chance = "" if score.null is None else f" (null {score.null:.3f})"
@@ -188,13 +193,14 @@ def previous_token_head(subject: Subject) -> Measurement:
 
 @statement(
     "two-induction",
-    "Induction heads",
-    "[a][b] … [a] → [b]: at the second [a] the head attends to the token after the first one, "
-    "and raises it. This is how the model learns in context.",
     ClaimRule("the largest induction stripe", "at least", 0.5, 0.3, "of its attention", 0.0, 1.0),
 )
 def induction_heads(subject: Subject) -> Measurement:
-    """The largest induction stripe."""
+    """Induction heads
+
+    [a][b] … [a] → [b]: at the second [a] the head attends to the token after the first one, and
+    raises it. This is how the model learns in context.
+    """
     best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     chance = "" if stripe.null is None else f" (null {stripe.null:.2f})"
@@ -209,9 +215,6 @@ def induction_heads(subject: Subject) -> Measurement:
 
 @statement(
     "two-mechanism",
-    "They work by K-composition",
-    "Through the previous-token head, the induction head's keys carry the token before each "
-    "position; its query is the current token. Cut that one edge and the pattern is gone.",
     ClaimRule(
         "the share of the stripe that cutting one K edge removes",
         *("at least", STRIPE_LOST, 0.25, "of the stripe"),
@@ -220,7 +223,11 @@ def induction_heads(subject: Subject) -> Measurement:
     "K-composition",
 )
 def mechanism(subject: Subject) -> Measurement:
-    """The share of the best head's stripe that cutting one K edge removes."""
+    """They work by K-composition
+
+    Through the previous-token head, the induction head's keys carry the token before each position;
+    its query is the current token. Cut that one edge and the pattern is gone.
+    """
     best = _best_induction_head(subject)
     by_k = [edge for edge in best.edges if edge.side is Side.K]
     if not by_k:
@@ -251,9 +258,6 @@ def mechanism(subject: Subject) -> Measurement:
 
 @statement(
     "two-corner",
-    "Positive eigenvalues on both sides",
-    "An induction head copies (OV) and matches same with same through the previous-token head "
-    "(QK). Both matrices have mostly positive eigenvalues.",
     ClaimRule(
         "the smallest eigenvalue positivity of an induction head, of OV or QK,",
         *("at least", 0.25, 0.0, "", -1.0, 1.0),
@@ -261,7 +265,11 @@ def mechanism(subject: Subject) -> Measurement:
     "every induction head sits in the positive corner",
 )
 def positive_corner(subject: Subject) -> Measurement:
-    """Eigenvalue positivity of OV and of QK of the heads in later layers."""
+    """Positive eigenvalues on both sides
+
+    An induction head copies (OV) and matches same with same through the previous-token head (QK).
+    Both matrices have mostly positive eigenvalues.
+    """
     found = {str(h.head): h for h in _induction(subject).heads if h.qk_positivity is not None}
     if not found:
         raise InputError(_induction(subject).why_none or "no induction head has a partner")
@@ -305,14 +313,14 @@ def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
 
 
 @statement(
-    "two-random",
-    "It works on random tokens",
-    "On random tokens that repeat, word statistics cannot help. Still, the model predicts the "
-    "second copy far better.",
-    ClaimRule("the loss saved on the second copy", "at least", 2.0, 0.5, "nats"),
+    "two-random", ClaimRule("the loss saved on the second copy", "at least", 2.0, 0.5, "nats")
 )
 def repeated_random_tokens(subject: Subject) -> Measurement:
-    """The loss on the first copy of random tokens minus that on the second."""
+    """It works on random tokens
+
+    On random tokens that repeat, word statistics cannot help. Still, the model predicts the second
+    copy far better.
+    """
     model, example = subject.model, subject.probe_example()
     probe = repeats_probe(model)
     tokens, start = probe.tokens, second_copy(probe)
@@ -334,16 +342,17 @@ def repeated_random_tokens(subject: Subject) -> Measurement:
 
 @statement(
     "two-resting",
-    "With nothing to copy, the head rests",
-    "Where the current token has not occurred before, there is nothing to attend to. The head "
-    "then attends to the first token, which does little.",
     ClaimRule(
         "the induction head's attention to the first token where no token has repeated",
         *("at least", 0.5, 0.25, "of its attention", 0.0, 1.0),
     ),
 )
 def resting(subject: Subject) -> Measurement:
-    """The best head's attention to the first token before and after tokens repeat."""
+    """With nothing to copy, the head rests
+
+    Where the current token has not occurred before, there is nothing to attend to. The head then
+    attends to the first token, which does little.
+    """
     best = _best_induction_head(subject)
     probe = repeats_probe(subject.model)
     pattern = subject.model.trace(probe.tokens).pattern(best.head)[..., 0]

@@ -9,6 +9,5 @@ paper           bigram head trigrams composition bandwidth terms atlas induction
 prediction      why paths scores
 interventions   patch replace
 training        corpus train dynamics
-training_view   the live view of a training run
 pages           explore report decompile
 """

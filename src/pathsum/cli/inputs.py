@@ -12,22 +12,6 @@ if TYPE_CHECKING:
     from pathsum.model import Model
 
 
-def loss_sequences(
-    model: "Model",
-    text: Path | None,
-    tokens: list[str] | None,
-    count: int,
-    length: int | None,
-    repeats: int,
-    seed: int,
-) -> "Tensor | list[list[int]]":
-    """The ids or windows of the text file if they are given, else random tokens, repeated."""
-    given = given_sequences(model, text, tokens, count)
-    if given is not None:
-        return given
-    return repeated_sequences(model, length, repeats, count, seed)
-
-
 def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
     """The text argument, or the ids of --tokens."""
     if text is not None:
@@ -104,7 +88,7 @@ def repeated_sequences(
 ) -> "Tensor":
     """Blocks of random tokens that are frequent in training, repeated after the start token."""
     from pathsum.heads.probe import LENGTH
-    from pathsum.text.probes import random_repeats
+    from pathsum.text.token_pool import random_repeats
 
     config, ids = model.config, model.token_pool().ids()
     room = config.n_ctx - (config.start_token is not None)

@@ -1,25 +1,21 @@
 """Interventions on nodes, edges and heads: `patch`, `replace`, `curve` and `rules`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pathsum.base.errors import InputError
-from pathsum.cli.inputs import loss_sequences, parse_ids, parse_targets, read_input
+from pathsum.cli.inputs import (
+    given_sequences,
+    parse_ids,
+    parse_targets,
+    read_input,
+    repeated_sequences,
+)
 from pathsum.cli.options import CommandSession, command, parse_versus
-
-if TYPE_CHECKING:
-    from pathsum.paths import CopyingPart, ScoreTerm, TopTokens
 
 
 @command(
-    exclusive=[
-        "text tokens",
-        "with_ reference",
-        "into edge",
-        "into node",
-        "sweep edge",
-        "sweep into",
-    ],
+    exclusive=["text tokens", "with_ reference", "sweep into edge", "into node"],
     needs={"patched_run": "sweep", "figure": "sweep"},
     figure=True,
 )
@@ -137,7 +133,7 @@ def replace_command(
         --from-position: Count predictions from this position on.
         --text: Measure on this text file; default: repeated random tokens.
     """
-    from pathsum.paths import replace
+    from pathsum.paths import CopyingPart, ScoreTerm, TopTokens, replace
 
     if pattern is None and term is None and not copying and top_tokens is None:
         raise InputError(
@@ -145,14 +141,17 @@ def replace_command(
             "attends, --copying or --top-tokens for what it moves, or both"
         )
     loaded = session.open()
-    measured = loss_sequences(loaded, text, tokens, sequences, length, repeats, seed)
+    measured = given_sequences(loaded, text, tokens, sequences)
+    if measured is None:
+        measured = repeated_sequences(loaded, length, repeats, sequences, seed)
+    tops = None if top_tokens is None else TopTokens(top_tokens)
     found = session.compute(
         replace,
         loaded,
         head,
         measured,
-        pattern=_score_term(term) or pattern,
-        ov=_value_part(copying, top_tokens),
+        pattern=pattern if term is None else ScoreTerm(*term),
+        ov=CopyingPart() if copying else tops,
         reference=reference,
         after="freeze_patterns" if patterns_preserved else "recomputed",
         from_position=from_position,
@@ -204,17 +203,3 @@ def rules_command(session: CommandSession, prompts: Path, *, k: int = 8, seed: i
     given = read_prompts(prompts)
     model = session.open()
     session.show(session.compute(rule_agreement, model, given, k=k, seed=seed))
-
-
-def _score_term(term: tuple[str, str] | None) -> "ScoreTerm | None":
-    from pathsum.paths import ScoreTerm
-
-    return None if term is None else ScoreTerm(*term)
-
-
-def _value_part(copying: bool, top_tokens: int | None) -> "CopyingPart | TopTokens | None":
-    from pathsum.paths import CopyingPart, TopTokens
-
-    if copying:
-        return CopyingPart()
-    return None if top_tokens is None else TopTokens(top_tokens)

@@ -24,40 +24,20 @@ from pathsum.cli import interventions, pages, paper, prediction, start, training
 from pathsum.cli.options import in_terms_of_options
 from pathsum.cli.view import INTERRUPTED
 
-GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Start": (start.demo_command, start.models_command),
+_LISTED = {
+    "Start": (start, "demo models"),
     "The paper": (
-        paper.bigram_command,
-        paper.head_command,
-        paper.neurons_command,
-        paper.trigrams_command,
-        paper.composition_command,
-        paper.bandwidth_command,
-        paper.terms_command,
-        paper.atlas_command,
-        paper.induction_command,
-        paper.paper_command,
+        paper,
+        "bigram head neurons trigrams composition bandwidth terms atlas induction paper",
     ),
-    "A prediction": (
-        prediction.why_command,
-        prediction.paths_command,
-        prediction.attention_command,
-        prediction.scores_command,
-        prediction.lens_command,
-    ),
-    "Interventions": (
-        interventions.patch_command,
-        interventions.replace_command,
-        interventions.curve_command,
-        interventions.rules_command,
-    ),
-    "Training": (training.corpus_command, training.train_command, training.dynamics_command),
-    "See it": (
-        pages.explore_command,
-        pages.report_command,
-        pages.mcp_command,
-        pages.decompile_command,
-    ),
+    "A prediction": (prediction, "why paths attention scores lens"),
+    "Interventions": (interventions, "patch replace curve rules"),
+    "Training": (training, "corpus train dynamics"),
+    "See it": (pages, "explore report mcp decompile"),
+}
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    title: tuple(getattr(module, f"{name}_command") for name in names.split())
+    for title, (module, names) in _LISTED.items()
 }
 """The commands, grouped by the question they answer, in the order of `--help`."""
 

@@ -41,7 +41,7 @@ def bigram_command(
 
 
 @command(
-    exclusive=["token places", "token figure", "places figure"],
+    exclusive=["token places figure"],
     needs={"offset": "token", "token": "head", "places": "head"},
     figure=True,
 )
@@ -117,11 +117,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(
-    exclusive=["by offset", "by pair", "by figure", "pair figure"],
-    needs={"pairs": "figure"},
-    figure=True,
-)
+@command(exclusive=["by offset", "by pair figure"], needs={"pairs": "figure"}, figure=True)
 def composition_command(
     session: CommandSession,
     *,

@@ -20,22 +20,8 @@ DRAWS = 20
 
 
 @command(
-    exclusive=[
-        "text prompts",
-        "tokens prompts",
-        "other prompts",
-        "rival prompts",
-        "text tokens",
-        "diff faithfulness",
-        "diff figure",
-        "faithfulness figure",
-    ],
-    needs={
-        "reference": "faithfulness",
-        "over": "faithfulness",
-        "draws": "faithfulness",
-        "seed": "faithfulness",
-    },
+    exclusive=["text tokens prompts", "other prompts", "rival prompts", "diff faithfulness figure"],
+    needs=dict.fromkeys(("reference", "over", "draws", "seed"), "faithfulness"),
     figure=True,
 )
 def why_command(
@@ -192,7 +178,7 @@ def attention_command(
 
 
 @command(
-    exclusive=["text tokens", "text mean", "tokens mean", "layer mean", "mean figure"],
+    exclusive=["text tokens mean", "layer mean", "mean figure"],
     needs={"token": "layer", "over": "mean"},
     figure=True,
 )

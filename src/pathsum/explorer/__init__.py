@@ -7,16 +7,12 @@ Everything that the front end shows is the answer to a question. In reading orde
     session          open models, cached runs and results
     answers/         the functions that compute answers, most of them records of the library
     story            one prediction explained in a sentence
-    questions        the registry: every question with its parameters and its answer
     wire             an answer as bytes
-    explorer         `Explorer`: answers questions, in this thread or in its worker pool
-    report           `report`: answers in one HTML file
+    explorer         the registry of questions, and `Explorer`, which answers them
+    report           `report`: answers in one HTML file, or in a fragment for another page
     report_contents  the questions that a report answers
-    report_file      the HTML of a report, and of a fragment for another page
-    notebook         answers over a notebook's connection
     tools            questions as tools of the Model Context Protocol
-    server/          the local server
-    typescript       the browser's types, generated from the records
+    server/          the local server, and the notebook widget
     bundle/          the built front end
 """
 

@@ -1,20 +1,114 @@
-"""Explorer: answers the questions of the server, of reports and of notebooks."""
+"""Explorer: the registry of questions, and their answers for servers, reports and notebooks.
+
+The types of the function that answers a question say which parameters and which answer it has.
+"""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import torch
 
 from pathsum.base import Progress, Record, silent
+from pathsum.base.errors import InputError, near_misses
+from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
+from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
+from pathsum.explorer.answers.model import gallery, model_info, vocabulary
+from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
+from pathsum.explorer.answers.program import program, rules
+from pathsum.explorer.answers.text import answer_attention, answer_run, scores
+from pathsum.explorer.answers.whole_model import (
+    atlas,
+    claim,
+    compare,
+    page_weights,
+    terms,
+    tour,
+    training,
+)
 from pathsum.explorer.cache import CanceledError
-from pathsum.explorer.params import answer_key, non_default_params, parse_params
-from pathsum.explorer.questions import Question, find_question
+from pathsum.explorer.params import ModelParams, answer_key, non_default_params, parse_params
 from pathsum.explorer.session import Session, open_models
+from pathsum.explorer.story import story
 from pathsum.explorer.wire import encode
 from pathsum.model import Model
 from pathsum.sources.named import bundled_names
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question by name, and the function that computes its answer from parameters.
+
+    `quick` questions take a fraction of a second; the server computes few of the others at once.
+    """
+
+    name: str
+    compute: Callable[[Session, Any], Record]
+    quick: bool = False
+
+    @cached_property
+    def params(self) -> type[ModelParams]:
+        """The type of its parameters, the second argument of the function."""
+        return get_type_hints(self.compute)["params"]
+
+    @cached_property
+    def answer(self) -> type[Record]:
+        """The type of the record that answers it, which the function returns."""
+        return get_type_hints(self.compute)["return"]
+
+
+QUESTIONS = (
+    Question("model", model_info, quick=True),
+    Question("gallery", gallery, quick=True),
+    Question("vocabulary", vocabulary, quick=True),
+    Question("weights", page_weights, quick=True),
+    Question("run", answer_run, quick=True),
+    Question("attention", answer_attention, quick=True),
+    Question("scores", scores, quick=True),
+    Question("why", why),
+    Question("paths", paths, quick=True),
+    Question("story", story, quick=True),
+    Question("without", without_parts, quick=True),
+    Question("atlas", atlas),
+    Question("head", head, quick=True),
+    Question("copying", own_logits),
+    Question("token", token, quick=True),
+    Question("trigrams", trigrams),
+    Question("ablation", ablation),
+    Question("contexts", contexts),
+    Question("composition", answer_composition),
+    Question("embed_and_logit_edges", embed_and_logit_edges),
+    Question("edge", edge),
+    Question("terms", terms),
+    Question("program", program),
+    Question("rules", rules),
+    Question("training", training),
+    Question("paper", tour, quick=True),
+    Question("claim", claim),
+    Question("compare", compare),
+    Question("texts", texts),
+)
+
+
+class UnknownQuestionError(InputError):
+    """The name is not that of a question."""
+
+
+def find_question(name: str) -> Question:
+    """A question by name."""
+    for question in QUESTIONS:
+        if question.name == name:
+            return question
+    known = [question.name for question in QUESTIONS]
+    raise UnknownQuestionError(
+        f"there is no question {name[:60]!r}{near_misses(name, known)}; "
+        f"choose one of {', '.join(known)}"
+    )
+
 
 # Threads for quick questions (a run, a pattern) and for slow ones (an atlas), so that a page stays
 # responsive while an atlas is computed; and the questions that may wait for a thread of either.

@@ -1,15 +1,17 @@
 """Parameters of questions: flat records of strings, integers and booleans, parsed and named.
 
 An omitted parameter has its default, so two ways to ask the same thing are one question
-with one key (`answer_key`), in Python and in the browser.
+with one key (`answer_key`), in Python and in the browser. And the words of the page that are data.
 """
 
 import dataclasses
 import json
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from pathsum.base.errors import InputError, near_misses
@@ -113,3 +115,9 @@ def _checked(name: str, hint: Any, value: object) -> Any:
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise InputError(f"{name} is {str(value)[:60]}, which is out of range")
     return value
+
+
+def page_words(section: str) -> Any:
+    """A section of `words.toml`: sentences of the page that are not computed."""
+    file = Path(__file__).with_name("words.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))[section]

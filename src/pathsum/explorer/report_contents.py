@@ -1,9 +1,9 @@
 """The questions whose answers a report holds.
 
-The page runs a small model itself (see `answers.weights`): its weights then take the place of all
-answers about its texts. For other models the choice suits a reader who sees the model for the first
-time: every example text, every head, the strongest edges, every prediction of two texts, and the
-most interesting ones of the others. `Contents` selects views and a position.
+The page runs a small model itself (see `answers.whole_model`): its weights then take the place of
+all answers about its texts. For other models the choice suits a reader who sees the model for the
+first time: every example text, every head, the strongest edges, every prediction of two texts, and
+the most interesting ones of the others. `Contents` selects views and a position.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,7 @@ from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
 from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
-from pathsum.explorer.answers.weights import why_not_in_page
-from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas
+from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas, why_not_in_page
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key
 from pathsum.explorer.wire import decode

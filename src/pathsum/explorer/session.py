@@ -1,12 +1,11 @@
 """Session: the open models, and the cached runs and results that answers share."""
 
 import copy
-import json
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pathsum.base import Progress, is_number, silent
 from pathsum.base.errors import FileError, InputError, TokenError, near_misses
@@ -107,25 +106,6 @@ def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
     return tuple(found)
 
 
-def find_model(models: Sequence[OpenModel], name: str | None) -> OpenModel:
-    """An open model by name; the first for None."""
-    if name is None:
-        return models[0]
-    for one in models:
-        if one.name == name:
-            return one
-    known = [one.name for one in models]
-    raise InputError(
-        f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
-        f"{', '.join(map(repr, known))}"
-    )
-
-
-def bundled_config(name: str) -> dict[str, Any]:
-    """The config of a bundled model, as stored; the model is not loaded."""
-    return json.loads((BUNDLED / name / CONFIG).read_text())["config"]
-
-
 def snapshot_files(folder: Path) -> list[Path]:
     """The snapshots in the folder of a run."""
     return sorted((folder / "snapshots").glob("step-*")) if exists(folder) else []
@@ -202,25 +182,20 @@ class Session:
         name = params.model
         if name in self._not_open:
             return self.cached(("open", name), lambda _: open_model(str(name)), _model_bytes)
-        return find_model(self.models, name)
+        known = {one.name: one for one in self.models}
+        if name is None:
+            return self.models[0]
+        if name not in known:
+            raise InputError(
+                f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
+                f"{', '.join(map(repr, known))}"
+            )
+        return known[name]
 
     @property
     def model_names(self) -> tuple[str, ...]:
         """The models that the page offers: the open ones first, then the bundled ones."""
         return tuple(dict.fromkeys((*(one.name for one in self.models), *self.bundled)))
-
-    def d_vocab(self, name: str) -> int:
-        """The vocabulary size of a model that the page offers; a bundled one is not loaded."""
-        if name in self._not_open and name in self.bundled:
-            return bundled_config(name)["d_vocab"]
-        return self.open_model(ModelParams(model=name)).model.config.d_vocab
-
-    def has_snapshots(self, name: str) -> bool:
-        """Whether a model that the page offers has snapshots; a bundled one is not loaded."""
-        for one in self.models:
-            if one.name == name:
-                return one.run is not None
-        return bool(snapshot_files(BUNDLED / name))
 
     def model(self, params: ModelParams) -> Model:
         """The model that a question is about, at its step."""

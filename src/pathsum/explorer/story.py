@@ -30,7 +30,7 @@ from pathsum.explorer.answers.prediction import (
     find_target_token,
 )
 from pathsum.explorer.answers.text import predictions, rank_by_interest
-from pathsum.explorer.params import TextParams
+from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.circuit import find_circuit
@@ -56,34 +56,7 @@ MOST_NAMED, LONGEST_START = 8, 12
 # Strongest predictions among which a rival from the text is looked for.
 RIVALS = 10
 
-WORDS = {
-    "opening": "After “{before}{token}” the model gives “{predicted}” {probability}",
-    "first": "; {probability_first} the first time",
-    "first_rises": ", up from {probability_first} the first time",
-    "stop": ".",
-    "induction": " This is {induction}: ",
-    "one_copies": "{head} attends to “{source}”, which followed “{token}” before",
-    "comma": ",",
-    "many_copy": "{count} heads attend mostly to “{source}”, which followed “{token}” before: "
-    "{heads}. Without any one of them “{predicted}” keeps at least {least} ({head} matters most); "
-    "without all {count} it would {without_heads}.",
-    "attends_there": " {head} attends there",
-    "adds_most": " {head} adds most to its logit ({share} of {total}) and attends to “{source}”",
-    "adds_most_of_heads": " Of the heads, {head} adds most ({share}); it attends to “{source}”",
-    "itself": " itself",
-    "sink": ", the attention sink",
-    "because": " because {reasons}",
-    "partly_because": " partly because {reasons}",
-    "no_reason": "; no single part of its key or query explains why",
-    "without_writer": ". Without {writer_name}, its attention there would be {weight_without} "
-    "instead of {weight}, and “{predicted}” would {without_writer}.",
-    "without_head": ". Without {head_name}, “{predicted}” would {without_head}.",
-    "mlps_most": " MLPs write most of the logit: {mlps} of {total}, {mlp} alone {mlp_share}",
-    "mlps": " MLPs write {mlps} of {total} of the logit, {mlp} alone {mlp_share}",
-    "mlps_without_head": "; without {head_name} they would write {mlps_left}",
-    "mlps_without_heads": "; without these heads they would write {mlps_left}",
-    "coverage": " The circuit explains less than half of the logit ({coverage}).",
-}
+WORDS: dict[str, str] = page_words("story")
 """The clauses of the sentence; a slot in braces is a number, a token or a head (`slots_of`)."""
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from pathsum._version import __version__
 from pathsum.base import jsonable
 from pathsum.base.errors import FailedError, PathsumError
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.questions import QUESTIONS, Question
+from pathsum.explorer.explorer import QUESTIONS, Explorer, Question
 
 try:
     import anyio

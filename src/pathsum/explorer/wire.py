@@ -41,9 +41,7 @@ def encode(record: Record, digits: int | None = None) -> bytes:
     """A record as bytes; with `digits`, the numbers of its header are rounded, arrays are not.
 
     >>> from pathsum.explorer.answers.model import Vocabulary
-    >>> answer = decode(
-    ...     encode(Vocabulary(("a", "<b>"), torch.tensor([3, 4]), torch.tensor([1]), ()))
-    ... )
+    >>> answer = decode(encode(Vocabulary(("a", "<b>"), torch.tensor([3, 4]), torch.tensor([1]))))
     >>> answer["tokens"], answer["counts"].tolist()
     (['a', '<b>'], [3, 4])
     """

@@ -7,9 +7,8 @@ figure     `Figure`: shown in a notebook, saved as SVG, PNG or PDF
 axes       axes, ticks, legends, color bars
 heat_maps  `heat_map`, `attention_map`, `sweep_map`, `composition_map`, `lens_map`
 spectra    `eigenvalue_plane`, `eigenvalue_histogram`, `induction_scatter`
-bars       `term_bars`, `logit_waterfall`
+bars       `term_bars`, `logit_waterfall`, `training_curves`
 graphs     `composition_graph`, `circuit_graph`
-curves     `training_curves`
 
 `figure_of(result)` chooses the figure of a result; `result.figure()` does the same. Results are
 drawn from their public fields, and nothing here computes on a model.
@@ -19,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pathsum.base.record import Record
-from pathsum.figures.bars import logit_waterfall, term_bars
-from pathsum.figures.curves import training_curves
+from pathsum.figures.bars import logit_waterfall, term_bars, training_curves
 from pathsum.figures.figure import COLUMN, Figure, NoFigureError, check_figure
 from pathsum.figures.graphs import circuit_graph, composition_graph
 from pathsum.figures.heat_maps import (

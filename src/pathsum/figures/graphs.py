@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pathsum.base import HeadId
+from pathsum.base import LOGITS, HeadId, Source
+from pathsum.base.path import level_of
 from pathsum.base.sentence import signed
 from pathsum.figures.axes import legend
 from pathsum.figures.figure import COLUMN, POINTS, Figure
@@ -223,13 +224,11 @@ def _position(node: "Site") -> int:
 
 def _row(node: "Site", n_layers: int) -> int:
     """Two rows per layer, for heads and then the MLP; sources are below, the logit above."""
-    name = str(node.writer)
-    if name == "logits":
+    writer = node.writer
+    if writer == LOGITS:
         return 2 * n_layers
-    if node.head is not None:
-        return 2 * node.head.layer
-    if name.startswith("mlp"):
-        return 2 * int(name[3:].partition(".")[0]) + 1
+    if isinstance(writer, HeadId) or (isinstance(writer, Source) and writer.kind != "bias"):
+        return level_of(writer)
     return -1
 
 

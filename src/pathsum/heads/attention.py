@@ -79,16 +79,8 @@ class Attention(Record, kind="attention"):
         # A source without weight is not one, as all later ones in a causal model.
         best = weights.topk(max(1, min(2, int(weights.count_nonzero()))))
         (source, *rest), values = best.indices.tolist(), best.values.tolist()
-        second = self.tokens[rest[0]] if rest else None
-        return TopSources(
-            at,
-            self.tokens[at],
-            self.tokens[source],
-            source,
-            values[0],
-            second,
-            values[1] if rest else None,
-        )
+        second = (self.tokens[rest[0]], values[1]) if rest else (None, None)
+        return TopSources(at, self.tokens[at], self.tokens[source], source, values[0], *second)
 
     def __rich__(self) -> RenderableType:
         if len(self.heads) > 1:

@@ -47,7 +47,7 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_causal, require_tokens_out
 from pathsum.paths import ablate, replace
 from pathsum.paths.ablation import After
-from pathsum.text.probes import RepeatedTokens, shuffled
+from pathsum.text.token_pool import RepeatedTokens, shuffled
 
 
 @dataclass(frozen=True, eq=False)

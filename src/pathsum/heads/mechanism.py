@@ -16,7 +16,7 @@ from pathsum.circuits.qk_ov import token_qk
 from pathsum.heads.pattern_scores import induction_cells, stripe
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths.patching import patched_pattern
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
 

@@ -116,9 +116,9 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
         ranked = sorted(self.neurons, key=lambda one: -one.written)[: self.k]
         note = (
             f"the {len(ranked)} of {len(self.neurons)} neurons that write most on {self.text}; "
-            "embed: how much of the gate's read lies where embeddings do; logits: how much of the "
-            "write lies where the unembedding reads; both against random rotations; cosine: of "
-            "write and read"
+            "embed: alignment of the gate's read vector with the embeddings; logits: alignment of "
+            "the output vector with the unembedding; both against random rotations; cosine: of "
+            "output and read vectors"
         )
         return rows_table(
             ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary

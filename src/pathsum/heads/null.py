@@ -23,6 +23,7 @@ from pathsum.base.options import batched
 from pathsum.heads.score import (
     DataScore,
     HeadScores,
+    LayerOV,
     LayerView,
     Score,
     against_null,
@@ -35,7 +36,7 @@ from pathsum.model.folding import centered_unembedding, unfolded
 from pathsum.model.processes import shared_map
 from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
 from pathsum.model.weights import kv_head, layer_of_one_head, one_head
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 # Random heads run on a few sequences, and p compares heads on the same few.
 NULL_SEQUENCES = 4
@@ -74,37 +75,19 @@ class FrameProjector:
         return self._last[1]
 
 
-@dataclass(frozen=True, eq=False)
-class RandomOV:
+def random_ov(
+    value: FrameProjector,
+    write: FrameProjector,
+    core: Float[Tensor, "r r"],
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]],
+) -> LayerOV:
     """Random versions of one head's OV circuit; draws take the place of heads.
 
     With a random frame F times a root R for each read and write, the overlap of the value of x with
     y is x F (R Rᵀ) F yᵀ: only the k × k product in the middle, `core`, differs between heads, which
     share the products with frames. `effects` are those of the write frames on the logits of tokens.
     """
-
-    value: FrameProjector
-    write: FrameProjector
-    core: Float[Tensor, "r r"]
-    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence drawn r m"]]
-
-    def values(
-        self, read: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence drawn pos r"]:
-        """The value of each position, without biases, in the basis of the write frame."""
-        return self.value.project(read) @ self.core
-
-    def overlaps(
-        self, z: Float[Tensor, "sequence drawn pos r"], stream: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence drawn pos"]:
-        """⟨z W_O, stream⟩ at each position."""
-        return (z * self.write.project(stream)).sum(-1)
-
-    def logits(
-        self, values: Float[Tensor, "sequence drawn n r"], tokens: Int[Tensor, "sequence m"]
-    ) -> Float[Tensor, "sequence drawn n m"]:
-        """The effect of values on the logits of some tokens, relative to the mean logit."""
-        return values @ self.effects(tokens)
+    return LayerOV(lambda read: value.project(read) @ core, write.project, effects)
 
 
 class RandomHeads:
@@ -147,7 +130,7 @@ class RandomHeads:
                 self._effects[key] = written.mT.contiguous()
             return self._effects[key]
 
-    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[RandomOV]]]:
+    def ovs(self, layer: int, bytes_per_draw: int) -> Iterator[tuple[slice, list[LayerOV]]]:
         """Random versions of each head's OV, some draws at a time, with the slice of those draws.
 
         Their input is `random_read`. `bytes_per_draw` is the memory of one draw of a head.
@@ -162,7 +145,7 @@ class RandomHeads:
             def effects(tokens: Tensor, part: slice = part) -> Tensor:
                 return self.effects(tokens)[:, part]
 
-            yield part, [RandomOV(value, write, core, effects) for core in cores]
+            yield part, [random_ov(value, write, core, effects) for core in cores]
 
     def random_read(
         self, layer: int, read: Float[Tensor, "sequence pos d"]
@@ -238,29 +221,6 @@ class RandomHeads:
 
 
 @dataclass(frozen=True, eq=False)
-class _Measured:
-    """One score of a layer's heads on a run; by position where it has that."""
-
-    values: Float[Tensor, "sequence head"]
-    profile: Float[Tensor, "sequence head dest"] | None
-
-    @classmethod
-    def of(cls, score: DataScore, view: LayerView) -> "_Measured":
-        if score.by_position is None:
-            return cls(score.measure(view), None)
-        profile = score.by_position(view)
-        return cls(profile.nanmean(-1), profile)
-
-    def mean(self) -> Float[Tensor, " head"]:
-        """Over sequences that have a position that counts."""
-        return self.values.nanmean(0)
-
-    def largest_parts(self) -> Float[Tensor, " head"] | None:
-        """The largest mean over a part of the context, if the score has positions."""
-        return None if self.profile is None else largest_parts(self.profile.nanmean(0))
-
-
-@dataclass(frozen=True, eq=False)
 class _Null:
     """One score of random heads, and of the heads themselves, on the same few sequences.
 
@@ -295,15 +255,15 @@ def score_on_runs(
     layers = sorted({head.layer for head in every})
     own = {layer: [head.head for head in every if head.layer == layer] for layer in layers}
     W_U = centered_unembedding(null.model.weights)
-    measured: dict[tuple[int, str], list[_Measured]] = {}
+    measured: dict[tuple[int, str], list[Tensor]] = {}
     nulls: dict[tuple[int, str], _Null] = {}
 
     def measure(
         run: tuple[Trace, RepeatedTokens], layer: int
-    ) -> tuple[list[_Measured], list[_Null] | None]:
+    ) -> tuple[list[Float[Tensor, "sequence head dest"]], list[_Null] | None]:
         # Another process may call this, so results are returned, not stored.
         view = layer_view(*run, layer, W_U)
-        here = [_Measured.of(score, view) for score in scores]
+        here = [score.profile(view) for score in scores]
         if nulls:
             return here, None
         few = view.first(null_sequences)
@@ -343,21 +303,28 @@ def _null_scores(
     parts = [{head: list[Tensor]() for head in heads} for _ in scores]
     for head, random in null.views(layer, view, last, heads):
         for number, score in enumerate(scores):
-            one = _Measured.of(score, random)
-            drawn[number][head].append(one.mean())
-            part = one.largest_parts()
+            one = score.profile(random)
+            drawn[number][head].append(_mean(one))
+            part = largest_parts(one.nanmean(0))
             parts[number][head] += [] if part is None else [part]
-    own = [_Measured.of(score, view) for score in scores]
-    own_parts = [one.largest_parts() for one in own]
-    return [
-        _Null(
-            drawn=by_draw(drawn[number].values()),
-            own=one.mean()[list(heads)],
-            part=None if part is None else by_draw(parts[number].values()),
-            own_part=None if part is None else part[list(heads)],
+    nulls: list[_Null] = []
+    for score, each, each_part in zip(scores, drawn, parts, strict=True):
+        one = score.profile(view)
+        part = largest_parts(one.nanmean(0))
+        nulls.append(
+            _Null(
+                drawn=by_draw(each.values()),
+                own=_mean(one)[list(heads)],
+                part=None if part is None else by_draw(each_part.values()),
+                own_part=None if part is None else part[list(heads)],
+            )
         )
-        for number, (one, part) in enumerate(zip(own, own_parts, strict=True))
-    ]
+    return nulls
+
+
+def _mean(profile: Float[Tensor, "sequence head dest"]) -> Float[Tensor, " head"]:
+    """Over sequences that have a position that counts."""
+    return profile.nanmean(-1).nanmean(0)
 
 
 def by_draw(heads: Iterable[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "drawn head"]:
@@ -365,16 +332,15 @@ def by_draw(heads: Iterable[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "dr
     return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
 
 
-def _compare(measured: Sequence[_Measured], null: _Null, heads: list[int]) -> list[Score] | None:
+def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score] | None:
     """One score of some heads of a layer with its p-values; None if no position counts."""
-    values = torch.cat([one.values for one in measured])[:, heads]
+    values = torch.cat([one.nanmean(-1) for one in measured])[:, heads]
     values = values[~values.isnan().all(-1)]  # sequences with a position that counts
     if len(values) == 0:
         return None
     scores = against_null(values, null.drawn, null.own)
-    profiles = [one.profile[:, heads] for one in measured if one.profile is not None]
-    same_length = len({profile.shape[-1] for profile in profiles}) == 1
+    same_length = len({profile.shape[-1] for profile in measured}) == 1
     if not same_length or null.part is None or null.own_part is None:
         return scores
-    parts = best_parts(torch.cat(profiles).nanmean(0), null.own_part, null.part)
+    parts = best_parts(torch.cat(list(measured))[:, heads].nanmean(0), null.own_part, null.part)
     return [replace(one, part=part) for one, part in zip(scores, parts, strict=True)]

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.heads.score import PAPER, PAPER_2022, DataScore, LayerView, ScoreInfo
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 HALF = 0.5
 WINDOW = 5

@@ -19,7 +19,7 @@ from pathsum.heads.pattern_scores import induction_cells
 from pathsum.model import Keep, Model, Trace
 from pathsum.model.losses import find_metric, next_tokens, run_losses, sequence_losses
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
-from pathsum.text.probes import RepeatedTokens, random_repeats
+from pathsum.text.token_pool import RepeatedTokens, random_repeats
 
 LENGTH, REPEATS, SEQUENCES = 25, 4, 10
 EARLY, LATE = 50, 500

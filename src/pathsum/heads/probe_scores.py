@@ -43,8 +43,8 @@ from pathsum.heads.score import (
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
 from pathsum.model.sequences import TextOrTokens, token_batches
-from pathsum.text.probes import RepeatedTokens, prepend_start
 from pathsum.text.shards import spaced
+from pathsum.text.token_pool import RepeatedTokens, prepend_start
 
 REPEATS_SCORES: tuple[DataScore, ...] = (*PATTERN_SCORES, COPYING_BY_DATA, DELETING)
 """Scores on repeated random tokens."""
@@ -265,18 +265,6 @@ WORD_PIECE_BY_WEIGHTS = HeadScore(
 
 
 @dataclass(frozen=True, eq=False)
-class SplitWords:
-    """Words that are one token after a space and two tokens without it."""
-
-    whole: Int[Tensor, " word"]
-    first: Int[Tensor, " word"]
-    second: Int[Tensor, " word"]
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-
-@dataclass(frozen=True, eq=False)
 class SplitWordsProbe(RepeatedTokens):
     """One sequence per word; `positions` are those of the whole words."""
 
@@ -320,8 +308,11 @@ def score_on_split_words(
     return measured
 
 
-def split_words(model: Model) -> SplitWords:
-    """Split words among the common tokens, the most common first."""
+def split_words(model: Model) -> Int[Tensor, "word 3"]:
+    """Words that are one token after a space and two without it: the token and the two pieces.
+
+    Among the common tokens, the most common first.
+    """
     words: list[tuple[int, int, int]] = []
     tokenizer = model.tokenizer
     if tokenizer is not None:
@@ -335,12 +326,11 @@ def split_words(model: Model) -> SplitWords:
                 words.append((token, pieces[0], pieces[1]))
             if len(words) == MOST_WORDS:
                 break
-    whole, first, second = torch.tensor(words, dtype=torch.long).reshape(-1, 3).T
-    return SplitWords(whole, first, second)
+    return torch.tensor(words, dtype=torch.long).reshape(-1, 3)
 
 
 def split_words_probe(
-    model: Model, words: SplitWords, generator: torch.Generator
+    model: Model, words: Int[Tensor, "word 3"], generator: torch.Generator
 ) -> SplitWordsProbe:
     """One sequence per word: random tokens, the whole word among them, its first piece last."""
     config = model.config
@@ -348,8 +338,8 @@ def split_words_probe(
     length = min(WORD_PROBE_LENGTH, config.n_ctx - first)
     tokens = model.token_pool().draw(len(words), length, generator)
     positions = torch.randint(length - 1, (len(words),), generator=generator)
-    tokens[torch.arange(len(words)), positions] = words.whole
-    tokens[:, -1] = words.first
+    tokens[torch.arange(len(words)), positions] = words[:, 0]
+    tokens[:, -1] = words[:, 1]
     tokens = prepend_start(tokens, config.start_token)
     return SplitWordsProbe(tokens, length, repeats=1, first=first, positions=positions + first)
 
@@ -358,12 +348,12 @@ def rank_second_pieces(
     null: RandomHeads,
     layer: int,
     own: LayerOV,
-    words: SplitWords,
+    words: Int[Tensor, "word 3"],
     among: tuple[Int[Tensor, " rival"], Int[Tensor, " token"]],
 ) -> list[Score]:
     """How high OV ranks the second piece; p by ranks among rivals, the value among more tokens."""
-    read = embeddings_as_read(null.model.weights, layer, words.whole)[None]
-    tokens, more = (torch.cat((words.second, others)) for others in among)
+    read = embeddings_as_read(null.model.weights, layer, words[:, 0])[None]
+    tokens, more = (torch.cat((words[:, 2], others)) for others in among)
 
     def rank(
         ov: LayerOV, read: Float[Tensor, "1 word q"], tokens: Int[Tensor, " n"] = tokens

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +21,7 @@ from pathsum.base import HeadId, Progress, Record, Table, prose_column
 from pathsum.base.estimate import Estimate
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, value_reads
-from pathsum.text.probes import RepeatedTokens
+from pathsum.text.token_pool import RepeatedTokens
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
 PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
@@ -104,50 +104,41 @@ class ScoreInfo(Record, kind="head-score-info"):
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
 
 
-@runtime_checkable
-class LayerOV(Protocol):
-    """The OV circuits of some heads: those of a layer (`OwnOV`), or random ones."""
-
-    def values(self, read: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence head pos k"]:
-        """The value of each position, without biases."""
-        ...
-
-    def overlaps(
-        self, z: Float[Tensor, "sequence head pos k"], stream: Float[Tensor, "sequence pos d"]
-    ) -> Float[Tensor, "sequence head pos"]:
-        """⟨z W_O, stream⟩ at each position."""
-        ...
-
-    def logits(
-        self, values: Float[Tensor, "sequence head n k"], tokens: Int[Tensor, "sequence m"]
-    ) -> Float[Tensor, "sequence head n m"]:
-        """The effect of values on the logits of some tokens, relative to the mean logit."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
-class OwnOV:
-    """The OV circuits of a layer's own heads. W_U has its mean over the vocabulary removed."""
+class LayerOV:
+    """The OV circuits of some heads, those of a layer (`own_ov`) or random ones, as three maps.
 
-    W_V: Float[Tensor, "head d k"]
-    W_O: Float[Tensor, "head k d"]
-    W_U: Float[Tensor, "d vocab"]
+    `values` maps the read of each position to values, without biases. `along` maps the stream to
+    its inner products with what a value of 1 in each dimension writes. `effects` maps tokens to the
+    effect of such a value on their logits, relative to the mean logit.
+    """
 
-    def values(self, read: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence head pos k"]:
-        """The value of each position, without biases."""
-        return torch.einsum("bpd,hdk->bhpk", read, self.W_V)
+    values: Callable[[Float[Tensor, "sequence pos d"]], Float[Tensor, "sequence head pos k"]]
+    along: Callable[[Float[Tensor, "sequence pos d"]], Float[Tensor, "sequence head pos k"]]
+    effects: Callable[[Int[Tensor, "sequence m"]], Float[Tensor, "sequence head k m"]]
 
     def overlaps(
         self, z: Float[Tensor, "sequence head pos k"], stream: Float[Tensor, "sequence pos d"]
     ) -> Float[Tensor, "sequence head pos"]:
         """⟨z W_O, stream⟩ at each position, without computing the d-wide write itself."""
-        return (z * torch.einsum("bpd,hkd->bhpk", stream, self.W_O)).sum(-1)
+        return (z * self.along(stream)).sum(-1)
 
     def logits(
         self, values: Float[Tensor, "sequence head n k"], tokens: Int[Tensor, "sequence m"]
     ) -> Float[Tensor, "sequence head n m"]:
         """The effect of values on the logits of some tokens, relative to the mean logit."""
-        return values @ torch.einsum("hkd,dbm->bhkm", self.W_O, self.W_U[:, tokens])
+        return values @ self.effects(tokens)
+
+
+def own_ov(
+    W_V: Float[Tensor, "head d k"], W_O: Float[Tensor, "head k d"], W_U: Float[Tensor, "d vocab"]
+) -> LayerOV:
+    """The OV circuits of a layer's own heads. W_U has its mean over the vocabulary removed."""
+    return LayerOV(
+        values=lambda read: torch.einsum("bpd,hdk->bhpk", read, W_V),
+        along=lambda stream: torch.einsum("bpd,hkd->bhpk", stream, W_O),
+        effects=lambda tokens: torch.einsum("hkd,dbm->bhkm", W_O, W_U[:, tokens]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +199,7 @@ def layer_view(
         stream=trace.streams[layer],
         read=trace.streams[layer] * trace.scales.attention[layer][..., None],
         pattern=trace.patterns[layer],
-        ov=OwnOV(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
+        ov=own_ov(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
     )
 
 
@@ -249,12 +240,16 @@ class DataScore(HeadScore):
     by_position: ByPosition | None = field(default=None, kw_only=True)
     needs: str = field(default="a position before it", kw_only=True)
 
-    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
-        """The score of each sequence: by default the mean over the destinations that count."""
+    def profile(self, view: LayerView) -> Float[Tensor, "sequence head dest"]:
+        """The score at every destination; one number per sequence if it has no positions."""
         if self.by_sequence is not None:
-            return self.by_sequence(view)
+            return self.by_sequence(view)[..., None]
         assert self.by_position is not None
-        return self.by_position(view).nanmean(-1)
+        return self.by_position(view)
+
+    def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
+        """The score of each sequence: the mean over the destinations that count."""
+        return self.profile(view).nanmean(-1)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ generation   a text continued token by token, with edits
 sequences    text and token ids in any form, as checked batches
 losses       losses per token and per sequence, targets and metrics
 make         models from tensors, or random
-construct    hand-built models with known circuits; `hand_built`, `hand_built_mlps`: their parts
+construct    hand-built models with known circuits; `hand_built`: their parts, and those with MLPs
 planted      their true edges, with inputs to find them on
 symmetries   weight changes that leave the function unchanged
 processes    pieces of an analysis shared among processes (torchrun)

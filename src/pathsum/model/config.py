@@ -146,19 +146,17 @@ class Config:
         _check_sizes(self)
         # Derived fields are filled in, so that equal models have equal configs.
         unlimited = all(limit is None or limit >= self.n_ctx for limit in self.windows)
-        # Windows also determine which layers rotate by the local base.
-        forget = unlimited and self.rotary_local_base is None
-        object.__setattr__(self, "windows", () if forget else self.windows)
-        if all(self.rotary_layers):
-            object.__setattr__(self, "rotary_layers", ())
-        if self.mlp != "none" and self.d_mlp == 0:
-            object.__setattr__(self, "d_mlp", 4 * self.d_model)
-        if self.d_vocab_out == 0:
-            object.__setattr__(self, "d_vocab_out", self.d_vocab)
-        if self.n_kv_heads == 0:
-            object.__setattr__(self, "n_kv_heads", self.n_heads)
-        if self.score_scale == 0.0:
-            object.__setattr__(self, "score_scale", 1.0 / math.sqrt(self.d_head))
+        derived = {
+            # Windows also determine which layers rotate by the local base.
+            "windows": () if unlimited and self.rotary_local_base is None else self.windows,
+            "rotary_layers": () if all(self.rotary_layers) else self.rotary_layers,
+            "d_mlp": self.d_mlp or (0 if self.mlp == "none" else 4 * self.d_model),
+            "d_vocab_out": self.d_vocab_out or self.d_vocab,
+            "n_kv_heads": self.n_kv_heads or self.n_heads,
+            "score_scale": self.score_scale or 1.0 / math.sqrt(self.d_head),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
         _check_fit(self)
 
     @property
@@ -273,6 +271,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (_is_whole(value) and abs(value) < 10**300)
 
 
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple) and all(map(fits, value))
+
+
 # The kinds of values that a file may give a field, by the field's annotation.
 _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a size: a whole number", _is_whole),
@@ -281,23 +283,11 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     float: ("a number", _is_number),
     float | None: ("a number or null", lambda value: value is None or _is_number(value)),
     int | None: ("a whole number or null", lambda value: value is None or _is_whole(value)),
-    tuple[float, ...]: (
-        "a list of numbers",
-        lambda value: isinstance(value, list | tuple) and all(map(_is_number, value)),
-    ),
-    tuple[bool, ...]: (
-        "a list of true or false",
-        lambda value: (
-            isinstance(value, list | tuple) and all(isinstance(entry, bool) for entry in value)
-        ),
-    ),
-    tuple[int | None, ...]: (
-        "a list of whole numbers or null",
-        lambda value: (
-            isinstance(value, list | tuple)
-            and all(entry is None or _is_whole(entry) for entry in value)
-        ),
-    ),
+}
+_KINDS |= {
+    tuple[float, ...]: ("a list of numbers", _list_of(_is_number)),
+    tuple[bool, ...]: ("a list of true or false", _list_of(_KINDS[bool][1])),
+    tuple[int | None, ...]: ("a list of whole numbers or null", _list_of(_KINDS[int | None][1])),
 }
 
 

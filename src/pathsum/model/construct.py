@@ -27,8 +27,17 @@ from torch import Tensor
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.model.config import Config
-from pathsum.model.hand_built import LETTERS, SURE, Blocks, HandBuilt, prepare_layers, with_start
-from pathsum.model.hand_built_mlps import conjunction, gated_value, memory
+from pathsum.model.hand_built import (
+    LETTERS,
+    SURE,
+    Blocks,
+    HandBuilt,
+    conjunction,
+    gated_value,
+    memory,
+    prepare_layers,
+    with_start,
+)
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model
 from pathsum.text import Tokenizer

@@ -41,10 +41,27 @@ if TYPE_CHECKING:
     from pathsum.model.model import Model
 
 
-def edit_model(
-    model: "Model", edits: Mapping[Any, Any], text: TextOrTokens | None = None
-) -> "Model":
-    """A model with nodes, edges or patterns exchanged; see `Model.edited`."""
+def edited(model: "Model", edits: Mapping[Any, Any], text: TextOrTokens | None = None) -> "Model":
+    """Return a model in which heads, MLPs, edges or patterns are permanently replaced.
+
+        model.edited({"L1H0": "zero", ("L0H3", "L1H0", "k"): "mean"})
+        model.edited({"L1H0.pattern": "L1H3"})
+
+    A node (`"L1H0"`, `"mlp0"`, `"embed"`) or an edge (`("L0H3", "L1H0", "k")`, or
+    `"L0H3→L1H0.k"`) is replaced by `"zero"`, by its `"mean"` over positions ≥ 1 of a text, or
+    by a vector: z [d_head] for a head, the output [d_model] otherwise. A pattern is replaced by
+    the pattern of another head, or by a matrix [n_ctx, n_ctx]. Without `text`, means are taken
+    over the model's held-out text; for a model without one, over a short neutral text, or over
+    random tokens if its tokenizer does not read English.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.induction().edited({"L1H0": "zero"})
+    >>> float(model.head("L1H0").ov.norm()), [str(edit) for edit in model.edits]
+    (0.0, ['L1H0 = zero'])
+
+    Nodes are edited in the weights. Edges and patterns are edited in every run; weight-based
+    analyses treat a path along an edited edge as zero, or raise NotExactError.
+    """
     if not edits:
         raise InputError("there is nothing to edit; name at least one head, edge or pattern")
     parsed = [_parse_edit(model, name, value) for name, value in edits.items()]
@@ -58,9 +75,9 @@ def edit_model(
     # Editing the embedding does not change a tied unembedding.
     config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
     store = OverlayStore(weights.store, changed)
-    edited = Weights(config, store, weights.dtype, weights.device, (*weights.edits, *made))
+    found = Weights(config, store, weights.dtype, weights.device, (*weights.edits, *made))
     name = model.name if weights.edits else f"{model.name} (edited)"
-    return replace(model, weights=edited, name=name)
+    return replace(model, weights=found, name=name)
 
 
 def _is_node(edit: Edit) -> bool:

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import Progress, Source, silent
-from pathsum.base.options import parse_option
 from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import transformer
@@ -28,7 +27,7 @@ def run(
     weights: Weights,
     tokens: Tokens,
     edits: Sequence[Edit] = (),
-    record: Recording | str = Recording.ALL,
+    record: Recording = Recording.ALL,
     positions: LogitPositions | None = None,
     requires_grad: bool = False,
     copies: int = 1,
@@ -49,7 +48,6 @@ def run(
     they attend to its keys and values, and theirs are added; functions and edits at positions see
     the last tokens only. `progress` is called before each layer.
     """
-    record = parse_option(Recording, record, "record")
     every = (*(edit for edit in weights.edits if edit.value is not None), *edits)
     with torch.set_grad_enabled(requires_grad):
         editor = Editor(weights, tokens, every, copies, past) if every or copies > 1 else None

@@ -15,6 +15,7 @@ weight of the neuron's expert multiplies the gate, and is 0 for experts that it 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -239,7 +240,7 @@ def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNe
         a, b = reference.value, run.value
         near = _close(a, b)
         quotient = (b * gate_of(config, b) - a * gate_of(config, a)) / torch.where(near, 1.0, b - a)
-        slope = torch.where(near, _slope(config, (a + b) / 2), quotient)
+        slope = torch.where(near, _slope(lambda x: x * gate_of(config, x), (a + b) / 2), quotient)
         by_value = slope if config.mlp == "relu" else _mean_gate(config, a, b)
         return by_value * mean_weight, (slope - by_value) * mean_weight
     u, g = (reference.value, run.value), (reference.gate_input, run.gate_input)
@@ -251,7 +252,7 @@ def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNe
     near = _close(*held)
     # By parts: what the value's slope leaves of the difference is the gate's.
     rest = (change - by_value * (u[1] - u[0])) / torch.where(near, 1.0, held[1] - held[0])
-    middle = _gate_slope(config, (held[0] + held[1]) / 2) * (u[0] + u[1]) / 2
+    middle = _slope(lambda g: gate_of(config, g), (held[0] + held[1]) / 2) * (u[0] + u[1]) / 2
     by_gate = torch.where(near, middle, rest)
     if config.mlp == "clamped_gated":
         by_value = by_value * _clamp_slope(_unclamped(reference), _unclamped(run), (u[0], u[1]))
@@ -320,18 +321,11 @@ def _mean_gate(config: Config, a: PerNeuron, b: PerNeuron) -> PerNeuron:
     return total
 
 
-def _slope(config: Config, x: Tensor) -> Tensor:
-    """φ′ of an MLP without W_gate."""
+def _slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The derivative of a function of single numbers."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        return torch.autograd.grad((x * gate_of(config, x)).sum(), x)[0]
-
-
-def _gate_slope(config: Config, g: Tensor) -> Tensor:
-    """φ′ of an MLP with W_gate."""
-    with torch.enable_grad():
-        g = g.detach().requires_grad_()
-        return torch.autograd.grad(gate_of(config, g).sum(), g)[0]
+        return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 def _close(a: PerNeuron, b: PerNeuron) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pathsum.base.errors import ArgumentError, InputError
-from pathsum.model.edited import edit_model
+from pathsum.model.edited import edited
 from pathsum.model.forward import run_logits
 from pathsum.model.recording import KeyValues
 from pathsum.model.sequences import OneSequence, require_causal, require_tokens_out
@@ -26,12 +26,27 @@ if TYPE_CHECKING:
 def generate(
     model: "Model",
     text: OneSequence,
-    n: int,
-    edits: Mapping[Any, Any] | None,
-    temperature: float,
-    seed: int,
+    n: int = 20,
+    *,
+    edits: Mapping[Any, Any] | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> str:
-    """A text continued by n tokens; see `Model.generate`."""
+    """Continue a text by `n` tokens: greedily or, given a temperature, by sampling.
+
+    `edits` maps sites to their values in every step: those of `edited` (`"zero"`, `"mean"`, a
+    vector, another head's pattern) or functions, as `hooks` of `trace`. Each step runs the last
+    token and reuses the keys and values of the others, except with functions, which may depend
+    on all positions. If text and new tokens exceed the context, the model reads the start token
+    and the last tokens that fit.
+
+    >>> from pathsum.model import construct
+    >>> model = construct.induction()
+    >>> model.generate("a b c a", 2)
+    'a b c a b c'
+    >>> model.generate("a b c a", 2, edits={"L1H0.pattern": "L0H0"})
+    'a b c a c a'
+    """
     require_tokens_out(model, "generating text")
     require_causal(model, "generating text")
     if n < 0:
@@ -62,7 +77,7 @@ def _continued(
     permanent = {name: value for name, value in edits.items() if not callable(value)}
     hooks = [find_hook(model, name, value) for name, value in edits.items() if callable(value)]
     if permanent:
-        model = edit_model(model, permanent)
+        model = edited(model, permanent)
     config, past = model.config, KeyValues()
     start = [] if config.start_token is None else [config.start_token]
     for _ in range(n):

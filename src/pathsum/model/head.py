@@ -127,24 +127,17 @@ class Head:
     @property
     def full_qk(self) -> Factored:
         """Full QK in the token basis; rows are destination tokens, columns source tokens."""
-        return self._between_tokens(self.qk)
-
-    def full_qk_at(self, offset: int) -> Factored:
-        """Full QK for one offset."""
-        return self._between_tokens(self.qk_at(offset))
-
-    @property
-    def basis(self) -> str:
-        """A note on the terms omitted in the token basis; empty if the basis is exact."""
-        return token_basis_note(self.model.weights, self.id.layer)
-
-    def _between_tokens(self, qk: Factored) -> Factored:
-        weights = self.model.weights
+        weights, qk = self.model.weights, self.qk
         embeddings = embeddings_as_read(weights, self.id.layer)
         reads = [Site(Source("embed"), self.id, side) for side in (Side.Q, Side.K)]
         if not weights.edited_edges.isdisjoint(reads):
             qk = _zeros_like(qk)  # one of the two sides is the same for every token
         return embeddings @ qk @ embeddings.T
+
+    @property
+    def basis(self) -> str:
+        """A note on the terms omitted in the token basis; empty if the basis is exact."""
+        return token_basis_note(self.model.weights, self.id.layer)
 
     @property
     def _layer(self) -> LayerWeights:

@@ -22,14 +22,13 @@ from pathsum.base.errors import (
 )
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit, Function
-from pathsum.model.edited import edit_model
+from pathsum.model.edited import edited
 from pathsum.model.forward import run_logits
 from pathsum.model.generation import generate
 from pathsum.model.head import Head
 from pathsum.model.recording import Keep
 from pathsum.model.sequences import (
     OneSequence,
-    TextOrTokens,
     check_tokens,
     padded,
 )
@@ -38,7 +37,7 @@ from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import Weights
 from pathsum.text import Tokenizer
-from pathsum.text.token_pool import MINIMUM_COUNT, TokenPool
+from pathsum.text.token_pool import TokenPool
 
 
 @checked_methods
@@ -57,6 +56,8 @@ class Model:
     token_counts: Int[Tensor, " vocab"] | None = None
     transformations: tuple[str, ...] = field(default=())
     held_out: Int[Tensor, "sequence pos"] | None = None
+    generate = generate
+    edited = edited
 
     def __post_init__(self) -> None:
         # Names of files may hold bytes that are not UTF-8, which cannot be written into a page.
@@ -92,32 +93,6 @@ class Model:
         ids = check_tokens(self.config, text) if isinstance(text, Tensor) else self.tokens(text)
         logits = run_logits(self.weights, ids.to(self.weights.device))
         return logits[0] if _is_one_sequence(text) else logits
-
-    def generate(
-        self,
-        text: OneSequence,
-        n: int = 20,
-        *,
-        edits: Mapping[Any, Any] | None = None,
-        temperature: float = 0.0,
-        seed: int = 0,
-    ) -> str:
-        """Continue a text by `n` tokens: greedily or, given a temperature, by sampling.
-
-        `edits` maps sites to their values in every step: those of `edited` (`"zero"`, `"mean"`, a
-        vector, another head's pattern) or functions, as `hooks` of `trace`. Each step runs the last
-        token and reuses the keys and values of the others, except with functions, which may depend
-        on all positions. If text and new tokens exceed the context, the model reads the start token
-        and the last tokens that fit.
-
-        >>> from pathsum.model import construct
-        >>> model = construct.induction()
-        >>> model.generate("a b c a", 2)
-        'a b c a b c'
-        >>> model.generate("a b c a", 2, edits={"L1H0.pattern": "L0H0"})
-        'a b c a c a'
-        """
-        return generate(self, text, n, edits, temperature, seed)
 
     def _stacked(self, name: str) -> Float[Tensor, "layer head _ _"]:
         config, layers = self.config, self.weights.attention
@@ -245,7 +220,7 @@ class Model:
             )
         return int(token)
 
-    def token_pool(self, minimum_count: int = MINIMUM_COUNT) -> TokenPool:
+    def token_pool(self) -> TokenPool:
         """The tokens that can be sampled for probes and listed in tables."""
         vocab = self.config.d_vocab
         start = self.config.start_token
@@ -253,7 +228,7 @@ class Model:
         if self.tokenizer is not None:
             excluded |= {token for token in self.tokenizer.special_tokens if token < vocab}
             excluded |= set(range(self.tokenizer.size, vocab))
-        return TokenPool(vocab, self.token_counts, tuple(sorted(excluded)), minimum_count)
+        return TokenPool(vocab, self.token_counts, tuple(sorted(excluded)))
 
     def head(self, layer: HeadName | int, head: int | None = None) -> Head:
         """One head, by its label, by a pair (layer, head), or by two numbers."""
@@ -277,29 +252,6 @@ class Model:
     def edits(self) -> tuple[Edit, ...]:
         """The edits that `edited` made, in order."""
         return self.weights.edits
-
-    def edited(self, edits: Mapping[Any, Any], text: TextOrTokens | None = None) -> "Model":
-        """Return a model in which heads, MLPs, edges or patterns are permanently replaced.
-
-            model.edited({"L1H0": "zero", ("L0H3", "L1H0", "k"): "mean"})
-            model.edited({"L1H0.pattern": "L1H3"})
-
-        A node (`"L1H0"`, `"mlp0"`, `"embed"`) or an edge (`("L0H3", "L1H0", "k")`, or
-        `"L0H3→L1H0.k"`) is replaced by `"zero"`, by its `"mean"` over positions ≥ 1 of a text, or
-        by a vector: z [d_head] for a head, the output [d_model] otherwise. A pattern is replaced by
-        the pattern of another head, or by a matrix [n_ctx, n_ctx]. Without `text`, means are taken
-        over the model's held-out text; for a model without one, over a short neutral text, or over
-        random tokens if its tokenizer does not read English.
-
-        >>> from pathsum.model import construct
-        >>> model = construct.induction().edited({"L1H0": "zero"})
-        >>> float(model.head("L1H0").ov.norm()), [str(edit) for edit in model.edits]
-        (0.0, ['L1H0 = zero'])
-
-        Nodes are edited in the weights. Edges and patterns are edited in every run; weight-based
-        analyses treat a path along an edited edge as zero, or raise NotExactError.
-        """
-        return edit_model(self, edits, text)
 
     def to(
         self,

@@ -20,7 +20,7 @@ from pathsum.base.site import Site
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import site_value
-from pathsum.text.probes import NEUTRAL_TEXT
+from pathsum.text.token_pool import NEUTRAL_TEXT
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model

@@ -64,16 +64,9 @@ def rotate_by(
     if config.rotary_pairing == "halves":
         first, second = turned[..., : width // 2], turned[..., width // 2 :]
         return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
-    pairs = turned.unflatten(-1, (-1, 2))
-    if x.dtype in (torch.float32, torch.float64) and x.device.type != "mps":
-        # A plane is a complex number, and its rotation one multiplication.
-        numbers = torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin)
-        joined = torch.view_as_real(numbers).flatten(-2)
-    else:
-        first, second = pairs.unbind(-1)
-        pair = (first * cos - second * sin, second * cos + first * sin)
-        joined = torch.stack(pair, -1).flatten(-2)
-    return joined if width == x.shape[-1] else torch.cat((joined, rest), -1)
+    first, second = turned.unflatten(-1, (-1, 2)).unbind(-1)
+    pair = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat((torch.stack(pair, -1).flatten(-2), rest), -1)
 
 
 def mean_cos_sin(speed: Float[Tensor, "*n"], offsets: range) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Trace: the record of one run of a model, from which everything about the run is derived."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.base import HeadId, HeadName, Progress, Side, Source, parse_writer, silent
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
-from pathsum.base.options import parse_position
+from pathsum.base.options import parse_option, parse_position
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.base.site import Site, SiteName
 from pathsum.base.terminal import shorten
@@ -19,7 +19,14 @@ from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream, neuron_values
-from pathsum.model.recording import Keep, KeptLayers, NormScales, Recording, Run
+from pathsum.model.recording import (
+    LAYER_SCALES,
+    Keep,
+    KeptLayers,
+    NormScales,
+    Recording,
+    Run,
+)
 from pathsum.model.sites import check_neuron, check_neuron_value, check_stream
 
 if TYPE_CHECKING:
@@ -102,29 +109,20 @@ class Trace(Run):
         if self.every_edit or self.kept is not None or cuts_sources:
             return self.model.trace(tokens)
 
-        def part(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-            return tuple(tensor[rows, :length] for tensor in tensors)
-
-        def per_head(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-            return tuple(tensor[rows, :, :length] for tensor in tensors)
-
-        scales, logits = self.scales, self.recorded_logits
+        logits = self.recorded_logits
+        scales = {
+            name: tuple(scale[rows, ..., :length] for scale in getattr(self.scales, name))
+            for name in LAYER_SCALES
+        }
         return replace(
             self,
             tokens=tokens,
             lengths=self.lengths[rows].clamp(max=length),
             recorded_logits=None if logits is None else logits[rows, :length],
             patterns=tuple(one[rows, :, :length, :length] for one in self.patterns),
-            streams=part(self.streams),
-            mlp_outputs=part(self.mlp_outputs),
-            scales=NormScales(
-                attention=part(scales.attention),
-                mlp=part(scales.mlp),
-                final=scales.final[rows, :length],
-                query=per_head(scales.query),
-                key=per_head(scales.key),
-                write=part(scales.write),
-            ),
+            streams=tuple(stream[rows, :length] for stream in self.streams),
+            mlp_outputs=tuple(output[rows, :length] for output in self.mlp_outputs),
+            scales=NormScales(final=self.scales.final[rows, :length], **scales),
         )
 
     def read(self, layer: int) -> Stream:
@@ -431,7 +429,7 @@ def trace_run(
     """
     kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
     found = run(
-        *(model.weights, tokens, edits, record),
+        *(model.weights, tokens, edits, parse_option(Recording, record, "record")),
         requires_grad=requires_grad,
         kept=kept,
         progress=progress,

@@ -146,7 +146,8 @@ class PatchSweep(Record, kind="patch-sweep"):
         return Table(columns, tuple(cells), title=title, note=note)
 
     def _what_was_done(self) -> str:
-        clean, count = f"{self.metric}: {self.clean.format('.4f')}", f"{self.sequences} sequences"
+        clean = f"{self.metric}: {self.clean.format('.4f')}"
+        count = "1 sequence" if self.sequences == 1 else f"{self.sequences} sequences"
         if self.reference is not None or self.corrupted is None:
             other = "zero" if self.reference == "zero" else "its mean"
             return (

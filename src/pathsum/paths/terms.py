@@ -362,7 +362,7 @@ def _note(
 ) -> str:
     parts = [
         f"{unit} per prediction, {sequences} sequences ({predictions} predictions); 95% intervals",
-        "patterns are the run's own",
+        "patterns are held at their values in the run",
     ]
     if model.config.logit_cap is not None:
         parts.append("truncated logits pass through the soft cap")

@@ -13,8 +13,8 @@ from torch import Tensor
 from pathsum.base import Column, Estimate, Record, Table, prose_column, stacked
 from pathsum.base.errors import FileError, InputError, TokenError
 from pathsum.base.files import parse_object, read_text, user_path, write_output
+from pathsum.base.json_schema import read_record
 from pathsum.base.options import parse_position
-from pathsum.base.reading import read_record
 from pathsum.circuits.token_basis import Token
 from pathsum.model import Model
 from pathsum.model.sequences import require_values

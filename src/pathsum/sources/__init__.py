@@ -2,13 +2,12 @@
 
 In reading order:
 
-load               `load`: a model by name, folder, file or hub id; detects the format
+load               `load`: a model by name, folder, file or hub id; files of tensors alone
 named              bundled, hand-built and fetched models
 hub                checkpoints from the Hugging Face hub
 hugging_face       checkpoint folders and live models of transformers
 gguf_model         GGUF files as models
 transformer_lens   live models and old checkpoints of TransformerLens
-state_dict         a file of tensors alone, with a config given or next to it
 families/          architectures: the meaning of config.json, and where each tensor is stored
 foreign_config     another program's config.json, read value by value
 mapped_store       a checkpoint's tensors under our names and axes

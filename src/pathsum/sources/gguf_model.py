@@ -18,67 +18,15 @@ from pathsum.sources.families.rotary import (
 )
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.gguf_file import GgufFile, read_tokenizer, start_token
-from pathsum.sources.mapped_store import CheckpointLayout, Stored
+from pathsum.sources.mapped_store import LAYOUTS, CheckpointLayout, Stored, stored_table
 
-_LAYER = {
-    "ln1_w": Stored("attn_norm.weight", "d"),
-    "ln1_b": Stored("attn_norm.bias", "d", optional=True),
-    "W_O": Stored("attn_output.weight", "d (h k) -> h k d"),
-    "b_O": Stored("attn_output.bias", "d", optional=True),
-    "ln2_w": Stored("ffn_norm.weight", "d"),
-    "ln2_b": Stored("ffn_norm.bias", "d", optional=True),
-    "W_in": Stored("ffn_up.weight", "m d -> d m"),
-    "b_in": Stored("ffn_up.bias", "m", optional=True),
-    "W_gate": Stored("ffn_gate.weight", "m d -> d m"),
-    "b_gate": Stored("ffn_gate.bias", "m", optional=True),
-    "W_out": Stored("ffn_down.weight", "d m -> m d"),
-    "b_out": Stored("ffn_down.bias", "d", optional=True),
-    "q_norm_w": Stored("attn_q_norm.weight", "k"),
-    "k_norm_w": Stored("attn_k_norm.weight", "k"),
-}
-# Of gpt-oss: experts, sinks, and another name for the norm before them.
-_EXPERT_LAYER = {
-    "ln2_w": Stored("post_attention_norm.weight", "d"),
-    "W_router": Stored("ffn_gate_inp.weight", "e d -> d e"),
-    "b_router": Stored("ffn_gate_inp.bias", "e"),
-    "W_in": Stored("ffn_up_exps.weight", "e m d -> d (e m)"),
-    "b_in": Stored("ffn_up_exps.bias", "e m -> (e m)"),
-    "W_gate": Stored("ffn_gate_exps.weight", "e m d -> d (e m)"),
-    "b_gate": Stored("ffn_gate_exps.bias", "e m -> (e m)"),
-    "W_out": Stored("ffn_down_exps.weight", "e d m -> (e m) d"),
-    "b_experts": Stored("ffn_down_exps.bias", "e d"),
-    "sinks": Stored("attn_sinks.weight", "h"),
-}
-_MODEL = {
-    "W_E": Stored("token_embd.weight", "v d"),
-    "W_U": Stored("output.weight", "v d -> d v"),
-    "b_U": Stored("output.bias", "v", optional=True),
-    "W_pos": Stored("position_embd.weight", "p d"),
-    "ln_f_w": Stored("output_norm.weight", "d"),
-    "ln_f_b": Stored("output_norm.bias", "d", optional=True),
-}
+_TABLES = LAYOUTS["gguf"]
+_LAYER, _EXPERT_LAYER, _MODEL = (
+    stored_table(_TABLES[name]) for name in ("layer", "experts", "model")
+)
 
-# What an architecture's name implies. Converters reorder Llama's queries and keys so that rotated
-# dimensions are adjacent; scores are the same, so the weights are used as they are stored.
-_RMS = {"norm": "rms", "mlp": "silu_gated", "positions": "rotary"}
-_GEMMA = {**_RMS, "mlp": "gelu_tanh_gated"}
-_PARALLEL = {"norm": "layer", "mlp": "gelu_tanh", "positions": "rotary", "block": "parallel"}
-_ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "gemma": _GEMMA,
-    "gemma2": {**_GEMMA, "norm_place": "both"},
-    "gemma3": {**_GEMMA, "norm_place": "both", "qk_norm": "rms"},
-    "gptj": {**_PARALLEL, "rotary_pairing": "adjacent"},
-    "gpt-oss": {**_RMS, "mlp": "clamped_gated", "sinks": True},
-    "gpt2": {"norm": "layer", "mlp": "gelu_tanh", "positions": "residual"},
-    "gptneox": {"norm": "layer", "mlp": "gelu", "positions": "rotary"},
-    "llama": {**_RMS, "rotary_pairing": "adjacent"},
-    "olmo2": {**_RMS, "norm_place": "after", "qk_norm": "rms_all"},
-    "phi2": _PARALLEL,
-    "phi3": _RMS,
-    "qwen2": _RMS,
-    "qwen3": {**_RMS, "qk_norm": "rms"},
-    "stablelm": {**_RMS, "norm": "layer"},
-}
+# What an architecture's name implies.
+_ARCHITECTURES: dict[str, dict[str, Any]] = _TABLES["architectures"]
 
 # Files do not store the score scale of Gemma's largest models, which are recognized by their depth.
 _WIDE_SCORES = {"gemma2": 46, "gemma3": 62}

@@ -11,9 +11,12 @@ The left side is the shape in the checkpoint, so a tensor that does not have it 
 anything is read.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -172,6 +175,17 @@ class Stored:
     @property
     def _right(self) -> str:
         return self.axes.partition("->")[2] or self.axes
+
+
+LAYOUTS: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("layouts.toml").read_text(encoding="utf-8")
+)
+"""The tables of GGUF and of TransformerLens."""
+
+
+def stored_table(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Stored]:
+    """The rows of a table of `LAYOUTS`."""
+    return {name: Stored(**row) for name, row in rows.items()}
 
 
 def _upcast(tensor: Tensor) -> Tensor:

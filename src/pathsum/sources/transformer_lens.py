@@ -24,58 +24,22 @@ from pathsum.sources.checkpoint_folder import PickleStore, open_tensors
 from pathsum.sources.families import find_family
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.hugging_face import wrap_tokenizer
-from pathsum.sources.mapped_store import CheckpointLayout, Stored
+from pathsum.sources.mapped_store import LAYOUTS, CheckpointLayout, Stored, stored_table
 from pathsum.text import Tokenizer
 
 _POSITIONS = {"standard": "residual", "rotary": "rotary", "shortformer": "qk", "none": "none"}
 _NORMS = {"LN": "layer", "LNPre": "layer", "RMS": "rms", "RMSPre": "rms", "none": "none"}
 _BUFFER = re.compile(r"\.(mask|IGNORE|rotary_sin|rotary_cos)$")
 
-# Ours → theirs. Axes are in the same order in both, so nothing is rearranged.
-_LAYER = {
-    "W_Q": Stored("attn.W_Q", "h d k"),
-    "W_K": Stored("attn.W_K", "g d k"),
-    "W_V": Stored("attn.W_V", "g d k"),
-    "W_O": Stored("attn.W_O", "h k d"),
-    "b_Q": Stored("attn.b_Q", "h k", optional=True),
-    "b_K": Stored("attn.b_K", "g k", optional=True),
-    "b_V": Stored("attn.b_V", "g k", optional=True),
-    "b_O": Stored("attn.b_O", "d", optional=True),
-    "q_norm_w": Stored("attn.q_norm.w", "k", optional=True),
-    "k_norm_w": Stored("attn.k_norm.w", "k", optional=True),
-    "ln1_w": Stored("ln1.w", "d", optional=True),
-    "ln1_b": Stored("ln1.b", "d", optional=True),
-    "ln2_w": Stored("ln2.w", "d", optional=True),
-    "ln2_b": Stored("ln2.b", "d", optional=True),
-}
-_MLP = {
-    "W_in": Stored("mlp.W_in", "d m"),
-    "b_in": Stored("mlp.b_in", "m", optional=True),
-    "W_out": Stored("mlp.W_out", "m d"),
-    "b_out": Stored("mlp.b_out", "d", optional=True),
-}
-_MODEL = {
-    "W_E": Stored("embed.W_E", "v d"),
-    "W_U": Stored("unembed.W_U", "d o"),
-    "b_U": Stored("unembed.b_U", "o", optional=True),
-    "ln_f_w": Stored("ln_final.w", "d", optional=True),
-    "ln_f_b": Stored("ln_final.b", "d", optional=True),
-}
+_TABLES = LAYOUTS["lens"]
+_LAYER, _MLP, _MODEL = (stored_table(_TABLES[name]) for name in ("layer", "mlp", "model"))
 
 # What a bridge stacks over layers, with our axes.
 _BRIDGE_STACKED = (
     *("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"),
     *("W_in", "W_gate", "W_out", "b_in", "b_out"),
 )
-# Ours → a bridge's, in a block.
-_BRIDGE_NORMS = {
-    "ln1": "ln1",
-    "ln2": "ln2",
-    "q_norm": "attn.q_norm",
-    "k_norm": "attn.k_norm",
-    "post1": "ln1_post",
-    "post2": "ln2_post",
-}
+_BRIDGE_NORMS: dict[str, str] = _TABLES["bridge_norms"]
 _BRIDGE_TENSORS = re.compile(
     r"(embed|pos_embed|unembed|ln_final|blocks\.\d+\.("
     r"ln[12](_post)?|attn\.([qkvo]|[qk]_norm)|mlp\.(in|out|gate)))\.(weight|bias)"

@@ -16,10 +16,9 @@ from pathsum.base import Progress, Record, Table, prose_column, silent, text_col
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FileError, InputError, near_misses
 from pathsum.base.files import cache_folder, exists, locked, read_object, user_path
-from pathsum.base.reading import read_record
+from pathsum.base.json_schema import read_record
 from pathsum.text.documents import Documents, Files, HubDataset
 from pathsum.text.packages import NAMED, fetch_all, packages_of
-from pathsum.text.probes import prepend_start
 from pathsum.text.shards import (
     FORMAT,
     HEAD,
@@ -34,7 +33,7 @@ from pathsum.text.shards import (
     spaced,
     survey,
 )
-from pathsum.text.token_pool import TokenPool
+from pathsum.text.token_pool import TokenPool, prepend_start
 from pathsum.text.tokenizer import Tokenizer, start_token_of
 
 

@@ -9,8 +9,7 @@ loop             `TrainingLoop`: batches, steps, reports, stopping and resuming,
 network          the transformer as a trainable module, with fast attention in bfloat16
 optim            Muon, the optimizer of each parameter, the learning rate of each step
 metrics          losses, head scores and speed of a run; metrics.jsonl
-checkpoint       checkpoints to resume from bit for bit; snapshots at log-spaced steps
-run_folder       run.json, the corpus and the held-out text of a run
+checkpoint       the run folder: checkpoints to resume from bit for bit, snapshots, run.json
 seeds            `train_seeds`: the same recipe from several seeds
 dynamics         `dynamics`: heads, losses and composition over the snapshots
 curves           the phase change of a curve, principal components of losses

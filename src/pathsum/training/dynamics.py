@@ -30,8 +30,16 @@ from pathsum.heads.score import DataScore, LayerView, layer_views
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.sequences import check_tokens
-from pathsum.text.probes import RepeatedTokens
-from pathsum.training.checkpoint import Snapshot, read_snapshots
+from pathsum.text.token_pool import RepeatedTokens
+from pathsum.training.checkpoint import (
+    RUN,
+    Snapshot,
+    find_run,
+    held_out_tokens,
+    read_recipe,
+    read_snapshots,
+    without_snapshots,
+)
 from pathsum.training.curves import (
     Curve,
     NoChange,
@@ -43,13 +51,6 @@ from pathsum.training.curves import (
 )
 from pathsum.training.dynamics_record import Dynamics
 from pathsum.training.metrics import read_metrics
-from pathsum.training.run_folder import (
-    RUN,
-    find_run,
-    held_out_tokens,
-    read_recipe,
-    without_snapshots,
-)
 from pathsum.training.train import TrainingRun
 
 SEQUENCES = 64

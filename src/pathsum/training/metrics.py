@@ -20,7 +20,7 @@ from pathsum.heads.pattern_scores import stripe as induction
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
 from pathsum.text import Corpus
-from pathsum.text.probes import RepeatedTokens, random_repeats
+from pathsum.text.token_pool import RepeatedTokens, random_repeats
 
 METRICS = "metrics.jsonl"
 # Ten million lines; other texts are smaller.

@@ -9,9 +9,9 @@ torch.optim.Muon takes whole matrices only, one after another, in bfloat16, whic
 without a bfloat16 unit emulate. This version is blockwise, batched and in float32.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -181,17 +181,9 @@ class Muon(Optimizer):
     ) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "decay": decay})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step; a closure, if given, is called first and its loss returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, _closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take one step; closures, which compute a loss several times, are not supported."""
         by_shape: dict[torch.Size, list[tuple[Parameter, dict[str, Any], Tensor]]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -206,7 +198,6 @@ class Muon(Optimizer):
                 if group["decay"]:
                     parameter.mul_(1 - group["lr"] * group["decay"])
                 group["blocks"].split(parameter).add_(part, alpha=-group["lr"])
-        return loss
 
     def _nesterov(self, parameter: Parameter, momentum: float) -> Tensor:
         assert parameter.grad is not None

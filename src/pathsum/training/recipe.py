@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from pathsum.base.errors import InputError
-from pathsum.base.reading import read_record
+from pathsum.base.json_schema import read_record
 from pathsum.model import Config
 
 PositionTables: TypeAlias = Literal["each", "shared"]
@@ -33,9 +33,9 @@ class Start:
     `W_E` is drawn small compared with positions of amplitude 1, so that position dominates the
     first layer's scores and a previous-token head forms at once; induction waits for that head.
     A norm removes the size of `W_E`; `attention_gain`, at which the gains before attention begin,
-    then takes its place. `unembedding_std` is in units of d_model^−½. With positions in Q and K, `later_position_scale`
-    multiplies the position table of every layer but the first: 1 is the paper's choice, 0 removes
-    positional terms there, and 0.25 lets induction form sooner.
+    then takes its place. `unembedding_std` is in units of d_model^−½. With positions in Q and K,
+    `later_position_scale` multiplies the position table of every layer but the first: 1 is the
+    paper's choice, 0 removes positional terms there, and 0.25 lets induction form sooner.
     """
 
     embedding_std: float = 0.2

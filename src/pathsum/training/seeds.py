@@ -12,10 +12,10 @@ from pathsum.base.files import user_path, write_text
 from pathsum.base.options import parse_count
 from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
+from pathsum.training.checkpoint import RUN, check_same_recipe, read_recipe
 from pathsum.training.metrics import Watch, ignore
 from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe
-from pathsum.training.run_folder import RUN, check_same_recipe, read_recipe
 from pathsum.training.train import TrainingRun, read_result, train
 
 SEEDS = "seeds.json"

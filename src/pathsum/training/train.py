@@ -25,12 +25,27 @@ from pathsum.base.files import (
     user_path,
     write_text,
 )
-from pathsum.base.reading import read_record
+from pathsum.base.json_schema import read_record
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
 from pathsum.text import Corpus
-from pathsum.training.checkpoint import CHECKPOINT, PREVIOUS, SNAPSHOTS, read_checkpoint
+from pathsum.training.checkpoint import (
+    CHECKPOINT,
+    HELD_OUT_SEQUENCES,
+    PREVIOUS,
+    RUN,
+    SNAPSHOTS,
+    check_same_recipe,
+    check_same_text,
+    open_corpus,
+    read_checkpoint,
+    read_recipe,
+    reopen_corpus,
+    warn_of_other_threads,
+    with_absolute_paths,
+    write_run,
+)
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.metrics import (
     METRICS,
@@ -42,18 +57,6 @@ from pathsum.training.metrics import (
 )
 from pathsum.training.presets import find_recipe
 from pathsum.training.recipe import Recipe
-from pathsum.training.run_folder import (
-    HELD_OUT_SEQUENCES,
-    RUN,
-    check_same_recipe,
-    check_same_text,
-    open_corpus,
-    read_recipe,
-    reopen_corpus,
-    warn_of_other_threads,
-    with_absolute_paths,
-    write_run,
-)
 
 RESULT = "result.json"
 # Fields that a result copies from the last probe in the metrics.

@@ -1,4 +1,4 @@
-// Generated from the records in src/pathsum by pathsum.explorer.typescript.
+// Generated from the records in src/pathsum by scripts/typescript.py.
 // Do not edit: change the record and run `make types`.
 
 /** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no value". */
@@ -71,7 +71,6 @@ export interface Vocabulary {
   tokens: string[];
   counts: Matrix | null;
   drawable: Matrix;
-  undecodable: number[];
 }
 
 export interface PageWeights {

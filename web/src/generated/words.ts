@@ -1,4 +1,4 @@
-// Generated from the records in src/pathsum by pathsum.explorer.typescript.
+// Generated from the records in src/pathsum by scripts/typescript.py.
 
 export const WORDS = {
   "story": {

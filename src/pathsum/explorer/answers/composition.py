@@ -24,12 +24,12 @@ from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.token_basis import joined
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.head import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
-from pathsum.explorer.params import ModelParams
+from pathsum.explorer.params import ModelParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.model.losses import sequence_losses
 from pathsum.paths import Estimate
-from pathsum.text.probes import shuffled
+from pathsum.text.token_pool import shuffled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +86,7 @@ NULL_DRAWS = 20
 # Runs with at most so many logits (16 MB) are kept, for the pages of other edges.
 SHARED_LOGITS = 1 << 22
 
-_ROW_MEANINGS = {
-    "q": (
-        "row: a token that {writer} brings to the destination; columns: the source tokens that "
-        "{reader} then attends to most"
-    ),
-    "k": (
-        "row: a destination token; columns: the tokens that, brought by {writer} to a source "
-        "position, make {reader} attend there most"
-    ),
-    "v": (
-        "row: a token that {writer} and then {reader} attend to; columns: the tokens that this "
-        "virtual head raises most"
-    ),
-}
+_ROW_MEANINGS: dict[str, str] = page_words("row_meanings")
 
 
 def answer_composition(session: Session, params: ModelParams) -> CompositionAnswer:

@@ -1,4 +1,4 @@
-"""`model` and `vocabulary`: sizes and abilities of a model, its examples, and its tokens."""
+"""`model`, `vocabulary` and `gallery`: a model, its examples and tokens; the models to choose."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,11 @@ from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.circuits.align_heads import can_align
 from pathsum.claims.examples import Example
-from pathsum.explorer.params import ModelParams
-from pathsum.explorer.session import OpenModel, Session
+from pathsum.explorer.params import ModelParams, page_words
+from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.paths import expand_logits
+from pathsum.sources.named import FETCHED, HAND_BUILT, NamedModel, bundled_names, named_models
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ModelInfo(Record, kind="page-model"):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary(Record, kind="page-vocabulary"):
-    """`tokens[i]` is the exact text of token i; for the `undecodable` ones see `shown_piece`.
+    """`tokens[i]` is the exact text of token i, or stands for its bytes (see `shown_piece`).
 
     `counts` is how often each token occurred in training, None if that is unknown; `drawable` are
     the tokens that random texts are drawn from.
@@ -70,55 +71,41 @@ class Vocabulary(Record, kind="page-vocabulary"):
     tokens: tuple[str, ...]
     counts: Tensor | None
     drawable: Tensor
-    undecodable: tuple[int, ...]
 
 
+# Fields of a config that the page shows.
+_SHOWN = (
+    *("n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"),
+    *("positions", "norm", "mlp", "start_token"),
+)
 _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # The replacement character, which decoders write for incomplete characters.
 REPLACEMENT = "\ufffd"
 
-GUIDE = (
-    GuideLink("story", "Why this token", "docs/why.md"),
-    GuideLink("text", "Scores and attention", "docs/scores.md"),
-    GuideLink("why", "Why this token", "docs/why.md"),
-    GuideLink("atlas", "Who does what", "docs/heads.md"),
-    GuideLink("head", "A head from its weights", "docs/heads-from-weights.md"),
-    GuideLink("composition", "Composition", "docs/composition.md"),
-    GuideLink("paths", "Logits as a sum over paths", "docs/paths.md"),
-    GuideLink("training", "Training", "docs/training.md"),
-    GuideLink("paper", "The paper's claims", "docs/paper.md"),
-    GuideLink("models", "Hand-built models", "docs/hand-built.md"),
-    GuideLink("compare", "The explorer", "docs/explorer.md"),
-)
+GUIDE = tuple(GuideLink(**link) for link in page_words("guide"))
 
 
 def model_info(session: Session, params: ModelParams) -> ModelInfo:
     """Sizes and abilities of a model."""
     one, model = session.open_model(params), session.model(params)
-    config = model.config
     why_not = _why_not_exact(model)
+    names = tuple(dict.fromkeys((*session.model_names, one.name)))
+    others = [session.open_model(ModelParams(model=name)) for name in names]
     return ModelInfo(
         name=one.name,
         path=one.path,
-        n_layers=config.n_layers,
-        n_heads=config.n_heads,
-        d_model=config.d_model,
-        d_head=config.d_head,
-        d_vocab=config.d_vocab,
-        n_ctx=config.n_ctx,
-        positions=config.positions,
-        norm=config.norm,
-        mlp=config.mlp,
+        **{name: getattr(model.config, name) for name in _SHOWN},
         parameters=model.weights.n_parameters,
         has_tokenizer=model.tokenizer is not None,
-        start_token=config.start_token,
         heads=tuple(head.label for head in model.heads),
         card=one.card,
         examples=session.examples(params),
-        models=tuple(dict.fromkeys((*session.model_names, one.name))),
+        models=names,
         steps=tuple(one.snapshots),
-        with_snapshots=tuple(name for name in session.model_names if session.has_snapshots(name)),
-        comparable=_comparable(session, one),
+        with_snapshots=tuple(
+            each.name for each in others if each.run and each.name in session.model_names
+        ),
+        comparable=tuple(each.name for each in others if can_align(one.model, each.model)),
         exact=not why_not,
         why_not_exact=why_not,
         guide=GUIDE,
@@ -126,24 +113,13 @@ def model_info(session: Session, params: ModelParams) -> ModelInfo:
     )
 
 
-def _comparable(session: Session, one: OpenModel) -> tuple[str, ...]:
-    if not one.model.heads:
-        return ()
-    names = dict.fromkeys((*session.model_names, one.name))
-    same_size = [name for name in names if session.d_vocab(name) == one.model.config.d_vocab]
-    others = {name: session.open_model(ModelParams(model=name)).model for name in same_size}
-    return tuple(name for name, other in others.items() if can_align(one.model, other))
-
-
 def vocabulary(session: Session, params: ModelParams) -> Vocabulary:
-    """The text of every token, and which tokens have none."""
+    """The text of every token."""
     model = session.model(params)
-    texts = [piece(model, token) for token in range(model.config.d_vocab)]
     return Vocabulary(
         tokens=tuple(shown_piece(model, token) for token in range(model.config.d_vocab)),
         counts=model.token_counts,
         drawable=model.token_pool().ids(),
-        undecodable=tuple(token for token, text in enumerate(texts) if text is None),
     )
 
 
@@ -189,3 +165,41 @@ def _why_not_exact(model: Model) -> str:
     except NotExactError as error:
         return str(error)
     return ""
+
+
+LESSONS: dict[str, str] = page_words("lessons")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """One model of the gallery; `opens` is false for one that must be opened by a command."""
+
+    name: str
+    lesson: str
+    size: str
+    group: str
+    opens: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery(Record, kind="page-gallery"):
+    """The models that are open, bundled or hand-built, and those that can be fetched."""
+
+    models: tuple[ModelCard, ...]
+
+
+def gallery(session: Session, params: ModelParams) -> Gallery:
+    """The models that the page can show, trained ones first."""
+    del params  # the same for every model
+    known = {one.name: one for one in named_models().models}
+    others = [name for name in session.model_names if name not in known]
+    cards = [_card(session, known[name]) for name in known]
+    own = [ModelCard(name, "Opened with this page.", "", "yours", True) for name in others]
+    return Gallery((*own, *cards))
+
+
+def _card(session: Session, one: NamedModel) -> ModelCard:
+    is_bundled = one.name in bundled_names()
+    group = "trained" if is_bundled else "built by hand" if one.name in HAND_BUILT else "fetched"
+    opens = one.name not in FETCHED or one.name in session.model_names
+    return ModelCard(one.name, LESSONS.get(one.name, one.about), one.size, group, opens)

@@ -29,8 +29,7 @@ from starlette.types import ASGIApp, Receive
 from pathsum.base.errors import InputError, NotExactError, PathsumError
 from pathsum.explorer import bundle
 from pathsum.explorer.cache import CanceledError
-from pathsum.explorer.explorer import BusyError, Explorer
-from pathsum.explorer.questions import UnknownQuestionError
+from pathsum.explorer.explorer import BusyError, Explorer, UnknownQuestionError
 from pathsum.explorer.server.guard import Access, Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.explorer.server")
@@ -84,7 +83,7 @@ def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
         Route("/", _file, methods=["GET"]),
         Route("/{name}", _file, methods=["GET"]),
     ]
-    handlers = {HTTPException: _http_error, PathsumError: _bad_question, Exception: _unforeseen}
+    handlers = dict.fromkeys((HTTPException, PathsumError, Exception), _on_error)
     return Guard(Starlette(routes=routes, exception_handlers=handlers), names, access)
 
 
@@ -106,14 +105,8 @@ async def _answered(explorer: Explorer, asked: Asked) -> Response:
         return _canceled(asked)
     except CanceledError:
         return _canceled(asked)
-    except BusyError as error:
-        busy = refuse(503, str(error), "Busy")
-        busy.headers["Retry-After"] = str(RETRY_SECONDS)
-        return busy
-    except PathsumError as error:
-        return _refused(error)
     except Exception as error:  # noqa: BLE001 (logged with its traceback)
-        return _failed(error)
+        return _refused(error)
     return Response(wire, media_type="application/octet-stream")
 
 
@@ -156,31 +149,22 @@ def _params(body: bytes) -> dict[str, Any]:
     return values
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refuse(error.status_code, str(error.detail))
-
-
-async def _bad_question(_: Request, error: Exception) -> Response:
-    assert isinstance(error, PathsumError)
+async def _on_error(_: Request, error: Exception) -> Response:
     return _refused(error)
 
 
-async def _unforeseen(_: Request, error: Exception) -> Response:
-    return _failed(error)
-
-
-def _refused(error: PathsumError) -> Response:
-    status = 500
-    if isinstance(error, UnknownQuestionError):
-        status = 404
-    elif isinstance(error, InputError | NotExactError):
-        status = 400
-    return refuse(status, str(error), type(error).__name__)
-
-
-def _failed(error: Exception) -> Response:
-    """An unexpected error: the page shows its type, the terminal shows the traceback."""
+def _refused(error: Exception) -> Response:
+    """The reason of an error; of an unexpected one its type, and the terminal the traceback."""
+    if isinstance(error, HTTPException):
+        return refuse(error.status_code, str(error.detail))
+    if isinstance(error, BusyError):
+        busy = refuse(503, str(error), "Busy")
+        busy.headers["Retry-After"] = str(RETRY_SECONDS)
+        return busy
+    if isinstance(error, PathsumError):
+        known = 400 if isinstance(error, InputError | NotExactError) else 500
+        status = 404 if isinstance(error, UnknownQuestionError) else known
+        return refuse(status, str(error), type(error).__name__)
     _LOG.error("an answer failed", exc_info=error)
     text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
     return refuse(500, text, "FailedError")

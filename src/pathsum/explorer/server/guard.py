@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
@@ -40,27 +41,10 @@ from pathsum.base.errors import InputError
 TOKEN_BYTES = 32
 MIN_CHARACTERS, MAX_CHARACTERS = 16, 256
 
-# A form drops the part of the address after #, which holds the state of the page.
-_KEEP_STATE = 'document.forms[0].onsubmit = (event) => (event.target.action = "/" + location.hash);'
+SIGN_IN = Path(__file__).with_name("sign_in.html").read_text(encoding="utf-8")
+# A form drops the part of the address after #, which holds the state of the page; its script not.
+_KEEP_STATE = SIGN_IN.partition("<script>")[2].partition("</script>")[0]
 KEEP_STATE_HASH = b64encode(sha256(_KEEP_STATE.encode()).digest()).decode()
-
-_SIGN_IN = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>pathsum: the link is needed</title></head>
-<body>
-<h1>This explorer opens with its own link</h1>
-<p>Use the link that pathsum printed when it started; it ends in <code>?token=…</code>.
-Every start has a new one. Or paste the token here:</p>
-<form method="get" action="/"><label>Token
-<input name="token" type="password" autocomplete="off" required autofocus></label>
-<button>Open</button></form>
-<script>{script}</script>
-</body>
-</html>
-"""
-
-
-SIGN_IN = _SIGN_IN.replace("{script}", _KEEP_STATE)
 
 
 def make_token() -> str:

@@ -1,6 +1,6 @@
 """TypeScript types of questions and answers, and the templates of sentences, from Python.
 
-`python -m pathsum.explorer.typescript FOLDER` writes `answers.ts` and `words.ts`; a test fails if
+`python scripts/typescript.py FOLDER` writes `answers.ts` and `words.ts`; a test fails if
 one of them is stale.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 from pathsum.base.errors import FailedError
 from pathsum.base.json_schema import fields_schema, schema
 from pathsum.explorer import story
-from pathsum.explorer.questions import QUESTIONS
+from pathsum.explorer.explorer import QUESTIONS
 from pathsum.paths import graph_views, reasons
 
 _HEADER = """\
-// Generated from the records in src/pathsum by pathsum.explorer.typescript.
+// Generated from the records in src/pathsum by scripts/typescript.py.
 // Do not edit: change the record and run `make types`.
 
 /** A decoded array, row-major. Half floats arrive as Float32Array. NaN means "no value". */

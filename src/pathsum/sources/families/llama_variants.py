@@ -1,0 +1,262 @@
+"""Llamas with other norms or with experts.
+
+OLMo 1 has layer norms without gains or biases. OLMo 2 has RMS norms after each block only, and one
+norm over the queries (keys) of all heads. OLMo 3 adds windows in three of four layers, and scales
+the rotations of the others only. EXAONE 4 has the norms of OLMo 2, but those of queries and keys
+per head; if it has windows, layers without one do not rotate.
+
+Gemma has gains stored minus 1, embeddings times √d, and a gated GELU. Gemma 2 adds norms after each
+block, soft caps and alternating windows; Gemma 3 has norms of queries and keys instead of caps, and
+another rotary base in layers with windows.
+
+In a mixture of experts a router chooses a few MLPs of each layer at each position. Mixtral is a
+Mistral with experts, Qwen3-MoE a Qwen3. gpt-oss has attention sinks, windows in every other layer,
+and experts with clamped gates. Files of Mixtral and Qwen3-MoE store each expert alone; in memory,
+transformers 5 stacks them and fuses gates with inputs.
+"""
+
+import math
+from typing import Any
+
+from pathsum.model.config import Config
+from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows
+from pathsum.sources.families.llama import (
+    GATED,
+    NORMS,
+    PROJECTIONS,
+    QK_NORMS,
+    alternating_windows,
+    llama_fields,
+    llama_layout,
+    upper_windows,
+)
+from pathsum.sources.families.rotary import rope_by_layer_type, scale_queries
+from pathsum.sources.foreign_config import ForeignConfig
+from pathsum.sources.mapped_store import CheckpointLayout, Stored
+
+
+def _gemma(foreign: ForeignConfig) -> CheckpointLayout:
+    return _layout(
+        foreign,
+        Config(**_fields(foreign)),
+        {
+            **norm_rows("ln1", "input_layernorm", add=1.0),
+            **norm_rows("ln2", "post_attention_layernorm", add=1.0),
+        },
+    )
+
+
+def _gemma2(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = _fields(foreign) | _scores(foreign)
+    fields |= {"norm_place": "both", "windows": alternating_windows(foreign, every=2)}
+    return _layout(foreign, Config(**fields), _sandwich())
+
+
+def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
+    full, local_base = rope_by_layer_type(foreign, foreign.number("rope_local_base_freq", 1e4))
+    fields = _fields(full) | _scores(foreign)
+    fields |= {
+        "norm_place": "both",
+        "qk_norm": "rms",
+        "windows": alternating_windows(foreign, every=6),
+        "rotary_local_base": local_base,
+    }
+    qk = {
+        "q_norm_w": Stored("self_attn.q_norm.weight", "k", add=1.0),
+        "k_norm_w": Stored("self_attn.k_norm.weight", "k", add=1.0),
+    }
+    return _layout(full, Config(**fields), _sandwich() | qk)
+
+
+def _fields(foreign: ForeignConfig) -> dict[str, Any]:
+    # In files of Gemma 1 "gelu" means the approximation; transformers reads them that way.
+    for name in ("hidden_activation", "hidden_act"):
+        foreign.require_value(name, "gelu_pytorch_tanh", "gelu")
+    foreign.require_value("use_bidirectional_attention", False)
+    fields = llama_fields(foreign, activation="gelu_tanh_gated")
+    # Embeddings are multiplied and the unembedding is not: two tensors for us.
+    return fields | {"d_head": foreign.size("head_dim", 256), "tied": False}
+
+
+def _scores(foreign: ForeignConfig) -> dict[str, Any]:
+    return {
+        "score_scale": 1 / math.sqrt(foreign.number("query_pre_attn_scalar", 256.0)),
+        "score_cap": foreign.cap("attn_logit_softcapping"),
+        "logit_cap": foreign.cap("final_logit_softcapping"),
+    }
+
+
+def _sandwich() -> dict[str, Stored]:
+    return {
+        **norm_rows("ln1", "input_layernorm", add=1.0),
+        **norm_rows("post1", "post_attention_layernorm", add=1.0),
+        **norm_rows("ln2", "pre_feedforward_layernorm", add=1.0),
+        **norm_rows("post2", "post_feedforward_layernorm", add=1.0),
+    }
+
+
+def _layout(foreign: ForeignConfig, config: Config, norms: dict[str, Stored]) -> CheckpointLayout:
+    bias = foreign.flag("attention_bias", False)
+    table = "model.embed_tokens.weight"
+    tied = foreign.flag("tie_word_embeddings", True)
+    model = {
+        "W_E": Stored(table, "v d", multiply=math.sqrt(config.d_model)),
+        "W_U": Stored(table if tied else "lm_head.weight", "v d -> d v"),
+        **norm_rows("ln_f", "model.norm", add=1.0),
+    }
+    layer = {**norms, **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias), **mlp_rows(*GATED)}
+    layer = scale_queries(foreign, layer, config)
+    return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
+
+
+GEMMA = Family("Gemma", ("gemma",), _gemma)
+GEMMA2 = Family("Gemma 2", ("gemma2",), _gemma2)
+GEMMA3 = Family("Gemma 3", ("gemma3_text",), _gemma3)
+
+
+def _olmo(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("clip_qkv", None)
+    fields = llama_fields(foreign)
+    fields |= {"norm": "layer", "norm_eps": 1e-5}
+    layer = _attention(foreign) | mlp_rows(*GATED)
+    config = Config(**fields)
+    model = embeddings("model.embed_tokens", "lm_head", tied=config.tied)
+    layout = llama_layout(foreign, config, layer)
+    return CheckpointLayout(config, model, layout.layer, layout.layers, layout.prefix)
+
+
+def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
+    return _norms_after(foreign, llama_fields(foreign))
+
+
+def _olmo3(foreign: ForeignConfig) -> CheckpointLayout:
+    base = foreign.number("rope_theta", 500_000.0)
+    full, local_base = rope_by_layer_type(foreign, base)
+    fields = llama_fields(full)
+    fields["windows"] = alternating_windows(foreign, every=4)
+    if fields["rotary_factors"] or fields["rotary_base"] != local_base:
+        fields["rotary_local_base"] = local_base
+    return _norms_after(full, fields)
+
+
+def _attention(foreign: ForeignConfig) -> dict[str, Stored]:
+    bias = foreign.flag("attention_bias", False)
+    return attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
+
+
+def _norms_after(foreign: ForeignConfig, fields: dict[str, Any]) -> CheckpointLayout:
+    layer = {
+        **_attention(foreign),
+        **mlp_rows(*GATED),
+        "q_norm_w": Stored("self_attn.q_norm.weight", "(h k) -> h k"),
+        "k_norm_w": Stored("self_attn.k_norm.weight", "(g k) -> g k"),
+        **norm_rows("post1", "post_attention_layernorm"),
+        **norm_rows("post2", "post_feedforward_layernorm"),
+    }
+    if fields.setdefault("qk_norm", "rms_all") == "rms":
+        layer |= QK_NORMS
+    return llama_layout(foreign, Config(**fields, norm_place="after"), layer)
+
+
+def _exaone4(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = llama_fields(foreign)
+    fields["qk_norm"] = "rms"
+    if "sliding_window" in foreign.values:
+        windows = alternating_windows(foreign, every=4)
+        fields |= {"windows": windows, "rotary_layers": tuple(w is not None for w in windows)}
+    return _norms_after(foreign, fields)
+
+
+OLMO = Family("OLMo", ("olmo",), _olmo)
+OLMO2 = Family("OLMo 2", ("olmo2",), _olmo2)
+OLMO3 = Family("OLMo 3", ("olmo3",), _olmo3)
+EXAONE4 = Family("EXAONE 4", ("exaone4",), _exaone4)
+
+
+def _expert_fields(foreign: ForeignConfig, neurons: str) -> dict[str, int]:
+    """The fields of `Config` that count experts, each with as many neurons as `neurons` says."""
+    experts = foreign.size("num_local_experts", foreign.values.get("num_experts"))
+    return {
+        "d_mlp": experts * foreign.size(neurons),
+        "n_experts": experts,
+        "experts_per_token": foreign.size("num_experts_per_tok"),
+    }
+
+
+def _expert_rows(block: str, up: str, down: str, gate: str) -> dict[str, Stored]:
+    """The experts of a layer, each in tensors of these names, or stacked in memory."""
+    stacked, each = "mlp.experts", f"{block}.experts.{{e}}"
+    fused = f"{stacked}.gate_up_proj"
+    into = "e m d -> d (e m)"
+
+    def half(part: int) -> Stored:
+        return Stored(fused, "e (2 m) d -> 2 d (e m)", part=part)
+
+    out = Stored(f"{stacked}.down_proj", "e d m -> (e m) d")
+    return {
+        "W_router": Stored(f"{block}.gate.weight|mlp.gate.weight", "e d -> d e"),
+        "W_gate": Stored(f"{each}.{gate}.weight", into, otherwise=half(0)),
+        "W_in": Stored(f"{each}.{up}.weight", into, otherwise=half(1)),
+        "W_out": Stored(f"{each}.{down}.weight", "e d m -> (e m) d", otherwise=out),
+    }
+
+
+def _mixtral(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = llama_fields(foreign)
+    fields |= _expert_fields(foreign, "intermediate_size")
+    fields["windows"] = foreign.windows(fields["n_layers"])
+    experts = _expert_rows("block_sparse_moe", "w3", "w2", "w1")
+    layer = {**NORMS, **attention_rows(*PROJECTIONS), **experts}
+    return llama_layout(foreign, Config(**fields), layer)
+
+
+def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("decoder_sparse_step", 1)
+    foreign.require_value("mlp_only_layers", [])
+    # The router's weights of the chosen experts add up to 1.
+    foreign.require_value("norm_topk_prob", True, default=False)
+    fields = llama_fields(foreign)
+    fields |= _expert_fields(foreign, "moe_intermediate_size")
+    fields |= {"windows": upper_windows(foreign), "qk_norm": "rms"}
+    bias = foreign.flag("attention_bias", False)
+    layer = {
+        **NORMS,
+        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        **QK_NORMS,
+        **_expert_rows("mlp", "up_proj", "down_proj", "gate_proj"),
+    }
+    return llama_layout(foreign, Config(**fields), layer)
+
+
+def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("swiglu_alpha", 1.702)
+    foreign.require_value("swiglu_limit", 7.0)
+    fields = llama_fields(foreign, "clamped_gated")
+    fields |= _expert_fields(foreign, "intermediate_size")
+    fields |= {
+        "norm_eps": foreign.number("rms_norm_eps", 1e-5),
+        "sinks": True,
+    }
+    if "sliding_window" in foreign.values:
+        fields["windows"] = alternating_windows(foreign, every=2)
+    bias = foreign.flag("attention_bias", True)
+    layer = {
+        **NORMS,
+        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        "sinks": Stored("self_attn.sinks", "h"),
+        "W_router": Stored("mlp.router.weight", "e d -> d e"),
+        "b_router": Stored("mlp.router.bias", "e"),
+        "W_out": Stored("mlp.experts.down_proj", "e m d -> (e m) d"),
+        "b_experts": Stored("mlp.experts.down_proj_bias", "e d"),
+    }
+    # Gates and inputs alternate.
+    for part, name in enumerate(("gate", "in")):
+        up = "mlp.experts.gate_up_proj"
+        layer[f"W_{name}"] = Stored(up, "e d (m 2) -> 2 d (e m)", part=part)
+        layer[f"b_{name}"] = Stored(f"{up}_bias", "e (m 2) -> 2 (e m)", part=part)
+    return llama_layout(foreign, Config(**fields), layer)
+
+
+MIXTRAL = Family("Mixtral", ("mixtral",), _mixtral)
+QWEN3_MOE = Family("Qwen3-MoE", ("qwen3_moe",), _qwen3_moe)
+GPT_OSS = Family("gpt-oss", ("gpt_oss",), _gpt_oss)
