@@ -390,7 +390,8 @@ class Graph(Record, kind="circuit"):
         """Edges in greedy order from the logits down, the largest into the circuit first.
 
         By |effect| where it was computed, because shares rank edges no better than gradients do on
-        real models and effects rank them better; otherwise by |share|.
+        real models and effects rank them better; otherwise by the larger of |share| and the drop by
+        removal (`GraphEdge.strength`).
         """
         return rank_edges(self.top, self.edges)
 
