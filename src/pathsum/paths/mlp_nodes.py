@@ -118,6 +118,14 @@ class MlpNodes:
             return value
         return value - (self.there.written * self.gradients).sum(-1) * self.there.after
 
+    @property
+    def by_neuron(self) -> Float[Tensor, "node m"]:
+        """Each neuron's output · gradient, or that of the difference between the two runs."""
+        active = self.here.neurons.activation[0]
+        if self.there is not None:
+            active = active - self.there.neurons.activation[0]
+        return active * self.at_neurons
+
     def inputs(self) -> Iterator[tuple[Inputs, Float[Tensor, " node"]]]:
         """The edges into values and gates, and per side the part that belongs to no edge."""
         for read in self._reads() if self.there is None else self._reads_between(self.there):
