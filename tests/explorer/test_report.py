@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import importlib
 import json
 import re
 from html.parser import HTMLParser
@@ -281,7 +282,10 @@ def test_a_fragment_is_small_and_loads_nothing(tmp_path: Path) -> None:
 
 
 def test_a_fragment_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.explorer.report.MAX_BYTES", 20_000)
+    module = importlib.import_module(
+        "pathsum.explorer.report"
+    )  # the package has a function `report`
+    monkeypatch.setattr(module, "MAX_BYTES", 20_000)
     with pytest.raises(InputError, match=r"MB, and at most 0\.0 MB fit .* shorter texts"):
         ps.report(
             "hand-built-induction",

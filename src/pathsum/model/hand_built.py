@@ -56,7 +56,7 @@ class HandBuilt:
             for name, shape in layer_shapes(config).items()
             if name in (*required_in_layer(config), "b_in", "b_gate")
         }
-        shapes = stacked | model_shapes(config)
+        shapes = model_shapes(config) | stacked
         del shapes["b_U"]
         self.tensors = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
 

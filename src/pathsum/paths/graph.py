@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathsum.model import Trace
     from pathsum.model.reference import CircuitReference
     from pathsum.model.sequences import TextOrTokens
+    from pathsum.paths.breakdown import Breakdown
     from pathsum.paths.faithfulness import Faithfulness
     from pathsum.paths.graph_views import GraphDiff
     from pathsum.paths.reasons import Lead, Reason
@@ -361,6 +362,24 @@ class Graph(Record, kind="circuit"):
         ]
         return sorted(found, key=lambda edge: -abs(edge.share))
 
+    def neurons(self, name: str | Site) -> "Breakdown":
+        """The value of an MLP node by its neurons, `mlp3.n512`; they add up to it.
+
+        The last name is the part of no neuron: the output bias, what keys have in common or,
+        between two runs, changes of scales and of a router's weights.
+
+        >>> from pathsum.model import construct
+        >>> found = construct.memory().trace("a b").circuit(effects=False)
+        >>> parts = found.neurons("mlp0@2")
+        >>> abs(parts.sum() - found.node("mlp0@2").value) < 1e-4
+        True
+        """
+        from pathsum.paths.score import split_neurons
+
+        if self.is_mean:
+            raise InputError("neurons are those of one prompt; use one of .circuits")
+        return split_neurons(self, name)
+
     @property
     def top(self) -> Site:
         """The node of the prediction itself."""
@@ -371,7 +390,8 @@ class Graph(Record, kind="circuit"):
         """Edges in greedy order from the logits down, the largest into the circuit first.
 
         By |effect| where it was computed, because shares rank edges no better than gradients do on
-        real models and effects rank them better; otherwise by |share|.
+        real models and effects rank them better; otherwise by the larger of |share| and the drop by
+        removal (`GraphEdge.strength`).
         """
         return rank_edges(self.top, self.edges)
 

@@ -295,6 +295,14 @@ class Growth:
             once = inputs.side is Side.U or self.start is None
             self._collect(nodes, inputs, held - common.to(held) if once else held)
 
+    def neurons(self, node: Site) -> Float[Tensor, " m"]:
+        """The contribution of each neuron of a kept MLP node, once the circuit has grown."""
+        assert isinstance(node.writer, Source)
+        gradients, _ = self._opened([node])
+        places = torch.tensor([node_position(node)], device=gradients.device)
+        found = MlpNodes(self.run, node.writer.layer, places, gradients, self.start, self.carried)
+        return found.by_neuron[0]
+
     def _opened(self, nodes: Sequence[Site]) -> tuple[Float[Tensor, "node d"], Tensor]:
         """The gradients at the outputs of some nodes, and their `common`."""
         writers = [self.writers[node] for node in nodes]

@@ -27,6 +27,7 @@ from pathsum.model import Config, transformer
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.gating import (
     Neurons,
+    PerNeuron,
     added_to_output,
     gate_at_rest,
     gate_of,
@@ -40,6 +41,14 @@ from pathsum.paths.attention import Inputs
 from pathsum.paths.flows import FrozenRow
 
 PerNode = Float[Tensor, "node d"]
+
+
+def view_slope(config: Config, found: Neurons, side: Side) -> PerNeuron:
+    """The slope of each neuron by its value with gates held, or by its gate with values held."""
+    if side is Side.U:
+        return found.gate if found.value_slope is None else found.gate * found.value_slope
+    moved, weight = found.value * gate_secant(config, found.gate_input), found.expert_weight
+    return moved if weight is None else moved * weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +127,14 @@ class MlpNodes:
             return value
         return value - (self.there.written * self.gradients).sum(-1) * self.there.after
 
+    @property
+    def by_neuron(self) -> Float[Tensor, "node m"]:
+        """Each neuron's output · gradient, or that of the difference between the two runs."""
+        active = self.here.neurons.activation[0]
+        if self.there is not None:
+            active = active - self.there.neurons.activation[0]
+        return active * self.at_neurons
+
     def inputs(self) -> Iterator[tuple[Inputs, Float[Tensor, " node"]]]:
         """The edges into values and gates, and per side the part that belongs to no edge."""
         for read in self._reads() if self.there is None else self._reads_between(self.there):
@@ -162,9 +179,7 @@ class MlpNodes:
         gate = gate_of(self.config, found.gate_input[0][:, None] - by_gate)
         change = found.gate[0][:, None] - (gate if weight is None else gate * weight[0][:, None])
         moved = self.at_neurons[:, None] * (found.value[0][:, None] - by_value) * change
-        slope_u = self.at_neurons * found.gate[0]
-        if found.value_slope is not None:
-            slope_u = slope_u * found.value_slope[0]
+        slope_u = self.at_neurons * view_slope(self.config, found, Side.U)[0]
         along_u = (slope_u @ W_u.T) * self.scale[:, None]
         slope_g = torch.where(by_gate == 0, 0.0, moved / by_gate)
 
@@ -200,16 +215,16 @@ class MlpNodes:
         value, gate = found.value[0], found.gate[0]
         added = added_to_output(self.raw, found).expand(1, *self.gradients.shape)[0]
         constant = (added * self.gradients).sum(-1) * self.after
-        slope, held = gate, constant
+        held = constant
         if found.value_slope is not None:
             # Clamped values have 1 added to them.
-            slope, held = gate * found.value_slope[0], held + (self.at_neurons * gate).sum(-1)
-        yield _Read(Side.U, slope, *self._folded(Side.U), held)
+            held = held + (self.at_neurons * gate).sum(-1)
+        slopes = [view_slope(self.config, found, side)[0] for side in (Side.U, Side.G)]
+        yield _Read(Side.U, slopes[0], *self._folded(Side.U), held)
         weight = found.expert_weight
         moved = value if weight is None else value * weight[0]
         at_rest = (self.at_neurons * moved).sum(-1) * gate_at_rest(self.config)
-        slope = moved * gate_secant(self.config, found.gate_input[0])
-        yield _Read(Side.G, slope, *self._folded(Side.G), constant + at_rest)
+        yield _Read(Side.G, slopes[1], *self._folded(Side.G), constant + at_rest)
 
     def _reads_between(self, there: _State) -> Iterator[_Read]:
         """The slopes of values and of gates, integrated from the reference run."""

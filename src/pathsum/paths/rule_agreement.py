@@ -36,15 +36,17 @@ from pathsum.base import (
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.options import batched, parse_count
+from pathsum.base.site import Side
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
-from pathsum.model.gating import Neurons, gate_secant, mean_slopes, neurons_of
+from pathsum.model.gating import Neurons, mean_slopes, neurons_of
 from pathsum.paths.circuit import name_prompt
 from pathsum.paths.component_edges import ComponentRuns, EdgeScores
 from pathsum.paths.edge_curve import component_runs
 from pathsum.paths.membership import bootstrap_weights
+from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt
 from pathsum.paths.target import TokenName, Versus
 
@@ -213,10 +215,7 @@ def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
 def _slopes(runs: ComponentRuns, here: Neurons, there: Neurons) -> dict[str, tuple[Tensor, Tensor]]:
     """The slope of each neuron's activation by its value's input and by its gate's, by rule."""
     config = runs.graph.config
-    held = here.gate if here.value_slope is None else here.gate * here.value_slope
-    moved = here.value * gate_secant(config, here.gate_input)
-    weight = here.expert_weight
-    moved = moved if weight is None else moved * weight
+    held, moved = (view_slope(config, here, side) for side in (Side.U, Side.G))
     nothing = torch.zeros_like(held)
     return {
         "gates held": (held, nothing),

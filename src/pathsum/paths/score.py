@@ -16,14 +16,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from pathsum.base import Estimate, Progress, parse_option, silent
 from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.site import Side, Site
-from pathsum.model import Trace
+from pathsum.model import Source, Trace
 from pathsum.model.gating import has_gates
 from pathsum.model.reference import CircuitReference, Reference, parse_circuit_reference
+from pathsum.paths.breakdown import Breakdown
 from pathsum.paths.edges import (
+    is_inner,
     is_written,
     node_position,
     reference_writes,
@@ -156,6 +160,21 @@ def cut_effects(
     for number, value in zip(numbers, values.tolist(), strict=True):
         found[number] = before - value
     return found
+
+
+def split_neurons(graph: Graph, name: str | Site) -> Breakdown:
+    """The value of an MLP node by its neurons; see `Graph.neurons`."""
+    found = graph.node(name)
+    node, source = found.node, found.node.writer
+    if not is_inner(node) or not isinstance(source, Source):
+        raise InputError(f"{node} has no neurons; name an MLP of the graph, such as mlp3@7")
+    of, edges = graph.prediction, [edge.edge for edge in graph.edges]
+    start = of.other if graph.by is Method.INTEGRATED else None
+    values = grow_circuit(of, graph.threshold, only=edges, reference=start).neurons(node).double()
+    names = [Source("neuron", source.layer, number) for number in range(len(values))]
+    rest = values.new_tensor([found.value]) - values.sum()
+    every = (*names, Source("mlp_bias", source.layer))
+    return Breakdown("neuron", every, torch.cat([values, rest]).cpu(), None, 1)
 
 
 def _graph(
