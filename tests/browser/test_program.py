@@ -41,6 +41,7 @@ def test_fidelity_follows_the_budget(page: Page, live: str) -> None:
 def test_the_menu_lists_every_model_that_opens(page: Page, live: str) -> None:
     page.goto(live)
     menu = page.get_by_label("Model", exact=True)
+    menu.focus()
     expect(menu.locator("option", has_text="hand-built-induction-by-q")).to_have_count(1)
     menu.select_option("hand-built-induction")
     expect(page).to_have_url(re.compile("model=hand-built-induction"))
