@@ -12,7 +12,7 @@ from pathsum.training import Recipe, read_snapshots, recipe
 
 SEEDS = ("two-layer", "two-layer-seed-1", "two-layer-full-positions")
 FAMILY = ("zero-layer", "one-layer", *SEEDS)
-WORDS = ("one-layer-words",)
+WORDS = ("one-layer-words", "two-layer-words")
 MLPS = ("one-layer-bilinear",)
 EVERY = (*FAMILY, *WORDS, *MLPS)
 RUN = "two-layer"
@@ -24,7 +24,7 @@ def card(name: str) -> dict[str, Any]:
 
 def test_the_family_is_there() -> None:
     assert set(bundled_names()) == set(EVERY)
-    assert [ps.load(name).config.n_layers for name in EVERY] == [0, 1, 2, 2, 2, 1, 1]
+    assert [ps.load(name).config.n_layers for name in EVERY] == [0, 1, 2, 2, 2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("family", [FAMILY, WORDS])
