@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Error, Page, expect
 from tests.browser.conftest import Watched
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 
 ACTIONS = 320
 KEYS = ["ArrowLeft", "ArrowRight", "Escape", "Tab", "Enter", "?", ".", "D", "n", "x", "/", "a"]
