@@ -30,7 +30,7 @@ def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
 def test_the_landing_page(firefox: Firefox, live_server: ExplorerServer) -> None:
     firefox.goto(live_server.url)
     firefox.wait_for('return document.querySelectorAll("[role=option]").length > 20')
-    firefox.wait_for('return document.body.innerText.includes("the model gives")')
+    firefox.wait_for('return document.body.innerText.includes("This is induction")')
     assert firefox.run("return location.search") == ""  # the token has left the address
     assert firefox.run(ALERTS) == []
 

@@ -27,7 +27,7 @@ const MARGIN = { left: 34, right: 12, top: 18, bottom: 26 };
 const WIDEST_NODE = 150;
 const TALLEST_NODE = 34;
 /** The height of a node that shows its pattern. */
-export const PICTURED_NODE = 66;
+export const PICTURED_NODE = 76;
 const LEAST_ROW = 46;
 const MOST_ROW = 320;
 
@@ -38,7 +38,7 @@ export function layOut(members: readonly Member[], width: number, height: number
   const room = height - MARGIN.top - MARGIN.bottom - TALLEST_NODE;
   const pitch = Math.min(MOST_ROW, Math.max(LEAST_ROW, room / spaces));
   const endHeight = Math.min(TALLEST_NODE, 0.6 * pitch);
-  const nodeHeight = Math.max(endHeight, Math.min(tallest, 0.45 * pitch));
+  const nodeHeight = Math.max(endHeight, Math.min(tallest, 0.5 * pitch));
   const needed = pitch * (layers.length - 1) + MARGIN.top + MARGIN.bottom + nodeHeight;
   // A few layers stand in the middle of the room; many make it taller.
   const total = Math.max(needed, height);
@@ -51,7 +51,7 @@ export function layOut(members: readonly Member[], width: number, height: number
       row,
       x: MARGIN.left + slot * (place + 0.5),
       y: bottom - pitch * row,
-      width: member.wide ? slot * 0.9 : Math.min(WIDEST_NODE, slot * 0.82),
+      width: member.wide ? slot * 0.9 : Math.min(WIDEST_NODE, slot * 0.9),
       height: member.wide ? endHeight : nodeHeight,
     }));
   });
@@ -93,7 +93,7 @@ function intoLogits({ nodes }: Layout): Curve[] {
 
 /** The width of letters of a label and of small words, and the fewest letters that still tell a kind. */
 const LABEL_LETTER = 7.9;
-const WORD_LETTER = 6.8;
+const WORD_LETTER = 6.5;
 const LEAST_LETTERS = 5;
 /** The least side of a picture that shows something, the room that words need next to one, and below it. */
 const LEAST_PICTURE = 24;

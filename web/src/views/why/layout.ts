@@ -14,7 +14,7 @@ const TOP = 14;
 const BOTTOM = 30;
 const MOST_LETTERS = 12;
 /** From one row to the next at least, and where there are many of them. */
-const PITCH = 92;
+const PITCH = 86;
 const DENSE_PITCH = 60;
 const MANY_ROWS = 6;
 const WIDEST_EDGE = 6;
