@@ -23,7 +23,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pathsum"
 
 # Code, the type marker, and what bundled models and the built front end consist of.
-KINDS = {".py", ".typed", ".json", ".md", ".toml", ".safetensors", ".html", ".js", ".css", ".txt"}
+KINDS = {
+    ".py",
+    ".typed",
+    ".json",
+    ".jsonl",
+    ".md",
+    ".toml",
+    ".safetensors",
+    ".html",
+    ".js",
+    ".css",
+    ".txt",
+}
 
 COMMANDS = [["--version"], ["--help"], ["models"], ["demo"]]
 COMMANDS += [["report", "hand-built-skip-trigrams", "--out", "report.html"]]
