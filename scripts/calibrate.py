@@ -403,7 +403,7 @@ def table(found: Iterable[Rate]) -> str:
     order = [name for names in PRINTED.values() for name in names]
     levels = " | ".join(f"p ≤ {level}" for level in LEVELS)
     lines = [
-        f"| p of | {levels} | highest at {LEVELS[0]} |",
+        f"| p-value of | {levels} | highest at {LEVELS[0]} |",
         "|---" + "|---:" * len(LEVELS) + "|---|",
     ]
     for name in sorted(by_p, key=order.index):
@@ -441,7 +441,7 @@ def figure(found: Iterable[Rate]) -> Figure:
 def write_page(found: Iterable[Rate], page: Path = PAGE) -> None:
     """Replace the table of the guide."""
     text = page.read_text(encoding="utf-8")
-    start = text.index("| p of | p ≤")
+    start = text.index("| p-value of | p ≤")
     end = text.index("\n\n", start)
     page.write_text(text[:start] + table(found) + text[end:], encoding="utf-8")
 

@@ -1,6 +1,7 @@
 """The commands `composition` and `bandwidth`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,16 @@ def test_composition_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["format"] == "pathsum-composition-edges" and found["tested"] == 4
     assert [edge["edge"][-2:] for edge in found["edges"]] == [".k", ".k"]
+
+
+def test_composition_cuts_edges_on_a_text(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "text.txt").write_text("a b c d a b c d", encoding="utf-8")
+    command = ["composition", "hand-built-induction", "--max-p", "0.01", "--json", "--text"]
+    assert main([*command, str(tmp_path / "text.txt")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["matter"] == found["found"] == 1 and found["edges"][0]["cost"] > 3
 
 
 def test_composition_against_other_heads(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,17 @@ from typing import Literal
 from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.terminal import printable_json
-from pathsum.cli.inputs import given_sequences, parse_targets, repeated_sequences
+from pathsum.cli.inputs import (
+    given_sequences,
+    parse_targets,
+    repeated_sequences,
+    text_sequences,
+)
 from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
 
-NEURONS, ROWS = 20, 10
-"""Neurons that are listed, and rows of each list about one neuron."""
+NEURONS, ROWS, WINDOWS = 20, 10, 8
+"""Neurons that are listed, rows of each list about one neuron, windows on which edges are cut."""
 
 
 @command()
@@ -117,7 +122,9 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(exclusive=["by offset", "by pair figure"], needs={"pairs": "figure"}, figure=True)
+@command(
+    exclusive=["by offset", "by pair figure", "pair text"], needs={"pairs": "figure"}, figure=True
+)
 def composition_command(
     session: CommandSession,
     *,
@@ -130,6 +137,7 @@ def composition_command(
     center: Literal["auto", "on", "off"] = "auto",
     offset: int | None = None,
     pairs: bool = False,
+    text: Path | None = None,
 ) -> None:
     """Rank Q-, K- and V-composition between heads against a null.
 
@@ -147,6 +155,7 @@ def composition_command(
             the directions of other heads (permuted).
         --center: Center the outputs of heads; auto: only if the model's norm does.
         --pairs: Draw z of all pairs as a heat map instead of the graph of the listed edges.
+        --text: Cut each listed edge on this text file and show the rise of the loss.
     """
     from pathsum.circuits import composition, composition_by, pair_components
     from pathsum.circuits.composition_pairs import PairComparison
@@ -163,6 +172,8 @@ def composition_command(
     else:
         every = session.compute(composition, loaded, center=center, offset=offset)
     edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+    if text is not None:
+        edges = edges.cut(loaded, text_sequences(loaded, text, WINDOWS))
     session.show(edges, every if pairs else None)
 
 

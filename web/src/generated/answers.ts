@@ -691,6 +691,7 @@ export interface ScoredEdge {
   z: number;
   p: number;
   p_axes: number | null;
+  cost: number | null;
 }
 
 export interface EmbedAndLogitEdges {
