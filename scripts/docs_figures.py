@@ -9,11 +9,15 @@ one view of the explorer with the model inside (`pathsum report --fragment`). Th
 place of the line `<!-- live: NAME -->` of a page.
 """
 
+import io
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from scripts import calibrate
+from scripts.docs_outputs import blocks
 
 import pathsum as ps
 from pathsum.figures import Figure
@@ -24,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 PICTURES, LIVE_FIGURES = ROOT / "docs" / "pictures", ROOT / "build" / "live"
 TILLERMAN = "Mr. and Mrs. Tillerman kept the lighthouse. Mr. Tiller"
 DURSLEY = "Mr. and Mrs. Dursley of number four were proud to say they were normal. Mr. Durs"
+STATUS = "self.assertEqual(response.status_"
 QUIXEL = "self.quixel = quixel\n        return self.quix"
 
 
@@ -33,6 +38,15 @@ def terms(model: ps.Model) -> Figure:
     assert tokens is not None
     some = tokens[spaced(len(tokens), 10)]
     return ps.term_importance(model, some, sets=by_head(model)).figure()
+
+
+def prompts(_: ps.Model) -> Figure:
+    """The mean circuit of the page on prompts, whose first block makes it."""
+    page = (ROOT / "docs" / "prompts.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {}
+    with redirect_stdout(io.StringIO()):
+        exec(next(blocks(page)).code, namespace)  # noqa: S102
+    return namespace["mean"].figure()
 
 
 FIGURES: dict[str, Callable[[ps.Model], Figure]] = {
@@ -47,12 +61,17 @@ FIGURES: dict[str, Callable[[ps.Model], Figure]] = {
     "terms": terms,
     "circuit": lambda model: model.trace(TILLERMAN).circuit().figure(),
     "why": lambda model: model.trace(QUIXEL).circuit(token="el", threshold=0.05).figure(),
+    "mlps": lambda _: ps.load("one-layer-bilinear").trace(STATUS).circuit(threshold=0.08).figure(),
+    "prompts": prompts,
     "training": lambda _: ps.dynamics("two-layer").figure(),
     "calibration": lambda _: calibrate.figure(calibrate.read_kept()),
 }
 LIVE = {"story": TILLERMAN, "text": DURSLEY, "why": QUIXEL, "paths": TILLERMAN}
 """The text of each live figure, by view."""
-QUICK = ("attention", "composition", "composition-map", "waterfall", "eigenvalue-histogram")
+QUICK = (
+    *("attention", "composition", "composition-map", "eigenvalue-histogram"),
+    *("mlps", "prompts", "waterfall"),
+)
 
 
 def write_live(view: str) -> None:

@@ -92,7 +92,7 @@ def test_a_run_that_was_stopped_goes_on(script: ModuleType, tmp_path: Path) -> N
     script.keep([rate], tmp_path / "kept.json")
     assert script.read_kept(tmp_path / "kept.json") == [rate]
     page = tmp_path / "page.md"
-    page.write_text("before\n\n| p of | p ≤ 0.05 |\n|---|\n| old | 1 |\n\nafter\n")
+    page.write_text("before\n\n| p-value of | p ≤ 0.05 |\n|---|\n| old | 1 |\n\nafter\n")
     script.write_page([rate], page)
     text = page.read_text()
     assert "| copying | 25.0 | 0.0 | 25.0, rotary |\n\nafter" in text and "old" not in text

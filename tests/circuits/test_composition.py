@@ -334,3 +334,22 @@ def test_false_positives_where_heads_prefer_axes() -> None:
     assert rates[0] > 0.04  # of 1,200 edges: 0.01 has a standard error of 0.003
     assert rates[1] < 0.02
     assert f"{found.edges(k=1).unlikely} of 48 (" in found.edges(k=1).table_note
+
+
+def test_edges_that_pass_are_cut_on_a_text() -> None:
+    model, text = ps.load("two-layer"), "The captain saw the captain and the captain saw him."
+    passing = ps.composition(model).edges(max_p=0.01)
+    found = passing.cut(model, text)
+    assert passing.matter is None and "matter" not in passing.table_note
+    tokens = model.trace(text).tokens
+    for edge in found:
+        changed = model.edited({edge.edge: "mean"}, tokens).trace(tokens).logits
+        losses = [
+            torch.nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:])
+            for logits in (changed, model.trace(tokens).logits)
+        ]
+        assert edge.cost == pytest.approx(float(losses[0] - losses[1]), abs=1e-5)
+    costs = {str(edge.edge): edge.cost or 0.0 for edge in found}
+    assert found.matter == sum(cost > 0.01 for cost in costs.values())
+    assert costs["L0H3→L1H0.k"] > 0.2 > 0.01 > costs["L0H2→L1H2.q"]
+    assert f"{found.matter} of the {len(found)} edges shown" in found.table_note

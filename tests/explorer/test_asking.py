@@ -47,15 +47,15 @@ def test_defaults_do_not_change_a_key() -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"positon": 1}, "no parameter 'positon' here; did you mean 'position'"),
-        ({"text": "a"}, "the parameter 'position' is missing, and it has no default"),
-        ({"position": "3"}, "position must be an integer, not '3'"),
-        ({"position": True}, "position must be an integer, not 'True'"),
-        ({"position": 1.5}, "position must be an integer, not '1.5'"),
+        ({"positon": 1}, "no 'positon'; did you mean 'position'"),
+        ({"text": "a"}, "the question lacks position"),
+        ({"position": "3"}, "position is '3', but must be an integer"),
+        ({"position": True}, "position is True, but must be an integer"),
+        ({"position": 1.5}, "position is 1.5, but must be an integer"),
         ({"position": 2**60}, "position is 1152921504606846976, which is out of range"),
-        ({"position": 0, "text": ["a"]}, "text must be a string, not"),
-        ({"position": 0, "text": None}, "text must be a string, not 'None'"),
-        ({"position": 0, "versus": 1.5}, "versus must be a string or an integer, not '1.5'"),
+        ({"position": 0, "text": ["a"]}, r"text is \['a'\], but must be a string"),
+        ({"position": 0, "text": None}, "text is null; leave it out"),
+        ({"position": 0, "versus": 1.5}, "versus is 1.5, but must be a string or an integer"),
         ({"position": 0, "text": "a" * (MAX_CHARACTERS + 1)}, "200,001 characters; at most"),
     ],
 )

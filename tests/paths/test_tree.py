@@ -76,3 +76,20 @@ def test_a_head_that_acts_through_an_mlp_is_named() -> None:
     sentence = construct.gated_value().trace("a ! b c").circuit(effects=False).sentence
     assert "through MLPs, attending to '!' (100%, position 2)." in sentence
     assert "Tokens that contribute most: '!'" in sentence
+
+
+def test_a_node_that_is_read_twice_is_opened_once_and_shows_what_its_inputs_add_up_to() -> None:
+    config = Config(2, 2, 16, 8, 30, 12)
+    trace = random_model(config, seed=2, dtype=torch.float64).trace([[3, 1, 4, 1, 5, 9]])
+    found = find_circuit(trace, -1, 7, "mean", 0.02, effects=False)
+    starts = [one.edge.start for one in found.edges]
+    twice = [one for one in found.nodes if one.node.head is not None and starts.count(one.node) > 1]
+    console = Console(width=200, color_system=None)
+    with console.capture() as printed:
+        console.print(found.tree())
+    lines = printed.get().splitlines()
+    assert twice
+    for node in twice:
+        first, *others = [line for line in lines if f" {node.node} " in line]
+        assert f"(node total {node.value:+.2f})" in first
+        assert others and all(line.endswith("(above)") for line in others)

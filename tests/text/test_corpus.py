@@ -63,7 +63,7 @@ class TestTheSplit:
             survey(Given(("same", "same")), 0.1)
 
     def test_needs_text(self) -> None:
-        with pytest.raises(InputError, match="is empty: texts of a test hold no text"):
+        with pytest.raises(InputError, match="is empty: there is no text in texts of a test"):
             survey(Given((" ", "\n")), 0.1)
 
 

@@ -65,7 +65,7 @@ def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None
         ({"optimizer__momentum": math.nan}, "optimizer.momentum is nan, but must be at least 0"),
         ({"steps": 9, "schedule__warmup": 10}, "schedule.warmup is 10 and steps is 9, so the run"),
         ({"steps": "many"}, "steps is 'many', but must be an integer"),
-        ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; choose 'muon', 'adamw'"),
+        ({"optimizer__matrices": "sgd"}, "optimizer.matrices is 'sgd'; choose 'muon' or 'adamw'"),
         ({"optimizer": 3}, "optimizer is 3, but must be a table of names and values"),
         ({"schedule__decay": 2.0}, "schedule.decay is 2.0, but must be between 0 and 1"),
         (

@@ -8,6 +8,10 @@ A low-rank matrix U D Vᵀ in a stream of d dimensions, between two fixed matric
 If its directions are unrelated to C, the frames U and V are uniformly random. Then only the
 singular values S of C matter: `Vᵀ C U` is distributed as `Vᵀ diag(S) U`, and all matrices between
 the same two share its draws, so that each costs r × r products, independent of d.
+
+Heads of real models prefer some axes of the stream, which rotations do not preserve. Where both
+sides of a matrix meet in the stream itself (C = 1), `permuted_cores` draws signed permutations of
+the axes instead; the larger of the two p-values counts.
 """
 
 from __future__ import annotations
@@ -119,6 +123,20 @@ def rotated_cores(
     """`Vᵢᵀ Cᵢ U` over random frames of r directions, which matrices of any spectrum share."""
     generator = seeded(seed)
     return [_framed(S, d, r, (draws + 1) // 2, generator) for S in around]
+
+
+def random_orders(count: int, d: int, generator: torch.Generator) -> Int[Tensor, "count d"]:
+    """Permutations of d axes, uniformly random."""
+    return torch.rand((count, d), generator=generator).argsort(-1)
+
+
+def permuted_cores(f: Factored, *, draws: int, seed: int = 0) -> Float[Tensor, "half r r"]:
+    """`Vᵀ S U` of one matrix `U D Vᵀ` over random signed permutations S of the stream's axes."""
+    parts, generator = f.to(torch.float64).svd(), seeded(seed)
+    U, Vh = parts.U.cpu(), parts.Vh.cpu()
+    orders = random_orders((draws + 1) // 2, len(U), generator)
+    signs = torch.randint(2, orders.shape, generator=generator).double() * 2 - 1
+    return torch.stack([Vh @ (s[:, None] * U[o]) for o, s in zip(orders, signs, strict=True)])
 
 
 def spectra_between(

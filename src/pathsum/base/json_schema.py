@@ -10,11 +10,12 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
 from torch import Tensor
 
 from pathsum.base.errors import FailedError, InputError, near_misses
+from pathsum.base.options import parse_choice, parse_option
 from pathsum.base.record import Record, computed_fields
 
 Schema: TypeAlias = dict[str, Any]
@@ -107,7 +108,7 @@ def _class(hint: type) -> Schema:
     raise FailedError(f"there is no JSON schema for a field of type {hint.__name__}")
 
 
-_NOUNS = {int: "an integer", float: "a number", str: "a string"}
+_NOUNS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
 
 
 def read_record(
@@ -133,11 +134,10 @@ def read_record(
     fields = {f.name: f for f in dataclasses.fields(kind) if not f.name.startswith("_")}
     made: dict[str, Any] = {}
     for name, value in values.items():
-        full = f"{where}.{name}" if where else str(name)
+        full = f"{where}.{name}" if where else str(name)[:60]
         if name not in fields:
-            known = [field for field in fields if not dataclasses.is_dataclass(values.get(field))]
-            near = near_misses(str(name), known)
-            raise InputError(f"{noun} has no {full!r}{near} (it has {', '.join(known)})")
+            near = near_misses(str(name), fields)
+            raise InputError(f"{noun} has no {full!r}{near} (it has {', '.join(fields)})")
         made[str(name)] = read_as(hints[name], value, noun, full, finite=finite)
     missing = [
         name
@@ -164,23 +164,32 @@ def read_as(hint: Any, value: Any, noun: str, where: str, *, finite: bool = Fals
     if origin in (Union, types.UnionType):
         if value is None and types.NoneType in inside:
             return None
-        (hint,) = (each for each in inside if each is not types.NoneType)
-        return read_as(hint, value, noun, where, finite=finite)
+        inside = tuple(each for each in inside if each is not types.NoneType)
+        if len(inside) == 1:
+            return read_as(inside[0], value, noun, where, finite=finite)
     if origin is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise InputError(f"{where} is {value!r:.40}, but must be a list")
-        items = enumerate(value)
+        items = enumerate(cast("Sequence[Any]", value))
         return tuple(read_as(inside[0], x, noun, f"{where}[{n}]", finite=finite) for n, x in items)
     if dataclasses.is_dataclass(hint):
-        if isinstance(value, typing.cast("type", hint)):
+        if isinstance(value, cast("type", hint)):
             return value
-        return read_record(typing.cast("type", hint), value, noun, where, finite=finite)
-    if origin is Literal or (isinstance(hint, type) and issubclass(hint, enum.Enum)):
-        known = {getattr(choice, "value", choice): choice for choice in inside or hint}
-        if not isinstance(value, str) or value not in known:
-            raise InputError(f"{where} is {value!r:.40}; choose {', '.join(map(repr, known))}")
-        return known[value]
-    fits = isinstance(value, int | float if hint is float else hint) and not isinstance(value, bool)
-    if not fits or (finite and hint is float and not math.isfinite(value)):
-        raise InputError(f"{where} is {value!r:.40}, but must be {_NOUNS[hint]}")
-    return hint(value)
+        return read_record(cast("type", hint), value, noun, where, finite=finite)
+    if origin is Literal:
+        return parse_choice(inside, value, where)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return parse_option(hint, value, where)
+    for kind in inside or (hint,):
+        if _fits(kind, value, finite):
+            return kind(value)
+    wanted = " or ".join(_NOUNS[kind] for kind in inside or (hint,))
+    raise InputError(f"{where} is {value!r:.40}, but must be {wanted}")
+
+
+def _fits(kind: type, value: Any, finite: bool) -> bool:
+    if kind is not float:
+        return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 10**300  # a larger integer of a file is no float
+    return isinstance(value, float) and (math.isfinite(value) or not finite)

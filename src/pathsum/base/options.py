@@ -22,7 +22,7 @@ def silent(done: int, total: int, what: str) -> None:
     """The default callback: does nothing."""
 
 
-def parse_option(options: type[Option], value: Option | str, name: str) -> Option:
+def parse_option(options: type[Option], value: object, name: str) -> Option:
     """The member of the enum `options` that `value` is, or whose string value it is.
 
     `name` is the parameter's name, for the error.
@@ -47,7 +47,7 @@ def parse_option(options: type[Option], value: Option | str, name: str) -> Optio
     raise _unknown(value, tuple(str(member.value) for member in options), name)
 
 
-def parse_choice(choices: tuple[Choice, ...], value: str, name: str) -> Choice:
+def parse_choice(choices: tuple[Choice, ...], value: object, name: str) -> Choice:
     """`parse_option` for plain strings: `value` if it is one of `choices`.
 
     >>> parse_choice(("q", "k", "v"), "k", "kind")

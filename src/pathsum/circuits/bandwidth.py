@@ -1,7 +1,8 @@
 """Bandwidth of the residual stream: which dimensions are used, by which parts, free or deleted.
 
 A head deletes if OV is negative, x OV ≈ −c x, and it attends to its own position. The null rotates
-the stream at random between read and write: then tr OV has mean 0 and variance ‖OV‖²/d.
+the stream at random between read and write: then tr OV has mean 0 and variance ‖OV‖²/d. Signed
+permutations of the axes give the same two, but longer tails if OV prefers some axes.
 """
 
 import math
@@ -9,18 +10,20 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
 from pathsum.algebra.nulls import ALPHA
+from pathsum.algebra.rotations import random_orders, seeded
 from pathsum.algebra.subspaces import principal_angles, remove_mean, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
 from pathsum.base.arguments import checked
 from pathsum.base.estimate import LEAST_FITTED
 from pathsum.base.table import rows_table
+from pathsum.circuits.composition import BLOCK_ROWS
 from pathsum.circuits.dimensions import (
     JointUse,
     Spectrum,
@@ -46,6 +49,8 @@ from pathsum.model.weights import for_query_heads
 
 # Attention by position terms is averaged over this many positions.
 PLACES = 64
+# Permutations of the axes over which the tail of tr OV is averaged.
+PERMUTATIONS = 400
 # A head attends to its own position if it gives it as much attention as all others together.
 ATTENDS_TO_ITSELF = 0.5
 
@@ -55,8 +60,9 @@ class HeadDeletion:
     """Whether a head deletes the directions that it reads.
 
     `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
-    `z`, `p`        of tr OV against random rotations; p is the probability of a trace as negative,
-                    never less than 10⁻⁶
+    `z`             of tr OV against random rotations
+    `p`             probability of a trace as negative, never less than 10⁻⁶: the larger of that
+                    under random rotations and that under permuted and signed axes
     `own_token`     mean score of a token with itself, less the mean with any token, in standard
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
     `own_position`  mean attention to its own position by positions and biases alone, over the first
@@ -168,7 +174,7 @@ def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = sil
 
     The result has the spectra of W_E and W_U and their joint PCA; for each layer, the number of
     dimensions written below it, read from it on, and free; the dimensions that each head reads and
-    writes; and the heads that delete. All numbers are independent of the basis of the stream.
+    writes; and the heads that delete. All numbers except p are independent of the stream's basis.
 
     >>> import pathsum as ps
     >>> found = ps.bandwidth(ps.construct.induction())
@@ -221,6 +227,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
     mean = embeddings.mean(0, keepdim=True, dtype=torch.float64)
     covariance = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
     second = covariance + mean.mT @ mean
+    orders = random_orders(PERMUTATIONS, model.config.d_model, seeded(0))
     places = [_own_position(model, layer) for layer in range(model.config.n_layers)]
     found: list[HeadDeletion] = []
     for head in model.heads:
@@ -229,7 +236,8 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         )
         values, size = ov.eigenvalues(), ov.norm()
         z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
-        p = float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)).clamp(min=LEAST_FITTED))
+        normal = torch.special.ndtr(torch.tensor(z, dtype=torch.float64))
+        p = float(torch.maximum(normal, _permuted_tail(ov, orders)).clamp(min=LEAST_FITTED))
         own_position = float(places[head.id.layer][head.id.head])
         negative = p < ALPHA / n
         total = values.abs().sum()
@@ -248,6 +256,22 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
             )
         )
     return tuple(found)
+
+
+def _permuted_tail(ov: Factored, orders: Int[Tensor, "draw d"]) -> Float[Tensor, ""]:
+    """The probability of a trace as negative if the stream's axes are permuted and signed.
+
+    Given the permutation π, Σ_a ±OV_aπ(a) is a sum of random signs, about normal with variance
+    Σ_a OV_aπ(a)². The result is the mean of that normal tail over permutations.
+    """
+    variance = torch.zeros(len(orders), dtype=torch.float64)
+    for rows in torch.arange(ov.shape[0]).split(BLOCK_ROWS):
+        squares = (ov.A[rows] @ ov.B).square().cpu()
+        variance += squares[torch.arange(len(rows)), orders[:, rows]].sum(-1)
+    trace = ov.trace().cpu()
+    # Without variance the trace is 0 for all signs; NaN only if OV is zero.
+    tails = torch.where(variance > 0, torch.special.ndtr(trace / variance.sqrt()), trace >= 0)
+    return torch.where(ov.norm().cpu() > 0, tails.mean(), torch.nan)
 
 
 def _own_token(

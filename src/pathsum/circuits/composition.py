@@ -43,8 +43,10 @@ from pathsum.circuits.reads_and_writes import (
     layer_grams,
 )
 from pathsum.model import Config, HeadId, HeadName, Model
+from pathsum.model.losses import run_losses
 from pathsum.model.processes import shared_sum
 from pathsum.model.rotary import check_offset
+from pathsum.model.sequences import TextOrTokens, token_batches
 
 OrderBy: TypeAlias = Literal["z", "p", "excess", "score"]
 
@@ -55,6 +57,8 @@ BLOCK_BYTES = 256 << 20
 """A block holds at most this many rows of all Gram matrices, and at most this many bytes."""
 HELD_BYTES = 1 << 30
 """Factors of all layers are kept in memory if they fit, otherwise computed for each block."""
+MATTERS = 0.01
+"""An edge matters for a text if cutting it raises the loss by more nats per token than this."""
 MEANING = (
     "p only tests whether the heads share more directions than random heads. Ablate the edge to "
     "see whether the model uses it (pathsum patch)."
@@ -146,7 +150,8 @@ def _null_of_z(sd: Float[Tensor, "*any"], skewness: Float[Tensor, "*any"]) -> Ro
 class ScoredEdge:
     """An edge with its composition score, z under random rotations, and p-values.
 
-    `p_axes` is under permuted and signed axes, `p` the larger of that and p under rotations.
+    `p_axes` is under permuted and signed axes, `p` the larger of that and p under rotations. `cost`
+    is the rise of a text's loss, in nats per token, when the edge is cut; see `Edges.cut`.
     """
 
     edge: Annotated[Site, text_column("edge")]
@@ -155,6 +160,7 @@ class ScoredEdge:
     z: Annotated[float, Column("z", "+.1f")]
     p: Annotated[float, ProbabilityColumn()]
     p_axes: Annotated[float | None, ProbabilityColumn("p (axes)")] = None
+    cost: Annotated[float | None, Column("cost", "+.3f")] = None
 
     @property
     def writer(self) -> HeadId:
@@ -182,7 +188,8 @@ class Edges(Record, kind="composition-edges"):
     `tested` is the number of all pairs and kinds, `found` the number that pass, and `expected` the
     number expected to pass if the stream were rotated at random between any two heads. `unlikely`
     is the number of tested edges with p < 0.01, one in a hundred under the null. `edges` holds the
-    best k edges that pass, and `null` describes the null of p.
+    best k edges that pass, and `null` describes the null of p. After `cut`, `matter` is the number
+    of these edges that raise the loss by more than 0.01 nats per token.
     """
 
     model: str
@@ -193,6 +200,29 @@ class Edges(Record, kind="composition-edges"):
     unlikely: int
     null: tuple[str, ...]
     notes: tuple[str, ...]
+    matter: int | None = None
+
+    def cut(self, model: Model, text: TextOrTokens) -> "Edges":
+        """The same edges, each with the rise of the loss on a text when it alone is cut.
+
+        A cut edge carries the mean of the writer's output over the text, at every position, and
+        everything after it is recomputed.
+
+        >>> import pathsum as ps
+        >>> model = ps.construct.induction()
+        >>> found = ps.composition(model).edges(max_p=0.01).cut(model, "a b c d a b c d")
+        >>> [(str(edge.edge), f"{edge.cost:.1f}") for edge in found]
+        [('L0H0→L1H0.k', '3.7')]
+        """
+        batches = token_batches(model, text)
+
+        def loss(of: Model) -> float:
+            return float(torch.cat([run_losses(of, ids).flatten() for ids in batches]).mean())
+
+        before = loss(model)
+        costs = [loss(model.edited({one.edge: "mean"}, batches)) - before for one in self.edges]
+        edges = (replace(one, cost=c) for one, c in zip(self.edges, costs, strict=True))
+        return replace(self, edges=tuple(edges), matter=sum(cost > MATTERS for cost in costs))
 
     def __iter__(self) -> Iterator[ScoredEdge]:
         return iter(self.edges)
@@ -233,6 +263,12 @@ class Edges(Record, kind="composition-edges"):
                 f"{self.unlikely} of {self.tested} ({percent(self.unlikely / self.tested)}) have "
                 f"p < {ALPHA:g}; chance would give {_count(ALPHA * self.tested)}. "
                 + "\n".join((*self.null, MEANING))
+            )
+        if self.matter is not None and self.edges:
+            yield (
+                f"{self.matter} of the {len(self.edges)} edges shown "
+                f"({percent(self.matter / len(self.edges))}) matter: when cut, each raises the "
+                f"loss on the text by more than {MATTERS:g} nats per token."
             )
         yield from self.notes
 

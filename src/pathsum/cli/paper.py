@@ -1,19 +1,23 @@
 """The paper: circuits from weights, kinds of heads, term importance, and the paper's claims."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.terminal import printable_json
-from pathsum.cli.inputs import given_sequences, parse_targets, repeated_sequences
+from pathsum.cli.inputs import (
+    given_sequences,
+    parse_targets,
+    repeated_sequences,
+    text_sequences,
+)
 from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import console, progress, show, use_one_thread_if_small
 
-NEURONS, ROWS = 20, 10
-"""Neurons that are listed, and rows of each list about one neuron."""
+NEURONS, ROWS, WINDOWS = 20, 10, 8
+"""Neurons that are listed, rows of each list about one neuron, windows on which edges are cut."""
 
 
 @command()
@@ -117,7 +121,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(exclusive=["by offset", "by pair figure"], needs={"pairs": "figure"}, figure=True)
+@command(exclusive=["by offset", "by figure"], needs={"pairs": "figure"}, figure=True)
 def composition_command(
     session: CommandSession,
     *,
@@ -125,11 +129,11 @@ def composition_command(
     min_z: float | None = None,
     max_p: float | None = None,
     k: int = 20,
-    pair: tuple[str, str] | None = None,
     by: Literal["kernel", "direction", "permuted"] | None = None,
     center: Literal["auto", "on", "off"] = "auto",
     offset: int | None = None,
     pairs: bool = False,
+    text: Path | None = None,
 ) -> None:
     """Rank Q-, K- and V-composition between heads against a null.
 
@@ -142,27 +146,24 @@ def composition_command(
         --min-z: Only edges with at least this z.
         --max-p: Only edges with at most this p.
         --k: Show at most this many edges.
-        --pair WRITER READER: Show one pair of heads, direction by direction.
         --by: Rank by the overlap of subspaces (kernel), by the best single direction, or against
             the directions of other heads (permuted).
         --center: Center the outputs of heads; auto: only if the model's norm does.
         --pairs: Draw z of all pairs as a heat map instead of the graph of the listed edges.
+        --text: Cut each listed edge on this text file and show the rise of the loss.
     """
-    from pathsum.circuits import composition, composition_by, pair_components
-    from pathsum.circuits.composition_pairs import PairComparison
+    from pathsum.circuits import composition, composition_by
     from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 
     loaded = session.open()
     kinds: list[CompositionKind] = [one for one in KINDS if not kind or one in kind]
-    if pair is not None:
-        shown = partial(pair_components, loaded, *pair, center=center, offset=offset)
-        session.show(PairComparison(tuple(map(shown, kinds))))
-        return
     if by is not None:
         every = session.compute(composition_by, loaded, by, center=center)
     else:
         every = session.compute(composition, loaded, center=center, offset=offset)
     edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+    if text is not None:
+        edges = edges.cut(loaded, text_sequences(loaded, text, WINDOWS))
     session.show(edges, every if pairs else None)
 
 

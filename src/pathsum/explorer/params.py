@@ -7,15 +7,13 @@ with one key (`answer_key`), in Python and in the browser. And the words of the 
 import dataclasses
 import json
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, TypeAlias, TypeVar
 
-from pathsum.base.errors import InputError, near_misses
-from pathsum.base.options import list_choices
+from pathsum.base.errors import InputError
+from pathsum.base.json_schema import read_record
 
 PlainParams: TypeAlias = dict[str, str | int | bool]
 """Parameters as they are sent: names and plain values."""
@@ -55,23 +53,19 @@ MAX_CHARACTERS = 200_000
 # The largest integer that JSON numbers hold exactly in a browser.
 MAX_INTEGER = 2**53 - 1
 
-_TYPE_NAMES: dict[type, str] = {str: "a string", int: "an integer"}
-
 
 def parse_params(cls: type[Params], values: Mapping[str, object]) -> Params:
     """The parameters of a question from plain values; an error names the one that is wrong."""
-    hints = typing.get_type_hints(cls)
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    for name in values:
-        if name not in fields:
+    for name, value in values.items():
+        if value is None:
+            raise InputError(f"{name} is null; leave it out")
+        if isinstance(value, str) and len(value) > MAX_CHARACTERS:
             raise InputError(
-                f"there is no parameter {str(name)[:60]!r} here{near_misses(str(name), fields)}; "
-                f"the parameters are {', '.join(fields)}"
+                f"{name} has {len(value):,} characters; at most {MAX_CHARACTERS:,} are allowed"
             )
-    for name, field in fields.items():
-        if field.default is dataclasses.MISSING and name not in values:
-            raise InputError(f"the parameter {name!r} is missing, and it has no default")
-    return cls(**{name: _checked(name, hints[name], value) for name, value in values.items()})
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise InputError(f"{name} is {str(value)[:60]}, which is out of range")
+    return read_record(cls, values, "the question")
 
 
 def non_default_params(params: ModelParams) -> PlainParams:
@@ -93,28 +87,6 @@ def answer_key(name: str, params: Mapping[str, str | int | bool]) -> str:
     """
     text = json.dumps(dict(params), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return f"{name}:{text}"
-
-
-def _checked(name: str, hint: Any, value: object) -> Any:
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise InputError(
-                f"{name} is {str(value)[:60]!r}; choose {list_choices(get_args(hint))}"
-            )
-        return value
-    allowed = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
-    # A parameter without a value is omitted, so null is not a value.
-    allowed = tuple(kind for kind in allowed if kind is not type(None))
-    if isinstance(value, bool) or not isinstance(value, allowed):
-        wanted = " or ".join(_TYPE_NAMES[kind] for kind in allowed)
-        raise InputError(f"{name} must be {wanted}, not {str(value)[:60]!r}")
-    if isinstance(value, str) and len(value) > MAX_CHARACTERS:
-        raise InputError(
-            f"{name} has {len(value):,} characters; at most {MAX_CHARACTERS:,} are allowed"
-        )
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise InputError(f"{name} is {str(value)[:60]}, which is out of range")
-    return value
 
 
 def page_words(section: str) -> Any:

@@ -15,7 +15,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
-from pathsum.algebra.rotations import DRAWS, rotated_cores, sequential_p, significant_values
+from pathsum.algebra.rotations import (
+    DRAWS,
+    permuted_cores,
+    rotated_cores,
+    sequential_p,
+    significant_values,
+)
 from pathsum.algebra.spectrum import positivity
 from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Progress, silent
@@ -147,8 +153,13 @@ def _deleting_by_weights(
         W_O = remove_mean(model.weights.attention[layer].W_O, centered)
         size = W_O.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2))
         values = -positivity(eigenvalues_above_noise(W_O @ W_V, size)).cpu()
-        own = significant_values(Factored(W_V, W_O))
-        return against_rotations(values, sequential_p(values, cores, [own]), draws)
+        ov = Factored(W_V, W_O)
+        own = significant_values(ov)
+        p = sequential_p(values, cores, [own])
+        for head in p.isfinite().nonzero()[:, 0].tolist():
+            one, permuted = slice(head, head + 1), permuted_cores(ov[head], draws=draws, seed=seed)
+            p[one] = torch.maximum(p[one], sequential_p(values[one], [permuted], [own[one]]))
+        return against_rotations(values, p, draws)
 
     return score_layers(model, layer_scores, progress, "deleting")
 
@@ -160,7 +171,8 @@ DELETING_BY_WEIGHTS = WeightScore(
         about="Whether the head writes the negative of what it reads.",
         evidence="weights",
         formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
-        null="this head's reads and writes, rotated at random",
+        null="this head's reads and writes, rotated at random, and with the stream's axes permuted "
+        "and signed; p is the larger of the two",
         reason="any excess of negative eigenvalues that the null does not explain",
         probe=WEIGHTS_ALONE,
     ),

@@ -2,51 +2,26 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 from pathsum.base.arguments import checked_methods
-from pathsum.base.errors import ConfigError, near_misses
+from pathsum.base.errors import ConfigError, InputError
+from pathsum.base.json_schema import read_as, read_record
 
-if TYPE_CHECKING:
-    Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
-    Norm: TypeAlias = Literal["none", "layer", "rms"]
-    Mlp: TypeAlias = Literal[
-        "none",
-        "relu",
-        "relu2",
-        "gelu",
-        "gelu_tanh",
-        "solu",
-        "solu_ln",
-        "silu_gated",
-        "gelu_gated",
-        "gelu_tanh_gated",
-        "clamped_gated",
-        "bilinear",
-    ]
-    NormPlace: TypeAlias = Literal["before", "after", "both"]
-    Block: TypeAlias = Literal["serial", "parallel"]
-    QkNorm: TypeAlias = Literal["none", "rms", "rms_all"]
-    RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
-else:
-    # A file may hold any string; `Config` checks them and names the choices.
-    Positions = Norm = NormPlace = Mlp = Block = QkNorm = RotaryPairing = str
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "positions": ("qk", "residual", "rotary", "none"),
-    "norm": ("none", "layer", "rms"),
-    "norm_place": ("before", "after", "both"),
-    "mlp": (
-        *("none", "relu", "relu2", "gelu", "gelu_tanh", "solu", "solu_ln"),
-        *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"),
-    ),
-    "block": ("serial", "parallel"),
-    "qk_norm": ("none", "rms", "rms_all"),
-    "rotary_pairing": ("halves", "adjacent"),
-}
+Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
+Norm: TypeAlias = Literal["none", "layer", "rms"]
+Ungated: TypeAlias = Literal["none", "relu", "relu2", "gelu", "gelu_tanh", "solu", "solu_ln"]
+Gated: TypeAlias = Literal[
+    "silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"
+]
+Mlp: TypeAlias = Literal[Ungated, Gated]
+NormPlace: TypeAlias = Literal["before", "after", "both"]
+Block: TypeAlias = Literal["serial", "parallel"]
+QkNorm: TypeAlias = Literal["none", "rms", "rms_all"]
+RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
 
 # Far above any real model. A larger size indicates a damaged or hostile file, which must be
 # rejected before lists of that length are allocated.
@@ -142,7 +117,12 @@ class Config:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        try:
+            # JSON has no tuples and writes 30.0 as 30: each value becomes its field's type.
+            for name, hint in _hints().items():
+                object.__setattr__(self, name, read_as(hint, getattr(self, name), "a config", name))
+        except InputError as error:
+            raise ConfigError(str(error)) from error
         _check_sizes(self)
         # Derived fields are filled in, so that equal models have equal configs.
         unlimited = all(limit is None or limit >= self.n_ctx for limit in self.windows)
@@ -228,26 +208,15 @@ class Config:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Config":
         """Build a config from plain values; raises ConfigError for unknown or missing names."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for name in values:
-            if name not in fields:
-                raise ConfigError(
-                    f"a config has no field {name!r}{near_misses(name, fields)} "
-                    f"(its fields are {', '.join(fields)})"
-                )
-        missing = [
-            name
-            for name, field in fields.items()
-            if field.default is dataclasses.MISSING and name not in values
-        ]
-        if missing:
-            raise ConfigError(f"the config lacks {', '.join(missing)}, which every model needs")
-        for name, value in values.items():
-            kind, fits = _KINDS[fields[name].type]
-            if not fits(value):
-                raise ConfigError(f"{name}={value!r} is not {kind}; correct the config")
-        plain = {name: _plain(fields[name].type, value) for name, value in values.items()}
-        return cls(**plain)
+        try:
+            return read_record(cls, values, "a config")
+        except InputError as error:
+            raise ConfigError(str(error)) from error
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Config)
 
 
 @cache
@@ -262,59 +231,11 @@ def _at(config: Config, layer: int) -> Config:
     return config.replace(**local, rotary_factors=())
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    # A whole number of a file may be too large for a float.
-    return isinstance(value, float) or (_is_whole(value) and abs(value) < 10**300)
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list | tuple) and all(map(fits, value))
-
-
-# The kinds of values that a file may give a field, by the field's annotation.
-_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    int: ("a size: a whole number", _is_whole),
-    str: ("a string", lambda value: isinstance(value, str)),
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    float: ("a number", _is_number),
-    float | None: ("a number or null", lambda value: value is None or _is_number(value)),
-    int | None: ("a whole number or null", lambda value: value is None or _is_whole(value)),
-}
-_KINDS |= {
-    tuple[float, ...]: ("a list of numbers", _list_of(_is_number)),
-    tuple[bool, ...]: ("a list of true or false", _list_of(_KINDS[bool][1])),
-    tuple[int | None, ...]: ("a list of whole numbers or null", _list_of(_KINDS[int | None][1])),
-}
-
-
-def _plain(annotation: Any, value: Any) -> Any:
-    """A value of JSON, which has no tuples and writes 30.0 as 30, as the field's own type."""
-    if annotation == tuple[float, ...]:
-        return tuple(map(float, value))
-    if isinstance(value, list):
-        return tuple(value)
-    return float(value) if annotation in (float, float | None) and value is not None else value
-
-
-def _check_choices(config: Config) -> None:
-    for name, choices in _CHOICES.items():
-        value = getattr(config, name)
-        if value not in choices:
-            raise ConfigError(
-                f"{name}={value!r} is unknown{near_misses(str(value), choices)}; "
-                f"{name} may be {', '.join(map(repr, choices))}"
-            )
-
-
 def _check_sizes(config: Config) -> None:
     for name, most in CEILINGS.items():
         value = getattr(config, name)
         least = 1 if name in ("n_heads", "d_model", "d_head", "d_vocab", "n_ctx") else 0
-        if not _is_whole(value) or value < least:
+        if value < least:
             raise ConfigError(
                 f"{name}={value!r} is not a size; use a whole number of at least {least}"
             )

@@ -59,7 +59,7 @@ def mlp_groups(graph: Graph) -> dict[Site, MlpGroup]:
 
 
 def print_tree(graph: Graph) -> Tree:
-    """The tree; a head is expanded at its first occurrence."""
+    """The tree; a node is opened where it first occurs, with its inputs for all its readers."""
     # Text, not str: a token may contain what rich would read as markup.
     tree = Tree(Text(graph.title))
     _Printer(graph).grow(tree, graph.top)
@@ -86,44 +86,51 @@ class _Printer:
             rows = folded.values()
             for edges in sorted(rows, key=lambda some: -abs(sum(one.share for one in some))):
                 self._add(tree, edges)
-            rests = [one for one in self.graph.left_out if one.node == node and one.kind is side]
+            rests = [one for one in self._rests(node) if one.kind is side]
             self._add_rests(tree, rests, side.value.upper())
         if self.nodes[str(node)].note:
             tree.add(Text(f"({self.nodes[str(node)].note})"))
 
     def _add(self, tree: Tree, edges: Sequence[GraphEdge]) -> None:
         writer = edges[0].edge.start
-        group = self.groups.get(writer)
+        node, group = self.nodes[str(writer)], self.groups.get(writer)
         if group is None:
-            self._open(tree.add(Text(_line(edges[0], self.nodes[str(writer)]))), writer)
+            self._open(tree, _line(edges[0], node), writer, edges[0].share)
             return
         share, kind = sum(one.share for one in edges), edges[0].kind.value.upper()
         exact = sum(one.exact for one in edges)
         scores = "" if edges[0].unit == "logits" else f"{exact:+.2f} score, "
-        text = _text(self.nodes[str(writer)])
         sink = ", attention sink" if writer.at == 0 and self.graph.position else ""
         count = f"{len(edges)} MLP{'' if len(edges) == 1 else 's'}"
-        line = f"{kind} {group.name}{text}  {scores}{share:+.2f} logits  ({count}{sink})"
-        branch = tree.add(Text(line))
-        if sink:
-            return  # what made the sink tells nothing about this prediction
-        if group.name in self.opened:
-            branch.add("(above)")
+        line = f"{kind} {group.name}{_text(node)}  {scores}{share:+.2f} logits  ({count}{sink})"
+        if sink or group.name in self.opened:
+            # What made the sink tells nothing about this prediction.
+            tree.add(Text(line if sink else f"{line}  (above)"))
             return
         self.opened.add(group.name)
-        for start, total in group.inputs(self.graph):
-            node = self.nodes[str(start)]
-            where = "" if node.attended is None else f"  ({node.attended})"
-            line = f"{start}{_text(node)}  {total:+.2f} logits{where}"
-            self._open(branch.add(Text(line)), start)
-        inside = {one.node for one in group.nodes}
-        self._add_rests(branch, [one for one in self.graph.left_out if one.node in inside])
+        inputs = group.inputs(self.graph)
+        rests = self._rests(*(one.node for one in group.nodes))
+        total = sum(part for _, part in inputs) + sum(
+            rest.share * view_part(self.graph, rest.kind) for rest in rests
+        )
+        branch = tree.add(Text(line + _total(total, share)))
+        for start, part in inputs:
+            one = self.nodes[str(start)]
+            where = "" if one.attended is None else f"  ({one.attended})"
+            self._open(branch, f"{start}{_text(one)}  {part:+.2f} logits{where}", start, part)
+        self._add_rests(branch, rests)
 
-    def _open(self, branch: Tree, node: Site) -> None:
-        if is_inner(node) and str(node) in self.opened:
-            branch.add("(above)")
-        elif is_inner(node):
-            self.grow(branch, node)
+    def _open(self, tree: Tree, line: str, node: Site, share: float) -> None:
+        if not is_inner(node):
+            tree.add(Text(line))
+        elif str(node) in self.opened:
+            tree.add(Text(f"{line}  (above)"))
+        else:
+            total = _total(self.nodes[str(node)].value, share)
+            self.grow(tree.add(Text(line + total)), node)
+
+    def _rests(self, *nodes: Site) -> list[LeftOut]:
+        return [one for one in self.graph.left_out if one.node in nodes]
 
     def _add_rests(self, tree: Tree, rests: Sequence[LeftOut], kind: str = "") -> None:
         for line in _rest_lines(self.graph, rests, f"{kind} " if kind else ""):
@@ -140,6 +147,11 @@ def _rest_lines(graph: Graph, rests: Sequence[LeftOut], kind: str) -> Iterator[s
         yield f"{kind}left out ({count} edge{'' if count == 1 else 's'}) {share:+.3f}"
     if abs(held) >= _SMALLEST_REST:
         yield f"{kind}carried by no edge {held:+.3f}"
+
+
+def _total(value: float, share: float) -> str:
+    """What the inputs of a node add up to, if that is not the share of the edge above them."""
+    return f"  (node total {value:+.2f})" if f"{value:+.2f}" != f"{share:+.2f}" else ""
 
 
 def _text(node: GraphNode) -> str:

@@ -162,8 +162,8 @@ def _number(digest: bytes) -> int:
 def _check_enough(collection: Documents, documents: int, duplicates: int) -> None:
     if documents == 0:
         raise InputError(
-            f"the corpus {collection.name!r} is empty: {collection.about} hold no text; give "
-            "documents with text"
+            f"the corpus {collection.name!r} is empty: there is no text in {collection.about}; "
+            "give documents with text"
         )
     if documents == 1:
         copies = f" ({duplicates} copies of it were dropped)" if duplicates else ""

@@ -717,6 +717,7 @@ export interface ScoredEdge {
   z: number;
   p: number;
   p_axes: number | null;
+  cost: number | null;
 }
 
 export interface EmbedAndLogitEdges {
@@ -1232,6 +1233,7 @@ export interface Questions {
   without: { params: WithoutParams; answer: WithoutAnswer };
   lens: { params: LensParams; answer: LensAnswer };
   lens_parts: { params: LensPartsParams; answer: LensPartsAnswer };
+  first_scores: { params: ModelParams; answer: AtlasAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
   head: { params: HeadParams; answer: HeadPage };
   copying: { params: HeadParams; answer: OwnLogits };
