@@ -321,6 +321,23 @@ def test_ablations_are_those_of_the_library() -> None:
     assert len(costs) == 8 and len(shares) == 12
 
 
+def test_the_first_scores_are_those_of_the_atlas() -> None:
+    explorer = explorer_of("two layers")
+    first: Any = explorer.answer("first_scores")
+    whole: Any = explorer.answer("atlas")
+    assert {info.name for info in first.atlas.infos} >= {
+        "previous_token",
+        "prefix_matching",
+        "induction",
+    }
+    for early, late in zip(first.atlas.heads, whole.atlas.heads, strict=True):
+        assert early.head == late.head and early.scores
+        for name, score in early.scores.items():
+            # Exactly: cells must not change when the rest arrives.
+            same = late.scores[name]
+            assert (score.value, score.stderr, score.p) == (same.value, same.stderr, None)
+
+
 def test_the_same_question_is_computed_once() -> None:
     explorer = Explorer([ALL["two layers"]()])
     assert explorer.ask("run", {"ids": "1,2"}) is explorer.ask("run", {"ids": "1,2"})

@@ -1184,6 +1184,7 @@ export interface Questions {
   paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
+  first_scores: { params: ModelParams; answer: AtlasAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
   head: { params: HeadParams; answer: HeadPage };
   copying: { params: HeadParams; answer: OwnLogits };

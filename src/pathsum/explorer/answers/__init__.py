@@ -7,5 +7,5 @@ prediction    `why`, `paths`, `without`, `texts`: one prediction, explained and 
 head          `head`, `copying`, `token`, `trigrams`, `contexts`, `ablation`: the page of one head
 composition   `composition`, `embed_and_logit_edges`, `edge`: the composition graph, one edge
 program       `program`, `rules`: a model as rules, and those that act on one prediction
-whole_model   `atlas`, `terms`, `training`, `compare`, `paper`, `claim`: analyses of whole models
+whole_model   `first_scores`, `atlas`, `terms`, `training`, `compare`, `paper`, `claim`: models
 """
