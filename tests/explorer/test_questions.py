@@ -73,6 +73,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
 NEEDS_TWO_LAYERS = {"edge"}
 NEEDS_A_RUN = {"training"}
 NEEDS_A_PLAIN_MODEL = {"weights"}
+NEEDS_MLPS = {"neurons", "neuron"}  # see test_neurons.py
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
 @pytest.mark.parametrize(
-    "name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN | NEEDS_A_PLAIN_MODEL]
+    "name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN | NEEDS_A_PLAIN_MODEL | NEEDS_MLPS]
 )
 def test_every_question_has_an_answer(name: str, variant: str) -> None:
     explorer = explorer_of(variant)

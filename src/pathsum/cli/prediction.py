@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 MEAN_SEQUENCES = 64
 # Random circuits to compare with, unless a number is given.
 DRAWS = 20
+# Neurons of an MLP node that are listed.
+NEURONS = 10
 
 
 @command(
-    exclusive=["text tokens prompts", "other prompts", "rival prompts", "diff faithfulness figure"],
+    exclusive=["text tokens prompts", "other prompts", "rival prompts", "diff faithfulness figure neurons", "prompts neurons"],
     needs=dict.fromkeys(("reference", "over", "draws", "seed"), "faithfulness"),
     figure=True,
 )
@@ -40,6 +42,7 @@ def why_command(
     graph: Path | None = None,
     diff: str | None = None,
     faithfulness: bool = False,
+    neurons: str | None = None,
     reference: str | None = None,
     over: Path | None = None,
     draws: int | None = None,
@@ -63,6 +66,8 @@ def why_command(
         --diff: Compare with the circuit of this model on the same text.
         --faithfulness: Print how much of the prediction the circuit preserves on its own, by its
             size.
+        --neurons: Instead of the circuit, print the strongest neurons of this MLP node of it, such
+            as mlp3@7; `pathsum neurons` describes one of them.
         --reference: With --faithfulness, the value of all other edges: 'mean', 'zero', or 'other'
             (their value on the text of --other, or on corrupted prompts); default: 'mean'.
         --over: With --faithfulness, take the mean over this text file; default: the model's
@@ -70,16 +75,18 @@ def why_command(
         --draws: With --faithfulness, the number of random circuits to compare with; default: 20.
         --seed: With --faithfulness, seed of the random circuits.
     """
+    from pathsum.paths.breakdown import NodeNeurons
     from pathsum.paths.circuit import mean_circuit
     from pathsum.paths.comparison import compare_predictions
     from pathsum.paths.prompts import read_prompts
 
     _check_graph(graph)
     *more, words = text or [None]
-    if more and any((graph, diff, faithfulness, session.figure)):
+    if more and any((graph, diff, faithfulness, neurons, session.figure)):
         raise InputError(
             f"several models were given ({', '.join([session.model, *map(str, more)])}); leave out "
-            "--graph, --diff, --faithfulness and --figure, or give one model and the text in quotes"
+            "--graph, --diff, --faithfulness, --neurons and --figure, or give one model and the "
+            "text in quotes"
         )
     loaded = session.open()
     second = None if diff is None else replace(session, model=diff, revision=None).open()
@@ -88,7 +95,7 @@ def why_command(
         "token": token,
         "versus": parse_versus(versus),
         "threshold": threshold,
-        "effects": cut and not faithfulness and diff is None,
+        "effects": cut and not faithfulness and diff is None and neurons is None,
     }
 
     def find(model: "Model", advance: "Progress") -> Any:
@@ -109,6 +116,8 @@ def why_command(
             found.write_graph(graph)
         if second is not None:
             found = found.diff(find(second, advance))
+        elif neurons is not None:
+            found = NodeNeurons.of(neurons, found.neurons(neurons), NEURONS)
         elif faithfulness:
             found = found.faithfulness(
                 reference or "mean",

@@ -19,6 +19,7 @@ from pathsum.explorer.answers.composition import answer_composition, edge, embed
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
 from pathsum.explorer.answers.lens import answer_lens, lens_parts
 from pathsum.explorer.answers.model import gallery, model_info, vocabulary
+from pathsum.explorer.answers.neurons import neuron, neurons
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
 from pathsum.explorer.answers.program import program, rules
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
@@ -75,6 +76,8 @@ QUESTIONS = (
     Question("paths", paths, quick=True),
     Question("story", story, quick=True),
     Question("without", without_parts, quick=True),
+    Question("neurons", neurons),
+    Question("neuron", neuron),
     Question("lens", answer_lens),
     Question("lens_parts", lens_parts, quick=True),
     Question("first_scores", first_scores, quick=True),

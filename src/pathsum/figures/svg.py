@@ -52,8 +52,8 @@ SIDES = {
     "q": Style("#0b7a6f", "#4fd1c0", "4 2"),
     "k": Style("#b3246b", "#ff8fc0", "1.2 1.6"),
     "v": Style("#4d5a78", "#b3bfdb"),
-    "u": Style("#6b5310", "#dcc77a", "7 2"),
-    "g": Style("#6a3fa0", "#c9a8f5", "5 2 1 2"),
+    "u": Style("#6b5310", "#dcc77a"),
+    "g": Style("#6a3fa0", "#c9a8f5", "4 3"),
 }
 """Edges into queries, keys and values of heads, and into values and gates of MLPs."""
 SERIES = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from pathsum.base import Column, Estimate, HeadId, HeadName, Record, Source, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_count
-from pathsum.base.table import Cell
+from pathsum.base.table import Cell, rows_table
 
 Name: TypeAlias = int | HeadId | Source | Literal["logits"]
 
@@ -68,6 +68,39 @@ class Breakdown(Record, kind="breakdown"):
             rows.sort(key=lambda row: -abs(float(row[1] or 0)))
         columns = (text_column(self.what), Column("logit", "+.3f"))
         return Table((*columns, Column("± 95%")) if several else columns, tuple(rows))
+
+
+@dataclass(frozen=True)
+class NeuronShare:
+    """The share of one neuron in a prediction."""
+
+    neuron: Annotated[str, text_column("neuron")]
+    share: Annotated[float, Column("logit", "+.3f")]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeNeurons(Record, kind="node-neurons"):
+    """The strongest neurons of an MLP node; with `rest`, that of `others` parts, they add up."""
+
+    node: str
+    value: float
+    neurons: tuple[NeuronShare, ...]
+    rest: float
+    others: int
+
+    @classmethod
+    def of(cls, node: str, split: Breakdown, k: int) -> "NodeNeurons":
+        """The k largest parts of a `Graph.neurons`."""
+        ranked = sorted(split.items(), key=lambda item: -abs(item[1]))
+        top = tuple(NeuronShare(str(name), value) for name, value in ranked[:k])
+        rest = sum(value for _, value in ranked[k:])
+        return cls(node, split.sum(), top, rest, len(ranked) - len(top))
+
+    def to_table(self) -> Table:
+        """One row per neuron, and one for the rest."""
+        rest = NeuronShare(f"{self.others} others", self.rest)
+        title = f"{self.node}: {self.value:+.3f} by neuron"
+        return rows_table((*self.neurons, rest), title, "", NeuronShare)
 
 
 @dataclass(frozen=True, eq=False)

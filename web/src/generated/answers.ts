@@ -361,6 +361,76 @@ export interface WithoutAnswer {
   loss_after: Matrix;
 }
 
+export interface NeuronShare {
+  neuron: string;
+  share: number;
+}
+
+export interface NodeNeurons {
+  format: "pathsum-node-neurons";
+  version: 1;
+  node: string;
+  value: number;
+  neurons: NeuronShare[];
+  rest: number;
+  others: number;
+}
+
+export interface Token {
+  id: number;
+  text: string;
+}
+
+export interface TokenScore {
+  token: Token;
+  value: number;
+  z: number;
+}
+
+export interface NeuronEdge {
+  component: string;
+  score: number;
+  z: number;
+  p: number;
+}
+
+export interface NeuronSide {
+  side: string;
+  bias: number;
+  raised: TokenScore[];
+  lowered: TokenScore[];
+  edges: NeuronEdge[];
+  tested: number;
+  significant: number;
+}
+
+export interface NeuronContext {
+  sequence: number;
+  position: number;
+  tokens: string[];
+  next: string | null;
+  activation: number;
+  effect: number | null;
+  times: number;
+}
+
+export interface Neuron {
+  format: "pathsum-neuron";
+  version: 1;
+  model: string;
+  neuron: string;
+  inputs: NeuronSide[];
+  output: NeuronSide;
+  cosine: number;
+  cosine_p: number;
+  mean: number;
+  open: number;
+  contexts: NeuronContext[];
+  text: string;
+  cost: Estimate | null;
+  note: string;
+}
+
 export interface LensAnswer {
   format: "pathsum-page-lens";
   version: 1;
@@ -472,11 +542,6 @@ export interface OffsetProfile {
   position: number;
   content: number;
   note: string;
-}
-
-export interface Token {
-  id: number;
-  text: string;
 }
 
 export interface Scored {
@@ -1136,6 +1201,24 @@ export interface WithoutParams {
   head?: string;
 }
 
+export interface NeuronsParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  position: number;
+  token?: number;
+  versus?: string | number;
+  node: string;
+}
+
+export interface NeuronParams {
+  model?: string;
+  step?: number;
+  neuron: string;
+}
+
 export interface LensParams {
   model?: string;
   step?: number;
@@ -1231,6 +1314,8 @@ export interface Questions {
   paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
+  neurons: { params: NeuronsParams; answer: NodeNeurons };
+  neuron: { params: NeuronParams; answer: Neuron };
   lens: { params: LensParams; answer: LensAnswer };
   lens_parts: { params: LensPartsParams; answer: LensPartsAnswer };
   first_scores: { params: ModelParams; answer: AtlasAnswer };

@@ -91,10 +91,19 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
 
 
 def why(session: Session, params: PredictionParams) -> Graph:
-    """A prediction as a graph of V, Q and K edges, each with the effect of cutting it."""
+    """A prediction as a graph of its edges, each with the effect of cutting it."""
+    return circuit(session, params)
+
+
+def circuit(session: Session, params: PredictionParams) -> Graph:
+    """The circuit of a prediction, computed once for it and for the neurons of its nodes."""
     at = find_prediction(session, params)
-    return find_circuit(
-        at.trace, at.position, at.token, at.versus, THRESHOLD, progress=session.progress
+    where = (session.open_model(params).name, params.step, session.run(params).ids)
+    return session.cached(
+        ("why", *where, at.position, at.token, at.versus),
+        lambda report: find_circuit(
+            at.trace, at.position, at.token, at.versus, THRESHOLD, progress=report
+        ),
     )
 
 

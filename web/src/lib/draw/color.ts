@@ -119,8 +119,8 @@ export const KINDS: Record<Side, LineStyle> = {
   q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "7 4", name: "query" },
   k: { light: "#b3246b", dark: "#ff8fc0", dash: "2 3", name: "key" },
   v: { light: "#4d5a78", dark: "#b3bfdb", dash: "none", name: "value" },
-  u: { light: "#6b5310", dark: "#dcc77a", dash: "12 3", name: "moved by an MLP" },
-  g: { light: "#6a3fa0", dark: "#c9a8f5", dash: "1 4", name: "gate" },
+  u: { light: "#6b5310", dark: "#dcc77a", dash: "none", name: "moved by an MLP" },
+  g: { light: "#6a3fa0", dark: "#c9a8f5", dash: "4 3", name: "gate" },
 };
 
 /** How several heads on one text are told apart: a hue and a line style each, always with their names. */

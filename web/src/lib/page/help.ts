@@ -45,6 +45,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["boxes", "heads at a layer and a position, with their contribution to the prediction; tokens are below, the predicted token is on top"],
       ["V, solid", "what a head moved, or wrote straight into the logit; attention held fixed, these add up"],
       ["K, dotted; Q, dashed", "what was written into a key or a query, so that the head attends there"],
+      ["U, solid; G, dashed", "what an MLP moved with its gate held, and what set its gate: two views that are never added"],
       ["width", "the contribution of the edge to the prediction, in logits; ⊖ marks one that lowers it"],
       ["+5", "smaller inputs that are not drawn; what is left out altogether is listed in the panel"],
       ["lost if it is cut", "measured: the edge carries nothing and everything after it is computed again; another head may take over"],

@@ -75,6 +75,9 @@ export const KEYS = {
   off: list("story why", "model"),
   selected: text("why", "model text"),
   expanded: list("why", "model text"),
+  /** The MLP node whose neurons are listed, and the neuron whose page is open. */
+  inside: text("why", "model text"),
+  neuron: text("why", "model"),
   /** The head whose patterns before and after are shown. */
   pattern: text("why", "model"),
 
