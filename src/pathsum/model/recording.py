@@ -49,15 +49,13 @@ class KeyValues:
 class Prefix(KeyValues):
     """The first positions of a run of one sequence, which runs with later edits share.
 
-    `known` has the keys and values of the run, `streams` and `writes` what it recorded. Runs that
-    start after them may have any number of copies, whose keys and values are not kept.
+    `known` has the keys and values of the run, and `writes` its outputs. Runs that start after them
+    may have any number of copies, whose keys and values are not kept.
     """
 
-    def __init__(
-        self, known: KeyValues, streams: Sequence[Stream], writes: Writes, length: int
-    ) -> None:
+    def __init__(self, known: KeyValues, run: "Run", writes: Writes, length: int) -> None:
         super().__init__()
-        self.known, self.streams, self.writes, self.length = known, streams, writes, length
+        self.known, self.streams, self.writes, self.length = known, run.streams, writes, length
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
         """What is known under a name, followed by that of the last tokens."""

@@ -198,7 +198,7 @@ def values_without(
         size = min(batch_size(4 * start.streams[0].nbytes), -(-_POSITIONS // (length - first)))
         for part in (numbers[at : at + size] for at in range(0, len(numbers), size)):
             progress(done, len(rows), "cutting edges")
-            prefix = Prefix(keys, start.streams, own, first) if own is not None else None
+            prefix = Prefix(keys, start, own, first) if own is not None else None
             cut = [rows[number] for number in part]
             values[part] = target.of_runs(logits_without(start, cut, writes, target, prefix))
             done += len(part)
