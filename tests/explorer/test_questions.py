@@ -85,7 +85,8 @@ def _no_bundled_models(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
 @pytest.mark.parametrize(
-    "name", [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN | NEEDS_A_PLAIN_MODEL | NEEDS_MLPS]
+    "name",
+    [q.name for q in QUESTIONS if q.name not in NEEDS_A_RUN | NEEDS_A_PLAIN_MODEL | NEEDS_MLPS],
 )
 def test_every_question_has_an_answer(name: str, variant: str) -> None:
     explorer = explorer_of(variant)

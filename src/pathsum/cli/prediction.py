@@ -22,7 +22,13 @@ NEURONS = 10
 
 
 @command(
-    exclusive=["text tokens prompts", "other prompts", "rival prompts", "diff faithfulness figure neurons", "prompts neurons"],
+    exclusive=[
+        "text tokens prompts",
+        "other prompts",
+        "rival prompts",
+        "diff faithfulness figure neurons",
+        "prompts neurons",
+    ],
     needs=dict.fromkeys(("reference", "over", "draws", "seed"), "faithfulness"),
     figure=True,
 )

@@ -35,6 +35,4 @@ class NeuronParams(ModelParams):
 
 def neuron(session: Session, params: NeuronParams) -> Neuron:
     """The page of one neuron: its inputs, its output, its top contexts, its ablation cost."""
-    return read_neuron(
-        session.model(params), params.neuron, k=ROWS, progress=session.progress
-    )
+    return read_neuron(session.model(params), params.neuron, k=ROWS, progress=session.progress)
