@@ -22,9 +22,9 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
+from pathsum.base.options import checked
 from pathsum.base.path import is_pair
 from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace
@@ -118,7 +118,6 @@ def ablate(
     targets: Int[Tensor, "n pos"] | None = None,
     metric: MetricName = "loss",
     seed: int = 0,
-    knockout: AblationReference | str | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """The loss with and without some heads, MLPs (`mlp2`) or neurons (`mlp2.n5`), all together.
@@ -129,8 +128,7 @@ def ablate(
     predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
     `reference` replaces the heads' outputs: "zero", "mean" (over positions ≥ 1 of `text`, by
     default the model's held-out text; see `reference_text`), "resample" (another sequence of the
-    batch, selected by `seed`) or "first_token" (attention to the first token only). `knockout` is
-    an alias of `reference`.
+    batch, selected by `seed`) or "first_token" (attention to the first token only).
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -140,7 +138,7 @@ def ablate(
     Zero is not a neutral replacement for a head whose output is nearly constant; use "mean" or
     "resample" for such heads.
     """
-    reference = parse_ablation(reference if knockout is None else knockout)
+    reference = parse_ablation(reference)
     after = parse_option(After, after, "after")
     found = find_nodes(model, heads)
     on = LossRuns.on(model, batches, targets, metric, from_position)
