@@ -82,7 +82,7 @@ def test_table_and_json() -> None:
     found = ps.ablate(ps.construct.induction(), "L1H0", PROBE.tokens)
     assert [row[0] for row in found.to_table().rows] == ["model", "without L1H0", "cost"]
     assert found.to_dict()["knockout"] == "zero"
-    again = ps.ablate(ps.construct.induction(), "L1H0", PROBE.tokens, reference="mean")
+    again = ps.ablate(ps.construct.induction(), "L1H0", PROBE.tokens, knockout="mean")
     assert again.to_dict()["knockout"] == "mean"
     assert set(schema(Ablation)["required"]) == set(found.to_dict())
 

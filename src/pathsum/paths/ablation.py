@@ -118,6 +118,7 @@ def ablate(
     targets: Int[Tensor, "n pos"] | None = None,
     metric: MetricName = "loss",
     seed: int = 0,
+    knockout: AblationReference | str | None = None,
     progress: Progress = silent,
 ) -> Ablation:
     """The loss with and without some heads, MLPs (`mlp2`) or neurons (`mlp2.n5`), all together.
@@ -128,7 +129,8 @@ def ablate(
     predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
     `reference` replaces the heads' outputs: "zero", "mean" (over positions ≥ 1 of `text`, by
     default the model's held-out text; see `reference_text`), "resample" (another sequence of the
-    batch, selected by `seed`) or "first_token" (attention to the first token only).
+    batch, selected by `seed`) or "first_token" (attention to the first token only). `knockout` is
+    an alias of `reference`.
 
         >>> from pathsum.model import construct
         >>> model = construct.induction()
@@ -138,7 +140,7 @@ def ablate(
     Zero is not a neutral replacement for a head whose output is nearly constant; use "mean" or
     "resample" for such heads.
     """
-    reference = parse_ablation(reference)
+    reference = parse_ablation(reference if knockout is None else knockout)
     after = parse_option(After, after, "after")
     found = find_nodes(model, heads)
     on = LossRuns.on(model, batches, targets, metric, from_position)
