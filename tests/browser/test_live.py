@@ -22,6 +22,7 @@ VIEWS = (
     "Atlas",
     "Composition",
     "Paths",
+    "Lens",
     "Training",
     "Paper",
     "Compare",

@@ -50,6 +50,11 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
             {**text, "position": 5, "off": off}
             for off in ("", last, f"{first},{first}@2,embed→{last}.k", f"embed@2→{last}@5.k")
         ],
+        "lens": [{**text, "readout": readout, "start": 2} for readout in ("direct", "held")],
+        "lens_parts": [
+            {**text, "layer": 1, "position": 4},
+            {**text, "layer": 0, "position": 6, "token": 5},
+        ],
         "head": [{"head": last}],
         "copying": [{"head": last}],
         "token": [{"head": last, "token": 3}],

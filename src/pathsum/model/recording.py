@@ -19,7 +19,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.shapes import Pattern, PerHead, Scale, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config
-from pathsum.model.edit import Edit
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.weights import Weights
 
 All: TypeAlias = Literal["all"]
@@ -40,6 +40,31 @@ class KeyValues:
         known = self._known.get(name)
         self._known[name] = last if known is None else torch.cat((known, last), -2)
         return self._known[name]
+
+    def first(self, name: Hashable, length: int) -> Tensor:
+        """What is known under a name of the first tokens."""
+        return self._known[name][..., :length, :]
+
+
+class Prefix(KeyValues):
+    """The first positions of a run of one sequence, which runs with later edits share.
+
+    `known` has the keys and values of the run, and `writes` its outputs. Runs that start after them
+    may have any number of copies, whose keys and values are not kept.
+    """
+
+    def __init__(self, known: KeyValues, run: "Run", writes: Writes, length: int) -> None:
+        super().__init__()
+        self.known, self.streams, self.writes, self.length = known, run.streams, writes, length
+
+    def extended(self, name: Hashable, last: Tensor) -> Tensor:
+        """What is known under a name, followed by that of the last tokens."""
+        return prepend(self.known.first(name, self.length), last)
+
+
+def prepend(first: Tensor, last: Tensor) -> Tensor:
+    """Two tensors [batch, …, pos, n] after each other; the first is that of all sequences."""
+    return torch.cat((first.expand(len(last), *first.shape[1:]), last), -2)
 
 
 @dataclass(frozen=True)
