@@ -9,7 +9,7 @@ from tests.explorer.variants import VARIANTS
 from pathsum.base.errors import InputError
 from pathsum.cli.main import main
 from pathsum.explorer.explorer import Explorer, find_question
-from pathsum.explorer.wire import decode
+from pathsum.explorer.params import decode
 from pathsum.heads import Neuron
 from pathsum.model import construct
 from pathsum.paths.breakdown import NodeNeurons
