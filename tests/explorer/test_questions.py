@@ -430,7 +430,7 @@ def test_answers_about_induction_name_the_known_circuit() -> None:
         question.name
         for question in QUESTIONS
         if not question.quick
-        and question.name not in ("embed_and_logit_edges", "claim", "training")
+        and question.name not in {"embed_and_logit_edges", "claim", "training", *NEEDS_MLPS}
     ],
 )
 def test_slow_answers_report_their_progress(name: str) -> None:
