@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked_methods
 
 BatchIndex: TypeAlias = int | slice | EllipsisType | Tensor | list[int] | None
 Scale: TypeAlias = int | float | Tensor
@@ -70,7 +70,7 @@ class RowMaxima:
 @checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Factored:
-    """The matrix `A @ B`, kept apart.
+    """The matrix `A @ B`, stored as its two factors.
 
     `A` is [*batch, m, r] and `B` is [*batch, r, n]; batch dimensions broadcast. Both have the same
     real floating-point dtype and the same device.

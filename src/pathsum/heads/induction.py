@@ -13,10 +13,10 @@ from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.options import checked
 from pathsum.base.record import computed_field
 from pathsum.base.table import rows_table
 from pathsum.circuits.composition import MEANING, composition
@@ -188,9 +188,9 @@ def induction(
     from a run on shuffled tokens. The edge that removes most of the stripe determines the partner
     and the mechanism.
 
-    A model that only knows sequences of one format is measured on them: `text` (ids [n, pos], or
-    texts of one length) replaces the random tokens, and prefix matching, the attention to tokens
-    after earlier copies of the current one, replaces the stripe.
+    For a model that was trained on sequences of one format, pass such sequences: `text` (ids
+    [n, pos], or texts of one length) replaces the random tokens, and prefix matching, the attention
+    to tokens after earlier copies of the current one, replaces the stripe.
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
