@@ -1,10 +1,10 @@
-"""Paths and circuits through the MLPs of SmolLM2: time, memory, and faithfulness beside EAP-IG.
+"""Paths and circuits through the MLPs of SmolLM2: time, and faithfulness beside EAP-IG.
 
-    python -m benchmarks.bench_mlps [--prompts N] [--only speed|faithfulness]
+    python -m benchmarks.bench_mlps                 speed
+    python -m benchmarks.bench_mlps --prompts N     faithfulness on N prompts of each kind
 
 Speed: paths with gates held and the integrated sweep over all edges, in traces of the same text;
-circuits of 64 tokens, of many prompts, rule agreement and the memory of 4,096 tokens, against what
-they may take.
+circuits of 64 tokens, of many prompts, and rule agreement, against what they may take.
 
 Faithfulness: the share of the logit difference that the strongest n edges between components keep,
 MLPs recomputed and all other edges from the corrupted prompt. Every prompt has its own ranking: by
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from benchmarks.measurement import Measurement, best_seconds, peak_memory, within_budget
+from benchmarks.measurement import Measurement, best_seconds, within_budget
 from pathsum.base.estimate import ratio
-from pathsum.model import Keep, Model
+from pathsum.model import Model
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.component_edges import ComponentRuns, strongest
 from pathsum.paths.edge_curve import component_runs, given_scores
@@ -35,21 +35,20 @@ TEXT = (
     "the birds were singing loudly in the trees. After a long walk in the park with the dog, they "
     "sat down on an old bench near the lake and looked at the boats. Then John gave a drink to"
 )
-LONG = 4096
 
 
-def main(prompts: int = 8, only: str | None = None) -> list[Measurement]:
-    """Speed first; its lines are the measurements, and faithfulness is printed."""
+def main(prompts: int = 0) -> list[Measurement]:
+    """Speed, or faithfulness on some prompts, which is printed."""
     model = ps.load("smollm2")
-    found = [] if only == "faithfulness" else speed(model)
-    if only != "speed":
-        for file in sorted(PROMPTS.glob("*.jsonl")):
-            print_faithfulness(model, file.stem, read_prompts(file)[:prompts])
-    return found
+    if not prompts:
+        return speed(model)
+    for file in sorted(PROMPTS.glob("*.jsonl")):
+        print_faithfulness(model, file.stem, read_prompts(file)[:prompts])
+    return []
 
 
 def speed(model: Model) -> list[Measurement]:
-    """Times and memory."""
+    """Times in traces, and against budgets."""
     pairs = read_prompts(PROMPTS / "indirect-object.jsonl")
     trace = model.trace(TEXT)
     other = model.trace(TEXT.replace("Mary", "Emma"))
@@ -67,17 +66,7 @@ def speed(model: Model) -> list[Measurement]:
         within_budget("circuit with effects", trace.circuit, 15),
         within_budget("mean_circuit, 32 prompts", lambda: ps.mean_circuit(model, pairs[:32]), 60),
         within_budget("rules, 30 prompts", lambda: ps.rule_agreement(model, pairs[:30]), 300),
-        memory(model),
     ]
-
-
-def memory(model: Model) -> Measurement:
-    """The peak of the memory of paths with gates held, at 4,096 tokens."""
-    tokens = model.trace(TEXT * (1 + LONG // 60), keep=Keep(logits=[-1])).tokens[:, :LONG]
-    peak_memory(reset=True)
-    model.trace(tokens).paths(mlps="linear").toward(position=-1, token=7)
-    what = f"memory at the peak, {tokens.shape[1]} tokens"
-    return Measurement(what, peak_memory(), "MB", "may take", 8192)
 
 
 def print_faithfulness(model: Model, name: str, prompts: Sequence[Prompt]) -> None:
@@ -121,7 +110,6 @@ def rankings(runs: ComponentRuns) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", type=int, default=8, metavar="N")
-    parser.add_argument("--only", choices=["speed", "faithfulness"])
+    parser.add_argument("--prompts", type=int, default=0, metavar="N")
     for measurement in main(**vars(parser.parse_args())):
         print(measurement)
