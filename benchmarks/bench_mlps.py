@@ -1,4 +1,4 @@
-"""Paths and circuits through the MLPs of SmolLM2: time, and faithfulness beside EAP-IG.
+"""Paths and circuits through the MLPs of SmolLM2: time, and faithfulness compared with EAP-IG.
 
     python -m benchmarks.bench_mlps                 speed
     python -m benchmarks.bench_mlps --prompts N     faithfulness on N prompts of each kind
