@@ -36,7 +36,6 @@ from pathsum.circuits import (
     composition,
     composition_by,
     copying,
-    pair_components,
     virtual_weights,
 )
 from pathsum.circuits.neurons import LayerNeurons
@@ -181,7 +180,7 @@ KINDS: dict[str, tuple[Callable[[int], Model], int]] = {
 PART, PART_ON_TEXT = "best part of the context", "best part of the context, text"
 DELETING, COMPOSITION, DIRECTION = "bandwidth: deleting", "composition", "best direction"
 AXES = "composition, permuted axes"
-KERNEL, COSINE, VIRTUAL = "projection kernel", "cosine of two directions", "virtual weights"
+KERNEL, VIRTUAL = "projection kernel", "virtual weights"
 COPYING, CIRCUIT = "copying of virtual heads", "faithfulness"
 ALIGNED, ALIGNED_SAME = "aligned heads", "aligned heads, same embeddings"
 NEURON, NEURON_COSINE = "neuron and component", "neuron: cosine of write and read"
@@ -196,8 +195,6 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "PairScores.p": (COMPOSITION, DIRECTION, KERNEL),
     "PairScores.p_axes": (AXES,),
     "PartnerEdge.p": (COMPOSITION,),
-    "PairComponents.p_cosine": (COSINE,),
-    "DirectionPair.p": (COSINE,),
     "VirtualWeights.p": (VIRTUAL,),
     "NeuronEdge.p": (NEURON,),
     "RotationScores.p": (NEURON, NEURON_COSINE),
@@ -247,9 +244,6 @@ def of_edges(model: Model, _: Model, seed: int) -> dict[str, list[float]]:
         found[AXES] += scores.p_axes.flatten().tolist()
         found[DIRECTION] += direction.scores(kind).p.flatten().tolist()
         found[KERNEL] += kernel.scores(kind).p.flatten().tolist()
-        # Cosines with one direction are dependent, so each direction is used once.
-        pair = (lower[seed % len(lower)], upper[seed % len(upper)])
-        found[COSINE] += pair_components(model, *pair, kind).p_cosine.diagonal().tolist()
     for head in model.heads:
         found[VIRTUAL].append(virtual_weights(model, head.id, "logits").p)
         found[VIRTUAL].append(virtual_weights(model, "embed", f"{head.id}.v").p)

@@ -49,6 +49,10 @@ def questions(explorer: Explorer, text: PlainParams) -> Iterator[tuple[str, Plai
     for head in heads[-2:]:
         yield "scores", {**text, "head": head}
     last = len(run["ids"]) - 1
+    for readout in ("direct", "held"):
+        yield "lens", {**text, "readout": readout, "start": last // 3}
+    for layer in range(explorer.session.model(ModelParams()).config.n_layers + 1):
+        yield "lens_parts", {**text, "layer": layer, "position": last, "token": 5}
     for position in dict.fromkeys((run["highlight"], last)):
         about: PlainParams = {**text, "position": position}
         yield "story", about

@@ -18,7 +18,7 @@ from scripts.docs_outputs import (
 
 import pathsum as ps
 
-SLOW = ("dynamics", "explorer", "heads", "skip-trigrams")
+SLOW = ("decompile", "dynamics", "explorer", "heads", "skip-trigrams")
 MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | dict.fromkeys(REAL, pytest.mark.real)
 RUN = [
     pytest.param(page, marks=MARKS.get(page.stem, ()), id=page.stem)

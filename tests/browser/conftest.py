@@ -84,7 +84,7 @@ def recorded_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "recorded.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pathsum.explorer.answers.whole_model.MAX_PARAMETERS", 0)
-        ps.report("two-layer", path, views=["story", "text", "why", "paths"])
+        ps.report("two-layer", path, views=["story", "text", "why", "paths", "lens"])
     return path.as_uri()
 
 

@@ -22,6 +22,7 @@ ESSENTIALS = {
     "atlas": ("section[aria-label='Table of scores']", "induction"),
     "composition": ("main", "edges"),
     "paths": ("section[aria-label=Waterfall]", "direct"),
+    "lens": ("section[aria-label='This cell']", "reads"),
     "training": ("main", "step"),
     "paper": ("main", "holds"),
     "compare": ("main", "Matched heads"),

@@ -74,6 +74,33 @@ def test_every_head_is_in_the_grid_of_a_text(large: tuple[Page, str, int, int]) 
     expect(page).to_have_url(re.compile(f"head=L{layers - 1}H0"))
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_grid_of_scores_shows_every_head_before_the_atlas_is_there(
+    large: tuple[Page, str, int, int], width: int
+) -> None:
+    page, address, layers, heads = large
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(f"{address}#/atlas")
+    grid = page.locator("section[aria-label='Grid of heads'] [role=grid]")
+    expect(grid.locator("[data-head]")).to_have_count(layers * heads)
+    expect(page.locator("section[aria-label='Still to come'] progress")).to_be_visible()
+    assert grid.evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+    assert grid.evaluate("one => one.scrollHeight <= one.clientHeight + 1")
+    # The numbers of columns stand apart.
+    assert (
+        grid.locator("[role=columnheader]").evaluate_all(
+            """all => all.filter((one) => one.scrollWidth > one.clientWidth + 8).length"""
+        )
+        == 0
+    )
+    # By keys to another head, and to its page.
+    grid.locator(f'[data-head="L{layers - 1}H0"]').focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"#/head\\?head=L{layers - 2}H1"))
+
+
 def test_a_deep_model_fits_a_phone(large: tuple[Page, str, int, int]) -> None:
     """What comes after the heads is near, and the table of a score needs no scrolling."""
     page, address, layers, _ = large

@@ -23,6 +23,8 @@ VIEWS = {
     "composition": "#/composition",
     "composition, the embedding": "#/composition?node=embed",
     "paths": "#/paths?example=0&position=40",
+    # Unscrolled: the labels of rows stay in sight and cover what scrolls below them.
+    "lens": "#/lens?example=0&position=1",
     "training": "#/training",
     "training, nothing to show": "#/training?model=one-layer",
     "paper": "#/paper",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 from tests.browser.conftest import PATIENCE_MS, Watched
-from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
+from tests.browser.heads import EDGE, HEADS, INDUCTION, PREVIOUS
 from tests.explorer.variants import hostile
 
 from pathsum.explorer.explorer import Explorer
@@ -22,6 +22,7 @@ VIEWS = (
     "Atlas",
     "Composition",
     "Paths",
+    "Lens",
     "Training",
     "Paper",
     "Compare",
@@ -238,6 +239,19 @@ def test_every_view_says_how_to_read_it(page: Page, live: str, view: str) -> Non
     expect(dialog.get_by_role("heading", name="To try")).to_be_visible()
     expect(dialog.get_by_role("heading", name="Keys")).to_be_visible()
     expect(dialog).to_contain_text("More in the guide")
+
+
+def test_the_grid_rings_the_heads_of_the_story_and_names_kinds(page: Page, live: str) -> None:
+    page.goto(f"{live}#/atlas?example=0")
+    grid = page.locator("section[aria-label='Grid of heads']")
+    ringed = grid.locator("button.ringed")
+    expect(grid.locator(f'[data-head="{INDUCTION}"].ringed')).to_be_visible()
+    expect(ringed).to_contain_text(["in the story"] * ringed.count())
+    assert 1 < ringed.count() < len(HEADS)
+    grid.get_by_label("each cell:").select_option("kind")
+    expect(page).to_have_url(re.compile("score=kind"))
+    expect(grid.locator(f'[data-head="{INDUCTION}"]')).to_contain_text("induction")
+    expect(grid.locator(f'[data-head="{PREVIOUS}"]')).to_contain_text("previous token")
 
 
 def test_the_papers_induction_scatter_is_ready(page: Page, live: str, pictures: Path) -> None:

@@ -10,7 +10,18 @@ pytestmark = pytest.mark.browser
 
 ACTIONS = 320
 KEYS = ["ArrowLeft", "ArrowRight", "Escape", "Tab", "Enter", "?", ".", "D", "n", "x", "/", "a"]
-VIEWS = ["story", "text", "why", "paths", "atlas", "composition", "training", "paper", "swap"]
+VIEWS = [
+    "story",
+    "text",
+    "why",
+    "paths",
+    "lens",
+    "atlas",
+    "composition",
+    "training",
+    "paper",
+    "swap",
+]
 # Printing and saving leave the page.
 PICKED = (
     "main button:visible, main a:visible, main select:visible, main [role=option]:visible, "

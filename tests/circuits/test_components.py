@@ -1,56 +1,25 @@
-"""One pair of heads, direction by direction, and the projection kernel."""
+"""Composition by single directions, by subspaces and against other heads."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
 import pathsum as ps
 from pathsum.base import schema
-from pathsum.base.errors import HeadError, InputError
-from pathsum.circuits import composition_by, pair_components
-from pathsum.circuits.composition_pairs import CompositionBy, PairComparison, PairComponents
-from pathsum.model import Model, Weights
+from pathsum.circuits import composition_by
+from pathsum.circuits.composition_pairs import CompositionBy
+from pathsum.model import Weights
 from pathsum.model.store import MemoryStore
 
 CONFIG = ps.Config(n_layers=2, n_heads=8, d_model=40, d_head=6, d_vocab=11, n_ctx=9)
 
 
-def all_kinds(model: Model) -> PairComparison:
-    kinds: tuple[Any, ...] = ("q", "k", "v")
-    return PairComparison(tuple(pair_components(model, "L0H0", "L1H0", kind) for kind in kinds))
-
-
-def test_one_planted_direction_is_found_where_whole_heads_hide_it() -> None:
-    """The weakest written direction is what the reader asks for: alone it is certain."""
-    generator = torch.Generator().manual_seed(0)
-    model = ps.random_model(CONFIG, dtype=torch.float64)
-    flat = {n: torch.stack([getattr(layer, n) for layer in model.weights.layers]) for n in _NAMES}
-    direction = torch.randn(40, generator=generator, dtype=torch.float64)
-    direction /= direction.norm()
-    flat["W_O"][0, 1, 5] = 0.3 * direction
-    flat["W_Q"][1, 2, :, 4] = direction
-    for name in ("W_E", "W_U", "W_pos"):
-        flat[name] = getattr(model.weights, name)
-    pair = pair_components(ps.from_tensors(CONFIG, flat), "L0H1", "L1H2", "q")
-    # The direction is the weakest that is written: it hardly counts in the score of whole heads.
-    weakest = pair.cosine[-1]
-    assert (
-        float(pair.written[-1]) < 0.05 and float(pair.share[-1].sum()) < 0.5 * pair.whole.score**2
-    )
-    assert float(weakest.square().sum()) > 0.8  # by chance 6/40
-    assert float(pair.p_cosine[-1].min()) < 1e-3
-
-
-_NAMES = ("W_Q", "W_K", "W_V", "W_O")
-
-
 def test_a_planted_subspace_has_kernel_one() -> None:
     model = ps.construct.virtual_head(dtype=torch.float64)
-    pair = pair_components(model, "L0H0", "L1H0", "v")
-    assert pair.kernel.score == pytest.approx(1.0, abs=0.05) and pair.kernel.p <= 1e-6
     best = composition_by(model, "kernel")
+    planted = best["L0H0", "L1H0", "v"]
+    assert planted.score == pytest.approx(1.0, abs=0.05) and planted.p <= 1e-6
     assert best.v.z[0, 2] == best.v.z[~best.v.z.isnan()].max()
 
 
@@ -67,32 +36,10 @@ def test_kernels_of_random_models_follow_their_null() -> None:
     assert abs(float(z.mean())) < 0.15 and float(z.std()) == pytest.approx(1.0, abs=0.12)
 
 
-def test_bad_pairs_raise() -> None:
-    model = ps.random_model(CONFIG)
-    with pytest.raises(HeadError, match="L0H1 cannot read what L1H0 writes"):
-        pair_components(model, "L1H0", "L0H1", "q")
-    with pytest.raises(HeadError, match="head L0H9 does not exist"):
-        pair_components(model, "L0H9", "L1H0", "q")
-    flat = {n: torch.stack([getattr(layer, n) for layer in model.weights.layers]) for n in _NAMES}
-    flat["W_O"][0, 3] = 0.0
-    for name in ("W_E", "W_U", "W_pos"):
-        flat[name] = getattr(model.weights, name)
-    with pytest.raises(InputError, match="L0H3 writes nothing: its matrix is zero"):
-        pair_components(ps.from_tensors(CONFIG, flat), "L0H3", "L1H0", "k")
-
-
 def test_records_and_tables() -> None:
-    model = ps.construct.induction()
-    pair = pair_components(model, (0, 0), (1, 0), "k")
-    text = pair.to_table().to_text(width=80)
-    assert "L0H0 → L1H0, K-composition" in text and "Projection kernel" in text
-    for record in (PairComponents, PairComparison, CompositionBy):
-        assert schema(record)["type"] == "object"
-    compared = all_kinds(model)
-    assert [row["by"] for row in compared.to_table().to_dicts()] == ["q", "k", "v"]
-    assert len(compared.to_dict()["kinds"]) == 3
-    assert "by chance" in [column.name for column in compared.to_table().columns]
-    assert "principal angles" in composition_by(model, "kernel").to_table().note
+    assert schema(CompositionBy)["type"] == "object"
+    found = composition_by(ps.construct.induction(), "kernel")
+    assert "principal angles" in found.to_table().note
 
 
 def test_permuted_and_direction_are_fair_on_random_models() -> None:
@@ -160,11 +107,8 @@ def test_the_planted_edge_stands_out_by_every_measure() -> None:
 
 
 def test_what_a_p_means_is_said_below_every_table_of_pairs() -> None:
-    model = ps.construct.induction()
-    pair = all_kinds(model)
-    for table in (composition_by(model, "kernel").to_table(), pair.to_table()):
-        assert "p only tests whether" in table.note and "random" in table.note
-    assert "of which there are" in pair.kinds[0].to_table().note
+    table = composition_by(ps.construct.induction(), "kernel").to_table()
+    assert "p only tests whether" in table.note and "random" in table.note
 
 
 def test_a_floored_p_times_the_directions_tried_is_a_bound() -> None:
@@ -187,8 +131,6 @@ def test_directions_of_rounding_have_no_p() -> None:
         if name.endswith(("W_V", "W_K")):
             tensor[..., 2:] = 0.0
     low = replace(model, weights=Weights(CONFIG, MemoryStore(flat)))
-    pair = pair_components(low, "L0H0", "L1H0", "k")
-    assert pair.p_cosine.shape == pair.cosine.shape == (6, 6)
-    assert int((~pair.p_cosine.isnan()).sum()) == 4
-    assert not bool(pair.p_cosine[:2, :2].isnan().any())
-    assert abs(float(pair.share.sum()) - pair.whole.score**2) < 1e-9
+    assert composition_by(low, "direction").k.tried[0, 8] == 2
+    weights = composition_by(low, "kernel").k
+    assert abs(float(weights.score[0, 8] - weights.excess[0, 8]) - 2 / 40) < 1e-9

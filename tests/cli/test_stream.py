@@ -40,24 +40,14 @@ def test_composition_against_other_heads(capsys: pytest.CaptureFixture[str]) -> 
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(edge["edge"], edge["p"]) for edge in found["edges"]] == [("L0H0→L1H0.k", 0.25)]
-    assert main([*command, "--pair", "L0H0", "L1H0"]) == 2
-    assert "--by and --pair were both given" in capsys.readouterr().err
-
-
-def test_one_pair(capsys: pytest.CaptureFixture[str]) -> None:
-    pair = ["composition", "hand-built-induction", "--pair", "L0H0", "L1H0"]
-    assert main([*pair, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["kinds"]) == 3
-    assert main([*pair, "--kind", "k"]) == 0
-    assert "L0H0 → L1H0, K-composition" in capsys.readouterr().out
+    assert main([*command, "--offset", "2"]) == 2
+    assert "--by and --offset were both given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--offset", "2"], "--offset 2 was given"),
-        (["--pair", "L0H0", "L7H0"], "head L7H0 does not exist"),
-        (["--pair", "L1H0", "L0H0"], "cannot read what L1H0 writes"),
         (["--max-p", "3"], "is not a probability"),
     ],
 )

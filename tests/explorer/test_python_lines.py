@@ -86,6 +86,14 @@ def test_paths_show_the_same_sum(explorer: Explorer) -> None:
     assert shown("paths").total == pytest.approx(answer.toward.total, abs=1e-5)
 
 
+def test_the_lens_shows_the_same_parts(explorer: Explorer) -> None:
+    answer: Any = explorer.answer("lens_parts", {"text": TEXT, "layer": 1, "position": 5})
+    found = shown("lens, a cell")
+    assert found.direct == pytest.approx(answer.direct, abs=1e-5)
+    assert found.held == pytest.approx(answer.held, abs=1e-5)
+    assert shown("lens").predictions[5] == found.token
+
+
 def test_a_cell_shows_the_same_score(explorer: Explorer) -> None:
     pattern: Any = explorer.answer("attention", {"text": TEXT, "head": "L1H0", "precision": "full"})
     assert shown("text, a cell").attention == pytest.approx(float(pattern.dense[0, 5, 3]), abs=1e-6)

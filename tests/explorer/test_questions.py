@@ -50,6 +50,11 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
             {**text, "position": 5, "off": off}
             for off in ("", last, f"{first},{first}@2,embed→{last}.k", f"embed@2→{last}@5.k")
         ],
+        "lens": [{**text, "readout": readout, "start": 2} for readout in ("direct", "held")],
+        "lens_parts": [
+            {**text, "layer": 1, "position": 4},
+            {**text, "layer": 0, "position": 6, "token": 5},
+        ],
         "head": [{"head": last}],
         "copying": [{"head": last}],
         "token": [{"head": last, "token": 3}],
@@ -319,6 +324,23 @@ def test_ablations_are_those_of_the_library() -> None:
             share = None if other.share is None else pytest.approx(other.share.value, rel=1e-3)
             assert shares[on.name, other.description] == share
     assert len(costs) == 8 and len(shares) == 12
+
+
+def test_the_first_scores_are_those_of_the_atlas() -> None:
+    explorer = explorer_of("two layers")
+    first: Any = explorer.answer("first_scores")
+    whole: Any = explorer.answer("atlas")
+    assert {info.name for info in first.atlas.infos} >= {
+        "previous_token",
+        "prefix_matching",
+        "induction",
+    }
+    for early, late in zip(first.atlas.heads, whole.atlas.heads, strict=True):
+        assert early.head == late.head and early.scores
+        for name, score in early.scores.items():
+            # Exactly: cells must not change when the rest arrives.
+            same = late.scores[name]
+            assert (score.value, score.stderr, score.p) == (same.value, same.stderr, None)
 
 
 def test_the_same_question_is_computed_once() -> None:

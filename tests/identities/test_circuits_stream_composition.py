@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from tests.identities.configs import models
 from torch import Tensor
 
-from pathsum.circuits import composition, composition_by, pair_components
-from pathsum.circuits.reads_and_writes import KINDS
+from pathsum.algebra import principal_angles
+from pathsum.circuits import composition, composition_by
+from pathsum.circuits.composition_pairs import Directions
+from pathsum.circuits.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model
 from pathsum.model.symmetries import scrambled
 
@@ -91,22 +93,23 @@ def test_components_of_a_pair_add_up(model: Model, kind: str, data: st.DataObjec
     if model.config.d_model == 2 and model.config.norm == "layer":
         return  # one dimension is left, and it may be empty
     writer, reader = model.heads[0], model.heads[-1]
-    pair = pair_components(
-        model,
-        writer.label,
-        reader.label,
-        kind,
-        offset=offset,  # pyright: ignore[reportArgumentType]
+    composed = composition(model, offset=offset)
+    factors = (
+        write_factor(writer, composed.centered),
+        read_factor(reader, kind, composed.centered, offset),  # pyright: ignore[reportArgumentType]
     )
-    whole = composition(model, offset=offset).scores(kind)  # pyright: ignore[reportArgumentType]
-    assert abs(float(whole.score[0, -1]) - pair.whole.score) < TOLERANCE
-    assert abs(float(pair.share.sum()) - pair.whole.score**2) < TOLERANCE
-    assert abs(float(pair.written.sum()) - 1) < TOLERANCE
-    assert abs(float(pair.read.sum()) - 1) < TOLERANCE
-    kernel = composition_by(model, "kernel").scores(kind).score[0, -1]  # pyright: ignore[reportArgumentType]
-    assert abs(float(kernel) - pair.kernel.score) < 1e-6
-    angles = torch.deg2rad(pair.angles)
-    assert abs(float(angles.cos().square().mean()) - pair.kernel.score) < 1e-6
+    own, read = (Directions.of([factor], model.weights.dtype) for factor in factors)
+    cosines = (own.basis[0] @ read.basis[0].mT).square()
+    share = own.shares[0][:, None] * read.shares[0] * cosines
+    score = float(composed.scores(kind).score[0, -1])  # pyright: ignore[reportArgumentType]
+    assert abs(float(share.sum()) - score**2) < TOLERANCE
+    for directions in (own, read):
+        assert abs(float(directions.shares.sum()) - 1) < TOLERANCE
+    if offset is None and not rotary:
+        kernel = composition_by(model, "kernel").scores(kind).score[0, -1]  # pyright: ignore[reportArgumentType]
+        ranks = [int(each.ranks) for each in (own, read)]
+        angles = principal_angles(own.basis[0][: ranks[0]].mT, read.basis[0][: ranks[1]].mT)
+        assert abs(float(angles.cos().square().mean()) - float(kernel)) < 1e-6
 
 
 @settings(max_examples=24)

@@ -16,6 +16,8 @@ from pathsum.model import Config, Model, Trace, random_model, transformer
 from pathsum.model.edit import Edit, Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import writers_below
+from pathsum.paths.edges import values_without
+from pathsum.paths.target import PredictionRun, find_target
 
 REAL: list[dict[str, Any]] = [
     {"windows": (2, None), "sinks": True},
@@ -175,6 +177,33 @@ def check_cut_and_kept(model: Model, tokens: Tensor, seed: int) -> None:
     found = run_logits(model.weights, tokens, cut_edges((cut, ()), reference), copies=2)
     torch.testing.assert_close(found[0, last], kept)
     torch.testing.assert_close(found[1], trace.logits[0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"causal": False}, {"mlp": "silu_gated", "norm": "rms", "positions": "rotary"}, *REAL],
+    ids=str,
+)
+def test_positions_before_the_first_cut_are_shared(changes: dict[str, Any]) -> None:
+    """Cuts into nodes from each position on, against runs of all positions."""
+    model, _ = real_model(changes)
+    tokens = torch.tensor([[3, 1, 4, 1, 5]])
+    trace, reference = model.trace(tokens), Writes.of(other_run(model, tokens))
+    edges = all_edges(model, 4)
+    if model.config.mlp != "none":
+        pairs = [(f"{one}@{at}", at) for one in ("embed", "L0H1", "L1H2") for at in range(5)]
+        edges += [Site.parse(f"{one}→mlp1@{at}.{side}") for one, at in pairs for side in "ug"]
+    chosen = torch.rand(5, len(edges), generator=torch.Generator().manual_seed(4)) < 0.2
+    rows = [
+        [edge for edge, cut in zip(edges, row, strict=True) if cut and (edge.to or 0) >= first]
+        for first, row in enumerate(chosen.tolist())
+    ]
+    target = find_target(trace, -1, 7, "mean")
+    found = values_without(PredictionRun(trace, target), rows, reference)
+    for value, row in zip(found, rows, strict=True):
+        alone = run_logits(model.weights, tokens, cut_edges([row], reference))
+        torch.testing.assert_close(value, target.of(alone)[0])
+        assert float((value - target.of(trace.logits)[0]).abs()) > 1e-4
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)

@@ -7,7 +7,7 @@ import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.model import trace as trace_module
 from pathsum.model.losses import trace_losses
-from pathsum.model.recording import Recording
+from pathsum.model.recording import RESIDUAL
 from pathsum.model.sites import find_hook
 from pathsum.model.trace import Trace, trace_run
 
@@ -31,7 +31,7 @@ def runs(request: pytest.FixtureRequest, model: ps.Model) -> tuple[Trace, Trace]
     """The same run twice: with its logits recorded, and without."""
     tokens = torch.arange(22).reshape(2, 11)
     whole = trace_run(model, tokens)
-    bare = trace_run(model, tokens, record=Recording.RESIDUAL)
+    bare = trace_run(model, tokens, keep=RESIDUAL)
     edits = EDITS[request.param]
     return (whole.patch(edits), bare.patch(edits)) if edits else (whole, bare)
 
@@ -74,7 +74,7 @@ def test_logits_before_the_cap_are_those_that_the_cap_bends(runs: tuple[Trace, T
 def test_everything_else_is_the_same(model: ps.Model) -> None:
     tokens = torch.arange(11)[None]
     whole = trace_run(model, tokens)
-    bare = trace_run(model, tokens, record=Recording.RESIDUAL)
+    bare = trace_run(model, tokens, keep=RESIDUAL)
     torch.testing.assert_close(bare.scales.final, whole.scales.final)
     torch.testing.assert_close(bare.prefix(0, 5).logits, whole.prefix(0, 5).logits)
     assert bare.prefix(0, 5).recorded_logits is None
@@ -89,7 +89,7 @@ def test_a_hook_on_the_logits_is_called(model: ps.Model) -> None:
     """Its logits do not follow from the stream, so they are recorded."""
     hooked = find_hook(model, "logits", lambda logits: logits + 1)
     tokens = torch.arange(11)[None]
-    bare = trace_run(model, tokens, [hooked], record=Recording.RESIDUAL)
+    bare = trace_run(model, tokens, [hooked], keep=RESIDUAL)
     torch.testing.assert_close(bare.logits, model(tokens) + 1)
     torch.testing.assert_close(bare.logits_at(-1), model(tokens)[:, -1] + 1)
 
@@ -107,7 +107,7 @@ def test_an_unembedding_that_overflows_is_an_error() -> None:
             **nothing,
         },
     )
-    bare = trace_run(model, torch.tensor([[0, 1]]), record=Recording.RESIDUAL)
+    bare = trace_run(model, torch.tensor([[0, 1]]), keep=RESIDUAL)
     for compute in (
         lambda: bare.logits,
         lambda: bare.logits_at(-1),

@@ -15,6 +15,7 @@ from pathsum.base.site import LOGITS
 from pathsum.heads import induction
 from pathsum.model import Model, Trace, construct
 from pathsum.model.edit import Writes
+from pathsum.model.recording import Prefix
 from pathsum.paths import edges
 from pathsum.paths.circuit import mean_circuit
 from pathsum.paths.edges import Edges, logits_without
@@ -87,9 +88,11 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
     whole = mean_circuit(model, texts)
     sizes: list[int] = []
 
-    def counted(start: Trace, rows: Sequence[Edges], reference: Writes, target: Target) -> Tensor:
+    def counted(
+        start: Trace, rows: Sequence[Edges], writes: Writes, target: Target, prefix: Prefix | None
+    ) -> Tensor:
         sizes.append(len(rows))
-        return logits_without(start, rows, reference, target)
+        return logits_without(start, rows, writes, target, prefix)
 
     monkeypatch.setattr(edges, "logits_without", counted)
     monkeypatch.setattr(options, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)

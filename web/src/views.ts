@@ -4,6 +4,7 @@ import Atlas from "./views/atlas/View.svelte";
 import Compare from "./views/compare/View.svelte";
 import Composition from "./views/composition/View.svelte";
 import Head from "./views/head/View.svelte";
+import Lens from "./views/lens/View.svelte";
 import Models from "./views/models/View.svelte";
 import Paper from "./views/paper/View.svelte";
 import Paths from "./views/paths/View.svelte";
@@ -20,6 +21,7 @@ export const COMPONENTS: Readonly<Record<string, Component<ViewProps>>> = {
   text: Text,
   why: Why,
   paths: Paths,
+  lens: Lens,
   atlas: Atlas,
   composition: Composition,
   compare: Compare,

@@ -9,7 +9,7 @@
     positional         attention by offset alone
     reads_and_writes   factors and Gram matrices of the reads and writes of heads
     composition        Q-, K- and V-composition of all pairs of heads, with its null
-    composition_pairs  by subspaces, single directions and other heads; one pair in detail
+    composition_pairs  by subspaces, single directions and other heads
     virtual_weights    any write times any later read: heads, MLPs, embedding, unembedding
     neurons            reads and writes of neurons against random rotations
     bandwidth          use of the residual stream by heads, and heads that delete
@@ -29,7 +29,7 @@ from pathsum.circuits.align_heads import HeadAlignment, align_heads
 from pathsum.circuits.bandwidth import bandwidth
 from pathsum.circuits.bigram import bigram, continuations
 from pathsum.circuits.composition import Composition, ScoredEdge, composition
-from pathsum.circuits.composition_pairs import composition_by, pair_components
+from pathsum.circuits.composition_pairs import composition_by
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.head_card import HeadCard, clusters, head_card, source_table, token_card
 from pathsum.circuits.positional import OffsetProfile, positional
@@ -63,7 +63,6 @@ __all__ = [
     "forced_bugs",
     "head_card",
     "open_text",
-    "pair_components",
     "positional",
     "skip_trigrams",
     "source_table",

@@ -1,11 +1,10 @@
-"""Composition by singular directions: of all pairs of heads, and of one pair in detail.
+"""Composition by singular directions, of all pairs of heads.
 
 With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition score is a sum over pairs of directions,
 
     score² = Σᵢⱼ wᵢ rⱼ (vᵢ·aⱼ)²      with shares wᵢ = σᵢ² / Σσ², rⱼ = τⱼ² / Στ²
 
-`pair_components` has every term of the sum for one pair of heads. `composition_by` has other
-measures of all pairs, with the same record as `composition`:
+`composition_by` has other measures than this score, with the same record as `composition`:
 
     kernel     equal shares for every direction: the overlap of the two subspaces
     direction  the written direction v with the largest ‖v M‖ / ‖M‖ (Merullo et al.), because the
@@ -17,40 +16,30 @@ measures of all pairs, with the same record as `composition`:
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float
-from rich.console import RenderableType
 from torch import Tensor
 
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
-from pathsum.algebra.subspaces import numerical_rank, principal_angles
-from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, stacked, text_column
-from pathsum.base.errors import InputError, NotExactError
-from pathsum.base.estimate import ProbabilityColumn, format_p
+from pathsum.algebra.subspaces import numerical_rank
+from pathsum.base import Progress, silent
 from pathsum.base.options import parse_choice
-from pathsum.base.record import computed_field
-from pathsum.base.table import rows_table
 from pathsum.circuits.composition import (
-    MEANING,
     Composition,
     PairScores,
-    ScoredEdge,
-    check_order,
     composition,
 )
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
     CompositionKind,
-    is_centered,
     read_factor,
     write_factor,
 )
-from pathsum.model import Head, HeadName, Model
-from pathsum.model.rotary import check_offset
+from pathsum.model import Model
 
 Measure: TypeAlias = Literal["kernel", "direction", "permuted"]
 
@@ -216,152 +205,3 @@ def _permuted(own: Directions, read: Directions, _: int) -> PairScores:
 
 def _squared_cosines(own: Directions, read: Directions) -> Float[Tensor, "writer reader i j"]:
     return torch.einsum("aid,cjd->acij", own.basis, read.basis).square()
-
-
-@dataclass(frozen=True)
-class DirectionPair:
-    """A written and a read direction by number, and their part in the score."""
-
-    written: Annotated[int, Column("written")]
-    read: Annotated[int, Column("read")]
-    of_OV: Annotated[float, Column("of OV²", ".1%")]
-    of_M: Annotated[float, Column("of M²", ".1%")]
-    cosine: Annotated[float, Column("|cos|")]
-    p: Annotated[float, ProbabilityColumn()]
-    of_score: Annotated[float, Column("of score²", ".1%")]
-
-
-@dataclass(frozen=True, eq=False)
-class PairComponents(Record, kind="composition-pair"):
-    """Composition of one pair of heads, by singular directions; see `pair_components`.
-
-    `whole`     the score of the whole heads, as in `composition`
-    `kernel`    the overlap of the two subspaces, Σ cos² of `angles` over the smaller dimension
-    `written`   share of each written direction in ‖OV¹‖², strongest first
-    `read`      share of each read direction in ‖M‖²
-    `cosine`    [written, read]: |cos| between two directions, which by chance is about 1/√d
-    `p_cosine`  [written, read]: p-value of each cosine; NaN for directions of rounding, which
-                heads of lower rank have
-    `angles`    principal angles between the two subspaces in degrees, smallest first
-    """
-
-    model: str
-    whole: Annotated[
-        ScoredEdge,
-        *(text_column("writes", "writer"), text_column("reads", "reader")),
-        *(text_column("by", "kind"), Column("score", read="score")),
-        *(Column("excess", "+.3f", read="excess"), Column("z", "+.1f", read="z")),
-        ProbabilityColumn(read="p"),
-    ]
-    kernel: Annotated[
-        ScoredEdge,
-        Column("kernel", read="score"),
-        Column("by chance", read=lambda kernel: kernel.score - kernel.excess),
-    ]
-    written: Float[Tensor, " i"]
-    read: Float[Tensor, " j"]
-    cosine: Float[Tensor, "i j"]
-    p_cosine: Float[Tensor, "i j"]
-    angles: Float[Tensor, " q"]
-
-    @computed_field
-    def share(self) -> Float[Tensor, "i j"]:
-        """[written, read]: the part of each pair of directions in score², which add up to it."""
-        return self.written[:, None] * self.read * self.cosine.square()
-
-    def to_table(self) -> Table:
-        """The ten pairs of directions with the largest share."""
-        part = self.share / (self.whole.score**2 or torch.nan)
-        rows: list[DirectionPair] = []
-        for at in self.share.flatten().argsort(descending=True)[:10].tolist():
-            i, j = divmod(at, self.share.shape[1])
-            cells = (self.written[i], self.read[j], self.cosine[i, j], self.p_cosine[i, j])
-            rows.append(DirectionPair(i, j, *map(float, (*cells, part[i, j]))))
-        whole, kernel = self.whole, self.kernel
-        note = (
-            f"score {whole.score:.3f}, excess {whole.excess:+.3f}, z {whole.z:+.1f}, "
-            f"{format_p(whole.p)}; a random rotation scores {whole.score - whole.excess:.3f}.\n"
-            f"Projection kernel {kernel.score:.3f}, by chance {kernel.score - kernel.excess:.3f} "
-            f"(z {kernel.z:+.1f}, {format_p(kernel.p)}); smallest principal angle "
-            f"{float(self.angles[0]):.0f}°. Each p is against random rotations of the stream; that "
-            "of a cosine is for one pair of directions, of which there are "
-            f"{self.share.numel():,}."
-        )
-        name = f"{whole.writer} → {whole.reader}, {whole.kind.upper()}-composition, {self.model}"
-        return rows_table(rows, name, note, DirectionPair)
-
-
-@dataclass(frozen=True, eq=False)
-class PairComparison(Record, kind="composition-kinds"):
-    """The same pair of heads by several kinds of composition."""
-
-    kinds: tuple[PairComponents, ...]
-
-    @property
-    def table_note(self) -> str:
-        """The null hypothesis of p."""
-        return MEANING
-
-    def __rich__(self) -> RenderableType:
-        return stacked(self.to_table(), *(one.to_table() for one in self.kinds))
-
-
-@torch.no_grad()
-def pair_components(
-    model: Model,
-    writer: HeadName,
-    reader: HeadName,
-    kind: CompositionKind,
-    *,
-    center: Center = "auto",
-    offset: int | None = None,
-) -> PairComponents:
-    """Composition of one pair of heads, direction by direction, with the projection kernel.
-
-    >>> import pathsum as ps
-    >>> pair = pair_components(ps.construct.induction(), "L0H0", "L1H0", "k")
-    >>> bool((pair.share.sum() - pair.whole.score**2).abs() < 1e-12)
-    True
-
-    The kernel compares the subspaces alone, with equal weight for every direction, so one strong
-    direction cannot dominate it. Where singular values coincide the directions themselves are
-    arbitrary (any basis of their span is as good), their sums are not.
-    """
-    check_offset(model.config, offset)
-    kind = parse_choice(KINDS, kind, "kind")
-    h1, h2 = _writer_and_reader(model, writer, reader)
-    centered = is_centered(model.config, center)
-    d, dtype = model.config.d_model - centered, model.weights.dtype
-    own = Directions.of([write_factor(h1, centered)], dtype)
-    other = Directions.of([read_factor(h2, kind, centered, offset)], dtype)
-    for directions, what in ((own, f"{h1.label} writes"), (other, f"{h2.label} reads")):
-        if bool(directions.shares.isnan().any()):
-            raise InputError(f"{what} nothing: its matrix is zero, so it composes with nothing")
-    (V,), (A,) = own.basis, other.basis
-    r1, r2 = int(own.ranks), int(other.ranks)
-    cosine = (V @ A.mT).abs().clamp(max=1.0)
-    p_cosine = unit_null(_LINE, _LINE, d).p(cosine**2)
-    p_cosine[r1:], p_cosine[:, r2:] = torch.nan, torch.nan
-    edge = Site(h1.id, h2.id, Side(kind))
-    return PairComponents(
-        model=model.name,
-        whole=_composed(own, other, d).edge(edge, 0, 0),
-        kernel=_kernel(own, other, d).edge(edge, 0, 0),
-        written=own.shares[0],
-        read=other.shares[0],
-        cosine=cosine,
-        p_cosine=p_cosine,
-        angles=torch.rad2deg(principal_angles(V[:r1].mT, A[:r2].mT)),
-    )
-
-
-def _writer_and_reader(model: Model, writer: HeadName, reader: HeadName) -> tuple[Head, Head]:
-    h1, h2 = model.head(writer), model.head(reader)
-    check_order(h1.id, h2.id)
-    for edge in model.weights.edited_edges:
-        if edge.writer == h1.id and edge.reader == h2.id:
-            raise NotExactError(
-                f"{edge} carries the same for every text in this edited model, so it has no "
-                "components; use the model without that edit"
-            )
-    return h1, h2

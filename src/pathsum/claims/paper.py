@@ -89,7 +89,7 @@ class Paper(Record, kind="paper"):
         )
         counts = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally.items())
         over = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally_over_seeds.items())
-        note = f"{len(self.claims)} claims ({counts}). Over seeds: {over}. {OVER_SEEDS}"
+        note = f"This model: {counts}. Over seeds: {over}. {OVER_SEEDS}"
         return columns_table(self.claims, columns, f"the paper's claims, {self.model}", note)
 
     def rules_table(self) -> Table:

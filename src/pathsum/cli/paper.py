@@ -1,7 +1,6 @@
 """The paper: circuits from weights, kinds of heads, term importance, and the paper's claims."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -122,9 +121,7 @@ def trigrams_command(
     session.show(session.compute(skip_trigrams, loaded, head, k, **options))
 
 
-@command(
-    exclusive=["by offset", "by pair figure", "pair text"], needs={"pairs": "figure"}, figure=True
-)
+@command(exclusive=["by offset", "by figure"], needs={"pairs": "figure"}, figure=True)
 def composition_command(
     session: CommandSession,
     *,
@@ -132,7 +129,6 @@ def composition_command(
     min_z: float | None = None,
     max_p: float | None = None,
     k: int = 20,
-    pair: tuple[str, str] | None = None,
     by: Literal["kernel", "direction", "permuted"] | None = None,
     center: Literal["auto", "on", "off"] = "auto",
     offset: int | None = None,
@@ -150,23 +146,17 @@ def composition_command(
         --min-z: Only edges with at least this z.
         --max-p: Only edges with at most this p.
         --k: Show at most this many edges.
-        --pair WRITER READER: Show one pair of heads, direction by direction.
         --by: Rank by the overlap of subspaces (kernel), by the best single direction, or against
             the directions of other heads (permuted).
         --center: Center the outputs of heads; auto: only if the model's norm does.
         --pairs: Draw z of all pairs as a heat map instead of the graph of the listed edges.
         --text: Cut each listed edge on this text file and show the rise of the loss.
     """
-    from pathsum.circuits import composition, composition_by, pair_components
-    from pathsum.circuits.composition_pairs import PairComparison
+    from pathsum.circuits import composition, composition_by
     from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 
     loaded = session.open()
     kinds: list[CompositionKind] = [one for one in KINDS if not kind or one in kind]
-    if pair is not None:
-        shown = partial(pair_components, loaded, *pair, center=center, offset=offset)
-        session.show(PairComparison(tuple(map(shown, kinds))))
-        return
     if by is not None:
         every = session.compute(composition_by, loaded, by, center=center)
     else:

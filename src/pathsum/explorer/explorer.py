@@ -17,6 +17,7 @@ from pathsum.base import Progress, Record, silent
 from pathsum.base.errors import InputError, near_misses
 from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
+from pathsum.explorer.answers.lens import answer_lens, lens_parts
 from pathsum.explorer.answers.model import gallery, model_info, vocabulary
 from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
 from pathsum.explorer.answers.program import program, rules
@@ -25,6 +26,7 @@ from pathsum.explorer.answers.whole_model import (
     atlas,
     claim,
     compare,
+    first_scores,
     page_weights,
     terms,
     tour,
@@ -73,6 +75,9 @@ QUESTIONS = (
     Question("paths", paths, quick=True),
     Question("story", story, quick=True),
     Question("without", without_parts, quick=True),
+    Question("lens", answer_lens),
+    Question("lens_parts", lens_parts, quick=True),
+    Question("first_scores", first_scores, quick=True),
     Question("atlas", atlas),
     Question("head", head, quick=True),
     Question("copying", own_logits),

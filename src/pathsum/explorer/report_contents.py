@@ -14,6 +14,7 @@ from pathsum.base.errors import InputError, NotExactError
 from pathsum.claims.claim import Claim
 from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
+from pathsum.explorer.answers.lens import LENS_POSITIONS
 from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas, why_not_in_page
@@ -38,7 +39,7 @@ MAX_HEADS = 32
 # The largest model whose weights fit into a fragment, in parameters.
 MAX_IN_FRAGMENT = 900_000
 # The questions that the page answers by running the model.
-COMPUTED = ("run", "attention", "scores", "why", "paths", "story", "without")
+COMPUTED = ["run", "attention", "scores", "why", "paths", "story", "without", "lens", "lens_parts"]
 CLAIMS = tuple(one.id for _, one in STATEMENTS)
 
 
@@ -51,13 +52,16 @@ class ReportView(StrEnum):
     ATLAS = "atlas"
     COMPOSITION = "composition"
     PATHS = "paths"
+    LENS = "lens"
     TRAINING = "training"
     PAPER = "paper"
     COMPARE = "compare"
 
 
 # The views of one prediction of a text.
-PREDICTION_VIEWS = (ReportView.STORY, ReportView.TEXT, ReportView.WHY, ReportView.PATHS)
+PREDICTION_VIEWS = (
+    *(ReportView.STORY, ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.LENS),
+)
 # The question without whose answer a view has nothing to show; most have its name.
 ESSENTIAL = {view: str(view) for view in ReportView} | {ReportView.TEXT: "run"}
 
@@ -207,6 +211,26 @@ def _explained(
             yield Recorded("paths", {"example": example, "position": position})
     for position in graphs:
         yield Recorded("why", {"example": example, "position": position})
+    if contents.has(ReportView.LENS):
+        yield from _lens(explorer, contents, example, len(ranked))
+
+
+def _lens(explorer: Explorer, contents: Contents, example: int, length: int) -> Iterator[Recorded]:
+    """Both lenses of a text, and the parts of all layers at the position of its story."""
+    fixed = contents.position
+    told = (
+        _story_positions(explorer, example) if fixed is None else [position_from_end(length, fixed)]
+    )
+    for start in range(0, length, LENS_POSITIONS):
+        if fixed is None or start <= told[0] < start + LENS_POSITIONS:
+            block: PlainParams = {"example": example}
+            if start:
+                block["start"] = start
+            yield Recorded("lens", block)
+            yield Recorded("lens", {**block, "readout": "held"})
+    for layer in range(explorer.session.model(ModelParams()).config.n_layers + 1):
+        for position in told:
+            yield Recorded("lens_parts", {"example": example, "layer": layer, "position": position})
 
 
 def position_from_end(length: int, position: int) -> int:

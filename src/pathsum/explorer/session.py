@@ -21,7 +21,7 @@ from pathsum.claims.examples import (
 from pathsum.explorer.cache import Cache
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.model import Model, Trace
-from pathsum.model.recording import Recording
+from pathsum.model.recording import RESIDUAL
 from pathsum.model.sequences import padded, require_causal
 from pathsum.model.storage import CONFIG
 from pathsum.model.trace import trace_run
@@ -297,7 +297,7 @@ class Session:
 def _traced(model: Model, ids: tuple[int, ...]) -> Trace:
     """A run without its logits, which answers compute at the positions that they are about."""
     tokens, lengths = padded(model, list(ids))
-    return trace_run(model, tokens, lengths=lengths, record=Recording.RESIDUAL)
+    return trace_run(model, tokens, lengths=lengths, keep=RESIDUAL)
 
 
 def _parse_ids(text: str) -> list[int]:

@@ -25,7 +25,7 @@ from pathsum.base.options import batch_size
 from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
 from pathsum.heads.null import RandomHeads, by_draw, score_on_runs
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PATTERN_SCORES
-from pathsum.heads.probe import attention_trace
+from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.heads.score import (
     PAPER_2022,
     WEIGHTS_ALONE,
@@ -38,9 +38,10 @@ from pathsum.heads.score import (
     ScoreInfo,
     against_null,
     layer_view,
+    layer_views,
     on_text,
 )
-from pathsum.model import Model, Trace
+from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
 from pathsum.model.sequences import TextOrTokens, token_batches
 from pathsum.text.shards import spaced
@@ -73,6 +74,20 @@ def score_on_repeats(
     if not wanted:
         return HeadScores({}, {})
     return score_on_runs([(trace, probe)], wanted, null, what="random tokens", progress=progress)
+
+
+def attention_on_repeats(model: Model, progress: Progress) -> dict[HeadId, dict[str, Score]]:
+    """Attention scores on repeated random tokens without their nulls, which take longest."""
+    probe = repeats_probe(model)
+    trace = attention_trace(model, probe.tokens, progress, "random tokens")
+    found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    for layer, view in enumerate(layer_views(trace, probe)):
+        for score in PATTERN_SCORES:
+            values = score.measure(view)
+            values = values[~values.isnan().all(-1)]
+            for head, one in enumerate(against_null(values, values[:0])):
+                found[HeadId(layer, head)][score.name] = one
+    return found
 
 
 def score_on_text(

@@ -31,11 +31,13 @@ from pathsum.model.folding import Folding, fold
 from pathsum.model.head import Head
 from pathsum.model.make import from_tensors, random_model
 from pathsum.model.model import Model
-from pathsum.model.recording import Keep, Recording, Run
+from pathsum.model.recording import EVERYTHING, RESIDUAL, Keep, Run
 from pathsum.model.trace import Trace, trace_run
 from pathsum.model.weights import LayerWeights, Weights
 
 __all__ = [
+    "EVERYTHING",
+    "RESIDUAL",
     "Config",
     "Folding",
     "Head",
@@ -45,7 +47,6 @@ __all__ = [
     "LayerWeights",
     "Model",
     "Path",
-    "Recording",
     "Run",
     "Source",
     "Trace",

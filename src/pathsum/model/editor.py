@@ -27,7 +27,7 @@ from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import gating, transformer
 from pathsum.model.edit import Edit, Function, Writes
 from pathsum.model.node_edges import NodeEdges
-from pathsum.model.recording import KeyValues
+from pathsum.model.recording import KeyValues, Prefix
 from pathsum.model.weights import LayerWeights, Weights, kv_head, layer_of_one_head
 
 # A stream whose batch may have been repeated, one copy per run.
@@ -61,7 +61,8 @@ class Editor:
                 at_nodes.append(edit)
             else:
                 self.edges.setdefault(site.read, []).append(edit)
-        self.nodes = NodeEdges(weights, at_nodes, self.batch, tokens.shape[1])
+        prefix = past if isinstance(past, Prefix) else None
+        self.nodes = NodeEdges(weights, at_nodes, self.batch, tokens.shape[1], prefix)
         self.writers = {edit.site.writer for edit in edits if edit.site.is_edge}
         self.lenders = {edit.value.writer for edit in edits if isinstance(edit.value, Site)}
         self.used: set[Edit] = set()

@@ -17,21 +17,20 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.editor import Editor
-from pathsum.model.recording import Kept, KeyValues, Recorder, Recording, Run
+from pathsum.model.recording import EVERYTHING, ONLY_LOGITS, Keep, KeyValues, Recorder, Run
 from pathsum.model.weights import LayerWeights, Weights
 
-LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice
+LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice | tuple[int, ...]
 
 
 def run(
     weights: Weights,
     tokens: Tokens,
     edits: Sequence[Edit] = (),
-    record: Recording = Recording.ALL,
+    keep: Keep = EVERYTHING,
     positions: LogitPositions | None = None,
     requires_grad: bool = False,
     copies: int = 1,
-    kept: Kept | None = None,
     past: KeyValues | None = None,
     progress: Progress = silent,
 ) -> Run:
@@ -43,34 +42,40 @@ def run(
     share everything below the first edit that tells them apart.
 
     `positions` computes the logits at one position per sequence only, [batch, 1, vocab], or at a
-    slice of all positions. With `requires_grad` the run can be differentiated. With `kept`, only
-    what it lists is recorded. With `past`, the tokens continue those that were run with it before:
+    slice of all positions. With `requires_grad` the run can be differentiated. What `keep` lists
+    is recorded. With `past`, the tokens continue those that were run with it before:
     they attend to its keys and values, and theirs are added; functions and edits at positions see
     the last tokens only. `progress` is called before each layer.
     """
     every = (*(edit for edit in weights.edits if edit.value is not None), *edits)
     with torch.set_grad_enabled(requires_grad):
         editor = Editor(weights, tokens, every, copies, past) if every or copies > 1 else None
-        recorder = Recorder(record, kept)
+        recorder = Recorder(keep, weights.config, tokens.shape[1])
+        some = recorder.positions if 0 < len(recorder.positions) < tokens.shape[1] else None
         last = _residual_stream(weights, tokens, editor, recorder, past, progress)
         read = last if editor is None else editor.as_read(Site(None, LOGITS), last)
-        logits, final = _logits(weights, read, editor, recorder, positions)
+        final = transformer.normalize(weights.config, read, None, None)[1]
+        wanted = bool(keep.logits) or (editor is not None and editor.edits_logits)
+        at = some if positions is None else positions
+        logits = _logits(weights, read, editor, at) if wanted else None
         transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else last)
         if editor is not None:
             recorder.widen(editor.widen)
             tokens, final = editor.widen(tokens), editor.widen(final)
+        n_layers = weights.config.n_layers
+        n_mlps = n_layers if weights.config.mlp != "none" else 0
         return Run(
             weights=weights,
             tokens=tokens,
             recorded_logits=logits,
-            patterns=recorder.layers("patterns"),
-            streams=recorder.layers("streams"),
+            patterns=recorder.layers("patterns", n_layers),
+            streams=recorder.layers("streams", n_layers + 1),
             scales=recorder.scales(final),
-            mlp_outputs=recorder.layers("mlp_outputs"),
+            mlp_outputs=recorder.layers("mlp_outputs", n_mlps),
             edits=() if editor is None else editor.made(edits),
-            edited_z=tuple(recorder.edited_z),
-            kept=kept,
-            logits_read=None if read is last or record is Recording.LOGITS else read,
+            edited_z=recorder.edited_z(n_layers),
+            logit_positions=some,
+            logits_read=None if read is last else read,
         )
 
 
@@ -83,7 +88,7 @@ def run_logits(
     past: KeyValues | None = None,
 ) -> Float[Tensor, "sequence out vocab"]:
     """The logits of a run; nothing else is kept."""
-    ran = run(weights, tokens, edits, Recording.LOGITS, positions, copies=copies, past=past)
+    ran = run(weights, tokens, edits, ONLY_LOGITS, positions, copies=copies, past=past)
     logits = ran.logits
     assert logits is not None
     return logits
@@ -110,10 +115,10 @@ def _residual_stream(
         layer = weights.layers[index]
         if editor is not None:
             stream = editor.enter(index, stream)
-        recorder.stream(index, stream)
+        recorder.add(index, streams=stream)
         z = _attend(weights, layer, stream, editor, recorder, past)
         added, scale = transformer.write(config, layer, z)
-        recorder.scale(write=scale)
+        recorder.add(index, write=scale)
         if editor is None:
             attended = stream + added
         else:
@@ -128,11 +133,11 @@ def _residual_stream(
             output, scale = editor.mlp(layer, read)
             output = editor.source(Source("mlp", index), output)
             attended, output = editor.same_batch(attended, output)
-        recorder.mlp(index, output, scale)
+        recorder.add(index, mlp_outputs=output, mlp=scale)
         stream = attended + output
     if editor is not None:
         stream = editor.enter(config.n_layers, stream)
-    recorder.stream(config.n_layers, stream)
+    recorder.add(config.n_layers, streams=stream)
     if past is not None:
         past.length += tokens.shape[1]
     return stream
@@ -154,9 +159,9 @@ def _attend(
     value = transformer.values(layer, read)
     if past is not None:
         key, value = past.extended((index, Side.K), key), past.extended((index, Side.V), value)
-    recorder.scale(attention=scale, query=query_scale, key=key_scale)
-    whole = recorder.wants_layer(index)
-    if whole or (editor is not None and editor.needs_patterns(index)):
+    recorder.add(index, attention=scale, query=query_scale, key=key_scale)
+    heads = recorder.heads(index)
+    if recorder.wants_patterns(index) or (editor is not None and editor.needs_patterns(index)):
         pattern = transformer.attend(config, layer, query, key)
         z = transformer.mix(pattern, value)
     else:
@@ -164,17 +169,15 @@ def _attend(
     plain = z
     if editor is not None:
         pattern, z = editor.attention(layer, stream, query, key, value, pattern, z)
-    if whole:
-        recorder.add(recorder.patterns, pattern)
-    elif pattern is not None:
-        # Copies, so that the patterns of the other heads are freed.
-        every = pattern
-        recorder.heads(index, lambda heads: every[:, list(heads)])
-    else:
-        recorder.heads(
-            index, lambda heads: transformer.attend_heads(config, layer, query, key, heads)
-        )
-    recorder.add(recorder.edited_z, z if z is not plain or torch.is_grad_enabled() else None)
+    if pattern is not None:
+        recorder.add(index, patterns=pattern)
+    if heads and pattern is None:
+        recorder.add_heads(index, heads, transformer.attend_heads(config, layer, query, key, heads))
+    elif heads and pattern is not None:
+        # A copy, so that the patterns of the other heads are freed.
+        recorder.add_heads(index, heads, pattern[:, heads])
+    if z is not plain or torch.is_grad_enabled():
+        recorder.add_z(index, z)
     return z
 
 
@@ -182,32 +185,24 @@ def _logits(
     weights: Weights,
     read: Stream,
     editor: Editor | None,
-    recorder: Recorder,
     positions: LogitPositions | None,
-) -> tuple[Float[Tensor, "copies out vocab"] | None, Float[Tensor, "batch read"]]:
-    """Logits at some positions or at all, and the scale of that read."""
-    kept, edited = recorder.kept, editor is not None and editor.edits_logits
-    if recorder.without_logits and not edited:
-        return None, transformer.normalize(weights.config, read, None, None)[1]
+) -> Float[Tensor, "copies out vocab"]:
+    """Logits at some positions or at all."""
 
     def at(rows: Tensor) -> Tensor:
-        if kept is not None and not kept.all_logits:
-            return rows[:, list(kept.positions)]
         if positions is None:
             return rows
-        if isinstance(positions, slice):
-            return rows[:, positions]
+        if not isinstance(positions, Tensor):
+            return rows[:, positions if isinstance(positions, slice) else list(positions)]
         rows = rows if editor is None else editor.widen(rows)
         return rows[torch.arange(len(rows), device=rows.device), positions][:, None]
 
     # A function of the logits is called with those at all positions.
-    logits, scale = transformer.unembed_uncapped(weights, read if edited else at(read))
+    edited = editor is not None and editor.edits_logits
+    logits, _ = transformer.unembed_uncapped(weights, read if edited else at(read))
     if editor is not None:
         logits = editor.replaced(Site(LOGITS, value="pre"), logits)
     logits = transformer.soft_cap(logits, weights.config.logit_cap)
     if editor is not None:
         logits = editor.widen(editor.replaced(Site(LOGITS), logits))
-    if kept is not None or edited or positions is not None:
-        # The scale is kept at every position.
-        scale = transformer.normalize(weights.config, read, None, None)[1]
-    return at(logits) if edited else logits, scale
+    return at(logits) if edited else logits

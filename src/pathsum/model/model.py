@@ -26,7 +26,7 @@ from pathsum.model.edited import edited
 from pathsum.model.forward import run_logits
 from pathsum.model.generation import generate
 from pathsum.model.head import Head
-from pathsum.model.recording import Keep
+from pathsum.model.recording import EVERYTHING, Keep
 from pathsum.model.sequences import (
     OneSequence,
     check_tokens,
@@ -154,7 +154,7 @@ class Model:
             *(self, tokens, edits),
             lengths=lengths,
             requires_grad=requires_grad,
-            keep=keep,
+            keep=EVERYTHING if keep is None else keep,
             progress=progress,
         )
 

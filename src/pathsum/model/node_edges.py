@@ -20,6 +20,7 @@ from pathsum.base.site import Side, Site
 from pathsum.model import transformer
 from pathsum.model.config import Config
 from pathsum.model.edit import COMPUTED, Edit, EditValue, Writes
+from pathsum.model.recording import Prefix, prepend
 from pathsum.model.weights import LayerWeights, Weights, kv_head
 
 
@@ -76,11 +77,21 @@ class NodeEdges:
     """The edges into single nodes of a run in progress.
 
     `changes[n]` is the change that writer slot n makes in a stream that reads it; the slots are
-    filled as the run computes their writers.
+    filled as the run computes their writers. With a `prefix`, the run starts after it, and writes
+    and streams at earlier positions are the prefix's; positions of edits count from its start.
     """
 
-    def __init__(self, weights: Weights, edits: Sequence[Edit], batch: int, length: int) -> None:
-        self.weights, self.config = weights, weights.config
+    def __init__(
+        self,
+        weights: Weights,
+        edits: Sequence[Edit],
+        batch: int,
+        length: int,
+        prefix: Prefix | None = None,
+    ) -> None:
+        self.weights, self.config, self.prefix = weights, weights.config, prefix
+        self.first = 0 if prefix is None else prefix.length
+        length += self.first
         slots: dict[tuple[int, Any, int, int], int] = {}
         values: dict[int, EditValue] = {}
         self._readers: dict[int, dict[_Node, dict[tuple[Side, int], dict[Any, int]]]] = {}
@@ -187,7 +198,7 @@ class NodeEdges:
         """The stream of all sequences as an MLP or the logits read it."""
         rows, places, slots = self._at_reader[read]
         changes = self._changes_of(read, rows, places, slots)
-        return stream.index_put((rows, places), changes, accumulate=True)
+        return stream.index_put((rows, places - self.first), changes, accumulate=True)
 
     def _changes_of(
         self,
@@ -220,9 +231,11 @@ class NodeEdges:
         `streams` are those that single reads see, where edges change a whole read.
         """
         row, head, place, groups = self._tensors[layer.index]
+        if self.prefix is not None:
+            stream = prepend(self.prefix.streams[layer.index][:, : self.first], stream)
         shared, kv = row % len(stream), kv_head(self.config, head)
         reads = {
-            Side.Q: query[shared, head, place][:, None],
+            Side.Q: query[shared, head, place - self.first][:, None],
             Side.K: key[shared, kv],
             Side.V: value[shared, kv],
         }
@@ -248,11 +261,13 @@ class NodeEdges:
             self.config, layer, head, place, reads[Side.Q][:, 0], reads[Side.K]
         )
         z = torch.einsum("ns,nsk->nk", pattern, reads[Side.V])
-        self._found = NodeValues(row, head, place, pattern, z)
+        self._found = NodeValues(row, head, place - self.first, pattern, z)
         return self._found
 
     def source_written(self, source: Source, written: Stream, own: Stream) -> None:
         """Fill the slots of the embedding or of an MLP."""
+        if self.prefix is not None:
+            written = prepend(self.prefix.writes.source(source)[:, : self.first], written)
         for change in self._written.get(source, ()):
             here = _rows(written, change)
             match change.value:
@@ -272,6 +287,9 @@ class NodeEdges:
         `written` and `own` are z times the scale of the norm after the heads: as the stream has it,
         and as the heads computed it.
         """
+        if self.prefix is not None:
+            before = self.prefix.writes.z[layer.index][:, :, : self.first]
+            written = prepend(before, written)
         computed: Tensor | None = None
         for writer, listed in self._written.items():
             if not isinstance(writer, HeadId) or writer.layer != layer.index:

@@ -4,10 +4,10 @@ All of them, or for runs too long to keep everything the parts that a `Keep` lis
 the keys and values that the next tokens attend to.
 """
 
-import enum
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeAlias, overload
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, overload
 
 import torch
 from jaxtyping import Float
@@ -16,14 +16,13 @@ from torch import Tensor
 from pathsum.base import HeadId, HeadName, find_head
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError
-from pathsum.base.shapes import HeadPattern, Pattern, PerHead, Scale, Stream, Tokens
+from pathsum.base.shapes import Pattern, PerHead, Scale, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config
-from pathsum.model.edit import Edit
+from pathsum.model.edit import Edit, Writes
 from pathsum.model.weights import Weights
 
 All: TypeAlias = Literal["all"]
-LayerField: TypeAlias = Literal["patterns", "streams", "mlp_outputs"]
 
 
 class KeyValues:
@@ -42,6 +41,31 @@ class KeyValues:
         self._known[name] = last if known is None else torch.cat((known, last), -2)
         return self._known[name]
 
+    def first(self, name: Hashable, length: int) -> Tensor:
+        """What is known under a name of the first tokens."""
+        return self._known[name][..., :length, :]
+
+
+class Prefix(KeyValues):
+    """The first positions of a run of one sequence, which runs with later edits share.
+
+    `known` has the keys and values of the run, and `writes` its outputs. Runs that start after them
+    may have any number of copies, whose keys and values are not kept.
+    """
+
+    def __init__(self, known: KeyValues, run: "Run", writes: Writes, length: int) -> None:
+        super().__init__()
+        self.known, self.streams, self.writes, self.length = known, run.streams, writes, length
+
+    def extended(self, name: Hashable, last: Tensor) -> Tensor:
+        """What is known under a name, followed by that of the last tokens."""
+        return prepend(self.known.first(name, self.length), last)
+
+
+def prepend(first: Tensor, last: Tensor) -> Tensor:
+    """Two tensors [batch, …, pos, n] after each other; the first is that of all sequences."""
+    return torch.cat((first.expand(len(last), *first.shape[1:]), last), -2)
+
 
 @dataclass(frozen=True)
 class Keep:
@@ -53,7 +77,8 @@ class Keep:
     `logits`       positions, negative from the end
 
     Each may be "all". Normalization scales are always kept. Patterns that are not kept are not
-    computed: memory then grows with the length of the text, not with its square.
+    computed: memory then grows with the length of the text, not with its square. Logits that are
+    not kept follow from the last stream if that is kept.
 
     >>> from pathsum.model import construct
     >>> trace = construct.induction().trace("a b c a", keep=Keep(patterns=["L1H0"], logits=[-1]))
@@ -66,134 +91,62 @@ class Keep:
     mlp_outputs: Sequence[int] | All = ()
     logits: Sequence[int] | All = ()
 
-    def resolve(self, config: Config, length: int) -> "Kept":
-        """`Keep` in numbers, checked against a model and the length of a text."""
-        layers = range(config.n_layers)
-        if isinstance(self.patterns, str) and self.patterns != "all":
-            raise InputError(f"keep patterns={self.patterns!r} is not a list of heads or 'all'")
-        heads: dict[int, set[int]] = {layer: set() for layer in layers}
-        for name in layers if self.patterns == "all" else self.patterns:
-            if isinstance(name, int):
-                (layer,) = _places([name], config.n_layers, "layer", "patterns")
-                heads[layer] |= set(range(config.n_heads))
-            else:
-                head = find_head(name, config.n_layers, config.n_heads)
-                heads[head.layer].add(head.head)
-        return Kept(
-            heads={layer: tuple(sorted(found)) for layer, found in heads.items()},
-            streams=_places(self.streams, config.n_layers + 1, "layer", "streams"),
-            mlp_outputs=_places(self.mlp_outputs, config.n_layers, "layer", "mlp_outputs"),
-            positions=_places(self.logits, length, "position", "logits"),
-            n_heads=config.n_heads,
-            length=length,
-        )
 
-
-def _places(given: Sequence[int] | All, size: int, unit: str, name: str) -> tuple[int, ...]:
-    if given == "all":
-        return tuple(range(size))
-    for place in given:
-        if not -size <= place < size:
-            raise InputError(
-                f"keep {name}={list(given)} has {unit} {place}, which is out of range: there are "
-                f"{size}, numbered from 0"
-            )
-    return tuple(sorted({place % size for place in given}))
-
-
-@dataclass(frozen=True)
-class Kept:
-    """`Keep` for one model and one length; each field lists what is kept, in ascending order."""
-
-    heads: Mapping[int, tuple[int, ...]]
-    streams: tuple[int, ...]
-    mlp_outputs: tuple[int, ...]
-    positions: tuple[int, ...]
-    n_heads: int
-    length: int
-
-    def whole(self, layer: int) -> bool:
-        """Whether the patterns of all heads of a layer are kept."""
-        return len(self.heads[layer]) == self.n_heads
-
-    @property
-    def all_logits(self) -> bool:
-        """Whether logits are kept at every position."""
-        return len(self.positions) == self.length
-
-    def logits_row(self, position: int) -> int:
-        """The index of a position among those whose logits were kept."""
-        if position not in self.positions:
-            raise InputError(
-                f"the logits at position {position} were not kept (kept: "
-                f"{list(self.positions) or 'none'}); trace again with "
-                f"keep=ps.Keep(logits=[{position}], …), or without keep"
-            )
-        return self.positions.index(position)
+EVERYTHING = Keep("all", "all", "all", "all")
+RESIDUAL = Keep("all", "all", "all")
+"""Everything but the logits, without the cost of the unembedding."""
+ONLY_LOGITS = Keep(logits="all")
+"""The logits alone; attention is fused wherever no edit needs a pattern."""
 
 
 @dataclass(frozen=True, eq=False)
-class KeptLayers:
-    """One tensor per layer, like a tuple; asking for one that was not kept is an error.
+class SomeLayers:
+    """Some of a run's tensors by layer, like a tuple; asking for one that is missing is an error.
 
-    `name` is its name in `Keep`. `heads` holds patterns of single heads.
+    `name` is its name in `Keep`. Patterns may be those of single heads.
     """
 
-    name: LayerField
-    found: tuple[Tensor | None, ...]
-    heads: Mapping[HeadId, Tensor] = field(default_factory=dict[HeadId, Tensor])
+    name: str
+    length: int
+    kept: Mapping[int | HeadId, Tensor]
 
     def __len__(self) -> int:
-        return len(self.found)
+        return self.length
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self[layer] for layer in range(len(self)))
+        return map(self.find, range(self.length))
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[Tensor, ...]: ...
     def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
-        if isinstance(index, slice):
-            return tuple(self[layer] for layer in range(*index.indices(len(self))))
-        tensor = self.found[index]
-        return self._refuse(range(len(self))[index]) if tensor is None else tensor
+        layers = range(self.length)[index]
+        if isinstance(layers, range):
+            return tuple(self.find(layer) for layer in layers)
+        return self.find(layers)
 
-    def of_head(self, head: HeadId) -> Tensor:
-        """The pattern of one head."""
-        whole = self.found[head.layer]
-        if whole is not None:
-            return whole[:, head.head]
-        return self.heads[head] if head in self.heads else self._refuse(head.layer, head)
-
-    def _refuse(self, layer: int, head: HeadId | None = None) -> NoReturn:
-        kept = [layer for layer, tensor in enumerate(self.found) if tensor is not None]
-        names = [*kept, *map(str, self.heads)]
-        wanted = repr(str(head)) if head is not None else str(layer)
-        what = {
-            "patterns": f"the patterns of layer {layer} were",
-            "streams": f"the stream before layer {layer} was",
-            "mlp_outputs": f"the output of mlp{layer} was",
-        }[self.name]
-        what = what if head is None else f"the pattern of {head} was"
+    def find(self, which: int | HeadId) -> Tensor:
+        """The tensor of a layer, or the pattern of one head."""
+        if which in self.kept:
+            return self.kept[which]
+        if isinstance(which, HeadId) and which.layer in self.kept:
+            return self.kept[which.layer][:, which.head]
+        wanted, what = str(which), f"the pattern of {which} was"
+        if isinstance(which, HeadId):
+            wanted = repr(wanted)
+        else:
+            what = {
+                "patterns": f"the patterns of layer {which} were",
+                "streams": f"the stream before layer {which} was",
+                "mlp_outputs": f"the output of mlp{which} was",
+            }[self.name]
+        layers = [key for key in self.kept if isinstance(key, int)]
+        kept = layers + [str(key) for key in self.kept if isinstance(key, HeadId)]
         raise InputError(
-            f"{what} not kept (kept: {names or 'none'}); trace again with "
+            f"{what} not kept (kept: {kept or 'none'}); trace again with "
             f"keep=ps.Keep({self.name}=[{wanted}], …), or without keep"
         )
-
-
-class Recording(enum.Enum):
-    """What a run keeps.
-
-    `LOGITS`    the logits alone; attention is fused wherever no edit needs a pattern
-    `RESIDUAL`  everything but the logits, without the cost of the unembedding; logits that cannot
-                be computed from the unembedding's input (tables, hooks) are kept nevertheless
-    `ALL`       patterns, streams, scales, MLP outputs and logits
-    """
-
-    LOGITS = "logits"
-    RESIDUAL = "residual"
-    ALL = "all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +174,8 @@ LAYER_SCALES = ("attention", "mlp", "query", "key", "write")
 class Run:
     """The results of one run; fields that were not recorded are empty, `logits` is None.
 
-    With `kept`, what it does not list was dropped, and asking for it raises InputError.
+    Asking for a layer that its `Keep` does not list raises InputError. `logit_positions` are those
+    whose logits were recorded, or None for all.
 
     `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
     reads. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows from the
@@ -232,13 +186,13 @@ class Run:
     weights: Weights
     tokens: Tokens
     recorded_logits: Float[Tensor, "batch out vocab"] | None
-    patterns: tuple[Pattern, ...] | KeptLayers
-    streams: tuple[Stream, ...] | KeptLayers
+    patterns: tuple[Pattern, ...] | SomeLayers
+    streams: tuple[Stream, ...] | SomeLayers
     scales: NormScales
-    mlp_outputs: tuple[Stream, ...] | KeptLayers
+    mlp_outputs: tuple[Stream, ...] | SomeLayers
     edits: tuple[Edit, ...]
     edited_z: tuple[PerHead | None, ...]
-    kept: Kept | None
+    logit_positions: tuple[int, ...] | None
     logits_read: Stream | None
 
     @property
@@ -257,64 +211,89 @@ class Run:
         return transformer.z(self.weights.config, raw, self.streams[layer], self.patterns[layer])
 
 
+def _numbers(given: Sequence[int] | All, size: int, unit: str, name: str) -> tuple[int, ...]:
+    if given == "all":
+        return tuple(range(size))
+    for number in given:
+        if not -size <= number < size:
+            raise InputError(
+                f"keep {name}={list(given)} has {unit} {number}, which is out of range: there are "
+                f"{size}, numbered from 0"
+            )
+    return tuple(sorted({number % size for number in given}))
+
+
+def _pattern_names(keep: Keep, config: Config) -> set[int | HeadId]:
+    """The layers whose patterns are recorded whole, and the heads of others."""
+    if isinstance(keep.patterns, str) and keep.patterns != "all":
+        raise InputError(f"keep patterns={keep.patterns!r} is not a list of heads or 'all'")
+    given = range(config.n_layers) if keep.patterns == "all" else keep.patterns
+    numbers = [name for name in given if isinstance(name, int)]
+    layers = {*_numbers(numbers, config.n_layers, "layer", "patterns")}
+    names = (name for name in given if not isinstance(name, int))
+    heads = {find_head(name, config.n_layers, config.n_heads) for name in names}
+    count = Counter(head.layer for head in heads)
+    layers |= {layer for layer in count if count[layer] == config.n_heads}
+    return layers | {head for head in heads if head.layer not in layers}
+
+
 class Recorder:
-    """The record of a run in progress; empty with `Recording.LOGITS`."""
+    """The record of a run in progress: tensors by name and layer, as far as `keep` lists them.
 
-    def __init__(self, record: Recording, kept: Kept | None) -> None:
-        self.kept, self._off = kept, record is Recording.LOGITS
-        self.without_logits = record is Recording.RESIDUAL
-        self.patterns: list[Pattern | None] = []
-        self.head_patterns: dict[HeadId, HeadPattern] = {}
-        self.streams: list[Stream | None] = []
-        self.edited_z: list[PerHead | None] = []
-        self.mlp_outputs: list[Stream | None] = []
-        self._scales: dict[str, list[Tensor]] = {name: [] for name in LAYER_SCALES}
+    `positions` are those whose logits are recorded, in ascending order.
+    """
 
-    def add(self, recorded: list[Any], tensor: Tensor | None) -> None:
-        """Append a tensor to one of the lists."""
-        if not self._off:
-            recorded.append(tensor)
+    def __init__(self, keep: Keep, config: Config, length: int) -> None:
+        self.positions = _numbers(keep.logits, length, "position", "logits")
+        self._wanted: dict[str, Collection[int | HeadId]] = {
+            "patterns": _pattern_names(keep, config),
+            "streams": _numbers(keep.streams, config.n_layers + 1, "layer", "streams"),
+            "mlp_outputs": _numbers(keep.mlp_outputs, config.n_layers, "layer", "mlp_outputs"),
+        }
+        self._found: dict[str, dict[int | HeadId, Tensor]] = defaultdict(dict)
 
-    def scale(self, **scales: Tensor) -> None:
-        """Record scales of a layer, by their names in `NormScales`."""
-        for name, scale in scales.items():
-            self.add(self._scales[name], scale)
-
-    def stream(self, layer: int, stream: Stream) -> None:
-        """Record the stream before a layer."""
-        self.add(self.streams, stream if self.kept is None or layer in self.kept.streams else None)
-
-    def mlp(self, layer: int, output: Stream, scale: Float[Tensor, "read pos"]) -> None:
-        """Record what an MLP wrote, and the scale of its read."""
-        wanted = self.kept is None or layer in self.kept.mlp_outputs
-        self.add(self.mlp_outputs, output if wanted else None)
-        self.scale(mlp=scale)
-
-    def wants_layer(self, layer: int) -> bool:
+    def wants_patterns(self, layer: int) -> bool:
         """Whether the patterns of all heads of a layer are recorded."""
-        return not self._off and (self.kept is None or self.kept.whole(layer))
+        return layer in self._wanted["patterns"]
 
-    def heads(self, layer: int, patterns: Callable[[Sequence[int]], Pattern]) -> None:
-        """Record the patterns of single heads; `patterns` makes those of the given ones."""
-        self.add(self.patterns, None)
-        heads = () if self.kept is None else self.kept.heads[layer]
-        for head, pattern in zip(heads, patterns(heads).unbind(1) if heads else (), strict=True):
-            self.head_patterns[HeadId(layer, head)] = pattern
+    def add(self, layer: int, **tensors: Tensor) -> None:
+        """Record tensors of a layer, by their names in `Keep` or in `NormScales`."""
+        for name, tensor in tensors.items():
+            if name in LAYER_SCALES or layer in self._wanted[name]:
+                self._found[name][layer] = tensor
+
+    def add_z(self, layer: int, z: PerHead) -> None:
+        """Record z that does not follow from the stream and the pattern."""
+        if self._wanted["patterns"] or self._wanted["streams"]:
+            self._found["z"][layer] = z
+
+    def heads(self, layer: int) -> list[int]:
+        """The heads of a layer whose patterns are recorded one by one."""
+        names = (name for name in self._wanted["patterns"] if isinstance(name, HeadId))
+        return sorted(head.head for head in names if head.layer == layer)
+
+    def add_heads(self, layer: int, heads: Sequence[int], patterns: Pattern) -> None:
+        """Record the patterns of single heads."""
+        for head, pattern in zip(heads, patterns.unbind(1), strict=True):
+            self._found["patterns"][HeadId(layer, head)] = pattern
 
     def widen(self, repeat: Callable[[Tensor], Tensor]) -> None:
         """Repeat the tensors of layers that copies of the tokens share."""
-        for recorded in (self.patterns, self.streams, self.edited_z, self.mlp_outputs):
-            recorded[:] = [None if one is None else repeat(one) for one in recorded]
-        self.head_patterns = {head: repeat(one) for head, one in self.head_patterns.items()}
-        self._scales = {name: [*map(repeat, every)] for name, every in self._scales.items()}
+        for found in self._found.values():
+            found |= {key: repeat(one) for key, one in found.items()}
 
     def scales(self, final: Scale) -> NormScales:
         """All scales, given that of the unembedding's read."""
-        return NormScales(final=final, **{name: tuple(all_) for name, all_ in self._scales.items()})
+        scales = {name: tuple(self._found[name].values()) for name in LAYER_SCALES}
+        return NormScales(final=final, **scales)
 
-    def layers(self, name: LayerField) -> tuple[Tensor, ...] | KeptLayers:
-        """One of the lists, as a run holds it."""
-        found: list[Tensor | None] = getattr(self, name)
-        if self.kept is None:
-            return tuple(tensor for tensor in found if tensor is not None)
-        return KeptLayers(name, tuple(found), self.head_patterns if name == "patterns" else {})
+    def layers(self, name: str, length: int) -> tuple[Tensor, ...] | SomeLayers:
+        """The tensors of one name for this many layers, as a run holds them."""
+        found = self._found[name]
+        if all(layer in found for layer in range(length)):
+            return tuple(found.values())
+        return SomeLayers(name, length, found)
+
+    def edited_z(self, length: int) -> tuple[PerHead | None, ...]:
+        """z of each layer, where it was recorded."""
+        return tuple(map(self._found["z"].get, range(length)))

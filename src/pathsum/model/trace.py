@@ -11,7 +11,7 @@ from torch import Tensor
 from pathsum.base import HeadId, HeadName, Progress, Side, Source, parse_writer, silent
 from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
-from pathsum.base.options import parse_option, parse_position
+from pathsum.base.options import parse_position
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.base.site import Site, SiteName
 from pathsum.base.terminal import shorten
@@ -20,12 +20,12 @@ from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream, neuron_values
 from pathsum.model.recording import (
+    EVERYTHING,
     LAYER_SCALES,
     Keep,
-    KeptLayers,
     NormScales,
-    Recording,
     Run,
+    SomeLayers,
 )
 from pathsum.model.sites import check_neuron, check_neuron_value, check_stream
 
@@ -69,10 +69,10 @@ class Trace(Run):
         """
         if self.recorded_logits is None:
             return self._capped(self._unembedded(self.unembedding_input))
-        if self.kept is not None and not self.kept.all_logits:
+        if self.logit_positions is not None:
             raise InputError(
-                f"logits were kept at positions {list(self.kept.positions)} of "
-                f"{self.kept.length} only; use trace.logits_at(position), or trace with "
+                f"logits were kept at positions {list(self.logit_positions)} of "
+                f"{self.tokens.shape[1]} only; use trace.logits_at(position), or trace with "
                 "keep=ps.Keep(logits='all', …)"
             )
         return self.recorded_logits
@@ -84,8 +84,15 @@ class Trace(Run):
         if isinstance(position, Tensor):
             return self._rows(self.logits, position)
         position = parse_position(position, self.tokens.shape[1], of="the text")
-        row = position if self.kept is None else self.kept.logits_row(position)
-        return self.recorded_logits[:, row]
+        if self.logit_positions is None:
+            return self.recorded_logits[:, position]
+        if position not in self.logit_positions:
+            raise InputError(
+                f"the logits at position {position} were not kept (kept: "
+                f"{list(self.logit_positions)}); trace again with "
+                f"keep=ps.Keep(logits=[{position}], …), or without keep"
+            )
+        return self.recorded_logits[:, self.logit_positions.index(position)]
 
     def logits_in_parts(self) -> Iterator[tuple[slice, Float[Tensor, "batch part vocab"]]]:
         """Iterate over chunks of positions with their logits, in bounded memory."""
@@ -106,7 +113,7 @@ class Trace(Run):
         rows = slice(sequence, sequence + 1)
         tokens = self.tokens[rows, :length]
         cuts_sources = not self.weights.config.causal and length < self.tokens.shape[1]
-        if self.every_edit or self.kept is not None or cuts_sources:
+        if self.every_edit or not self.records_all or cuts_sources:
             return self.model.trace(tokens)
 
         logits = self.recorded_logits
@@ -124,6 +131,12 @@ class Trace(Run):
             mlp_outputs=tuple(output[rows, :length] for output in self.mlp_outputs),
             scales=NormScales(final=self.scales.final[rows, :length], **scales),
         )
+
+    @property
+    def records_all(self) -> bool:
+        """Whether the record has every layer, and the logits at every position or at none."""
+        layers = (self.patterns, self.streams, self.mlp_outputs)
+        return self.logit_positions is None and all(isinstance(one, tuple) for one in layers)
 
     def read(self, layer: int) -> Stream:
         """The input of a layer's heads: the stream before it, normalized."""
@@ -204,14 +217,14 @@ class Trace(Run):
         from pathsum.heads.attention import attention
 
         heads = self.model.config.n_layers * self.model.config.n_heads
-        drawn = len(self.tokens) == 1 and self.kept is None and 0 < heads <= MOST_DRAWN
+        drawn = len(self.tokens) == 1 and self.records_all and 0 < heads <= MOST_DRAWN
         return as_html(repr(self)) + (attention(self).figure().to_svg() if drawn else "")
 
     def pattern(self, head: HeadName | int, number: int | None = None) -> HeadPattern:
         """One head's attention, [batch, dest, src]: `pattern("L1H4")` or `pattern(1, 4)`."""
         found = self.model.head(head, number).id
-        if isinstance(self.patterns, KeptLayers):
-            return self.patterns.of_head(found)
+        if isinstance(self.patterns, SomeLayers):
+            return self.patterns.find(found)
         return self.patterns[found.layer][:, found.head]
 
     def head_z(self, head: HeadName) -> Float[Tensor, "batch pos k"]:
@@ -419,20 +432,15 @@ def trace_run(
     edits: Sequence[Edit] = (),
     lengths: Int[Tensor, " sequence"] | None = None,
     requires_grad: bool = False,
-    keep: Keep | None = None,
-    record: Recording | str = Recording.ALL,
+    keep: Keep = EVERYTHING,
     progress: Progress = silent,
 ) -> Trace:
-    """Run a model, with any edits, and record all activations or those selected by `keep`.
+    """Run a model, with any edits, and record the activations that `keep` lists.
 
     `lengths` holds the unpadded lengths; by default, every sequence has the length of `tokens`.
     """
-    kept = None if keep is None else keep.resolve(model.config, tokens.shape[1])
     found = run(
-        *(model.weights, tokens, edits, parse_option(Recording, record, "record")),
-        requires_grad=requires_grad,
-        kept=kept,
-        progress=progress,
+        *(model.weights, tokens, edits, keep), requires_grad=requires_grad, progress=progress
     )
     batch, length = found.tokens.shape
     if lengths is None:

@@ -51,9 +51,10 @@ def find_circuit(
     relative to the mean logit, another token, or zero. Without `other`, U edges (gates held) and G
     edges (values held) are two views of an MLP's contribution, and are never added. With `other`, a
     run of another prompt of the same length, shares are of the difference between the two runs, and
-    the shares into a node add up to its difference over all kinds of edges. Nodes whose edges carry
-    less than a floor together are summed in `left_out`. The floor is `threshold` times the
-    prediction or, if larger, times half the sum of the magnitudes of its direct shares. If more
+    the shares into a node add up to its difference over all kinds of edges. Edges below a floor are
+    summed in `left_out`, unless those of one node carry the floor together. The floor is
+    `threshold` times the prediction or, if larger, times half the sum of the magnitudes of its
+    direct shares. If more
     than `max_nodes` nodes remain, the floor is increased until they fit, and the result reports
     this. A score is compared with the scores of the alternatives, or with the score of the position
     `rival`. With `effects`, each kept edge is also cut, one at a time, and everything after it is

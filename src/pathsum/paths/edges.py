@@ -24,13 +24,14 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Progress, Source, silent
 from pathsum.base.errors import InputError
-from pathsum.base.options import batched
+from pathsum.base.options import batch_size, batched
 from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Component, Side, Site, Writer
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.gating import has_gates
 from pathsum.model.losses import split_by_memory
+from pathsum.model.recording import KeyValues, Prefix
 from pathsum.model.reference import Reference, reference_text
 from pathsum.model.sequences import TokenBatches
 from pathsum.model.sites import writers_below
@@ -41,6 +42,8 @@ Edges = Sequence[Site]
 
 # Walks in a row that add no edge before edges are drawn one by one.
 _IDLE_WALKS = 20
+# Positions of all rows of a batch: more are no faster, and their rows start at different layers.
+_POSITIONS = 1024
 
 
 def edge_between(writer: Component, at: int, reader: Site, side: Side) -> Site:
@@ -176,19 +179,38 @@ def values_without(
     start, target = of.alone()
     writes = reference_writes(of, reference)
     values, done = start.streams[0].new_zeros(len(rows)), 0
-    # Copies of a run share the layers below their edits, so rows are grouped by layer.
-    by_layer: dict[int, list[int]] = {}
+    config, length = start.model.config, start.tokens.shape[1]
+    # Copies of a run share the positions before their edits, and there the layers below.
+    groups: dict[int, list[int]] = {}
     for number, row in enumerate(rows):
-        layers = (edge.reader.layer for edge in row if edge.reader and edge.reader != LOGITS)
-        by_layer.setdefault(min(layers, default=start.model.config.n_layers), []).append(number)
-    for numbers in by_layer.values():
-        for part in batched(numbers, 4 * start.streams[0].nbytes):
+        groups.setdefault(_first_changed(start, row), []).append(number)
+    keys, own = KeyValues(), None
+    if any(groups):
+        own = Writes.of(start)
+        run_logits(start.weights, start.tokens, (), target.positions, past=keys)
+
+    def layer(number: int) -> int:
+        readers = [e.reader.layer for e in rows[number] if e.reader and e.reader != LOGITS]
+        return min(readers, default=config.n_layers)
+
+    for first, numbers in groups.items():
+        numbers.sort(key=layer)
+        size = min(batch_size(4 * start.streams[0].nbytes), -(-_POSITIONS // (length - first)))
+        for part in (numbers[at : at + size] for at in range(0, len(numbers), size)):
             progress(done, len(rows), "cutting edges")
-            logits = logits_without(start, [rows[number] for number in part], writes, target)
-            values[list(part)] = target.of_runs(logits)
+            prefix = Prefix(keys, start, own, first) if own is not None else None
+            cut = [rows[number] for number in part]
+            values[part] = target.of_runs(logits_without(start, cut, writes, target, prefix))
             done += len(part)
     progress(done, len(rows), "cutting edges")
     return values
+
+
+def _first_changed(start: Trace, row: Edges) -> int:
+    """The first position that changes when the edges are cut; 0 in runs that are edited already."""
+    if not start.model.config.causal or start.every_edit:
+        return 0
+    return min(0 if edge.to is None else edge.to for edge in row)
 
 
 def values_with_only(
@@ -211,11 +233,20 @@ def values_with_only(
 
 
 def logits_without(
-    start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
+    start: Trace,
+    rows: Sequence[Edges],
+    reference: Writes,
+    target: Target,
+    prefix: Prefix | None = None,
 ) -> Float[Tensor, "row vocab"]:
-    """The logits at the target's position with the edges of each row taken from the reference."""
-    edits, positions = cut_edges(rows, reference), target.positions.expand(len(rows))
-    return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
+    """The logits at the target's position with the edges of each row taken from the reference.
+
+    With a `prefix`, only the positions after it are run.
+    """
+    edits, first = cut_edges(rows, reference), 0 if prefix is None else prefix.length
+    positions, tokens = target.positions.expand(len(rows)) - first, start.tokens[:, first:]
+    past = prefix if first else None
+    return run_logits(start.weights, tokens, edits, positions, len(rows), past)[:, 0]
 
 
 def logits_with_only(

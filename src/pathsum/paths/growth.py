@@ -16,11 +16,11 @@ writer is removed from one read, which is not linear in attention and MLPs, with
 linear. Neurons or sources that cancel leave a share of 0 to an edge whose removal matters. Edges
 with a large drop are kept besides those with a large share.
 
-A node is kept if all edges that leave it carry a floor together, or one of them does; of a kept
-node, edges are kept that carry a part of the floor. The floor is `threshold` times the prediction,
-or times a part of what its direct shares add up to before they cancel, if that is larger. The
-difference of two tokens that nearly tie is close to zero, and every edge of the model would carry a
-large share of it.
+An edge is kept if it carries a floor, or if all weaker edges that leave its node, each from a part
+of the floor on, carry the floor together. A node is kept if one of its edges is. The floor is
+`threshold` times the prediction, or times a part of what its direct shares add up to before they
+cancel, if that is larger. The difference of two tokens that nearly tie is close to zero, and every
+edge of the model would carry a large share of it.
 """
 
 import sys
@@ -48,7 +48,7 @@ from pathsum.paths.target import PredictionRun
 
 # What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
 CANCELED = 0.5
-# The part of the floor from which edges of a kept node are kept.
+# The part of the floor from which weaker edges of a node count together.
 EDGE_PART = 0.25
 # How much the floor is raised at a time if too many nodes are kept.
 _RAISE = 1.5
@@ -81,7 +81,7 @@ def grow_circuit(
 
 @dataclass(eq=False)
 class _Writer:
-    """A node that edges leave: these edges, and their sums.
+    """Edges that leave a node, and their sums.
 
     `value` is the sum of their shares, with two views of one number counted by half each, and
     `gradient` that of the written vector. `common` is output · gradient minus `value`: what keys
@@ -91,8 +91,17 @@ class _Writer:
     edges: list[GraphEdge] = field(default_factory=list[GraphEdge])
     value: float = 0.0
     common: float = 0.0
-    strongest: float = 0.0
     gradient: Float[Tensor, " d"] | None = None
+
+    def add(
+        self, edges: list[GraphEdge], value: float, common: float, gradient: Tensor | None
+    ) -> None:
+        """Add edges and their numbers."""
+        self.edges += edges
+        self.value += value
+        self.common += common
+        if gradient is not None:
+            self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
 @dataclass(eq=False)
@@ -120,7 +129,6 @@ class Growth:
     ) -> None:
         self.trace, self.row, self.rival = of.trace, of.sequence, rival
         self.removal, self.also = removal, by_read(also)
-        self.also_nodes = {edge.start for edge in also}
         self.target = of.target.rows(slice(self.row, self.row + 1))
         self.position = int(self.target.positions[0])
         self.run = FrozenRow.of(self.trace, self.row, of.length)
@@ -148,6 +156,7 @@ class Growth:
         """Restart from the logits, with this floor for keeping nodes."""
         self.floor = floor
         self.writers: dict[Site, _Writer] = {}
+        self.weak: dict[Site, _Writer] = {}
         self.nodes: list[GraphNode] = []
         self.edges: list[GraphEdge] = []
         self.rests: dict[tuple[Site, Side], _Rest] = {}
@@ -170,7 +179,8 @@ class Growth:
             opened: dict[HeadId | Source, list[Site]] = {}
             for node in self._decide(level):
                 assert isinstance(node.writer, HeadId | Source)
-                opened.setdefault(node.writer, []).append(node)
+                if not (self.removal and self._follows_from_first_token(node)):
+                    opened.setdefault(node.writer, []).append(node)
             reads = self.run.reads(level // 2) if opened and level % 2 == 0 else None
             for component, nodes in sorted(opened.items(), key=lambda item: str(item[0])):
                 nodes.sort(key=node_position)
@@ -193,32 +203,44 @@ class Growth:
     def _decide(self, level: int | None) -> list[Site]:
         """The nodes of a level that are kept, and their edges; None is for all that is no reader.
 
-        The edges of other nodes join those that are left out.
+        Weak edges that do not carry the floor together join those that are left out.
         """
-        kept: list[Site] = []
-        for node, writer in self.writers.items():
+
+        def is_here(node: Site) -> bool:
             component = node.writer if sides_of(self.trace.model.config, node) else None
-            own = level_of(component) if isinstance(component, HeadId | Source) else None
-            if own != level:
+            return level == (
+                level_of(component) if isinstance(component, HeadId | Source) else None
+            )
+
+        for node in filter(is_here, self.weak):
+            weak = self.weak[node]
+            if abs(weak.value) >= self.floor:
+                strong = self.writers.setdefault(node, _Writer())
+                strong.add(weak.edges, weak.value, weak.common, weak.gradient)
                 continue
-            if node in self.also_nodes or self._is_strong(writer):
-                self.edges += writer.edges
-                kept.append(node)
-                continue
-            for edge in writer.edges:
+            for edge in weak.edges:
                 rest = self.rests[edge.edge.end, edge.kind]
                 rest.exact += edge.exact
                 rest.share += edge.share
                 rest.count += 1
+        kept = list(filter(is_here, self.writers))
+        for node in kept:
+            self.edges += self.writers[node].edges
         return kept
 
-    def _is_strong(self, writer: _Writer) -> bool:
-        return max(abs(writer.value), writer.strongest) >= self.floor
+    def _follows_from_first_token(self, node: Site) -> bool:
+        """Whether a node is at the first position, where a causal model sees one token.
+
+        Its drops are not followed: heads above attend to it whatever it writes (a sink), so that
+        everything above is far from linear. On SmolLM2, drops there do not predict effects.
+        """
+        return self.trace.model.config.causal and node.at == 0 < self.position
 
     @property
     def _count(self) -> int:
-        """A lower bound on the number of nodes."""
-        return 1 + sum(map(self._is_strong, self.writers.values()))
+        """About the number of nodes."""
+        together = {node for node, weak in self.weak.items() if abs(weak.value) >= self.floor}
+        return 1 + len(together | self.writers.keys())
 
     @property
     def reconstruction_error(self) -> float:
@@ -403,23 +425,20 @@ class Growth:
         `held` is part of the rest: what no edge carries.
         """
         shares, exact = inputs.shares.double(), inputs.exact.double()
-        kept = self._mask(readers, inputs, shares)
+        strong, kept = self._masks(readers, inputs, shares)
         unit = "score" if inputs.side in (Side.Q, Side.K) else "logits"
         into, writers, columns = kept.nonzero().T
         common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
-        numbers = (into, writers, columns, shares[kept], exact[kept], common[kept])
+        numbers = (into, writers, columns, strong[kept], shares[kept], exact[kept], common[kept])
         gradients = inputs.gradient(into, writers, columns) / inputs.views
         each = zip(*(values.tolist() for values in numbers), gradients, strict=True)
-        for reader, writer, column, share, own, shared, gradient in each:
+        for reader, writer, column, carries, share, own, shared, gradient in each:
             place = column if inputs.places is None else inputs.places[reader]
             edge = edge_between(inputs.writers[writer], place, readers[reader], inputs.side)
-            node = self.writers.setdefault(edge.start, _Writer())
-            node.edges.append(GraphEdge(edge, own, unit, share))
-            node.value += share / inputs.views
-            node.common += shared / inputs.views
-            node.strongest = max(node.strongest, abs(share))
-            if is_inner(edge.start):
-                node.gradient = gradient if node.gradient is None else node.gradient + gradient
+            node = (self.writers if carries else self.weak).setdefault(edge.start, _Writer())
+            sums = share / inputs.views, shared / inputs.views
+            inner = gradient if is_inner(edge.start) else None
+            node.add([GraphEdge(edge, own, unit, share)], *sums, inner)
         rest, others = shares.masked_fill(kept, 0), exact.masked_fill(kept, 0)
         no_edge = torch.zeros_like(rest[:, 0, 0]) if held is None else held
         sums = (others.sum((1, 2)), rest.sum((1, 2)), rest.count_nonzero((1, 2)), no_edge)
@@ -427,23 +446,23 @@ class Growth:
         for reader, *found in rows:
             self.rests[reader, inputs.side] = _Rest(*found)
 
-    def _mask(
+    def _masks(
         self, readers: Sequence[Site], inputs: Inputs, shares: Float[Tensor, "node writer src"]
-    ) -> Bool[Tensor, "node writer src"]:
-        """The edges that may be kept."""
-        if self.only is None:
-            # Exact zeros are dropped: a floor that underflows would keep every edge.
-            part = 1.0 if self.removal else EDGE_PART
-            kept = (shares.abs() >= part * self.floor) & (shares != 0)
-        else:
-            kept = torch.zeros_like(shares, dtype=torch.bool)
+    ) -> tuple[Bool[Tensor, "node writer src"], Bool[Tensor, "node writer src"]]:
+        """The edges that are kept, and those that may be, which include them."""
+        size = shares.abs()
+        if self.only is not None:
+            size = torch.zeros_like(shares)
+        # Exact zeros are dropped: a floor that underflows would keep every edge.
+        strong = (size >= self.floor) & (size > 0)
+        weak = (size >= EDGE_PART * self.floor) & (size > 0) & (not self.removal)
         wanted = self.also if self.only is None else self.only
         for number, reader in enumerate(readers):
             for writer in wanted.get((reader, inputs.side), ()):
                 if writer.writer in inputs.writers:
                     column = 0 if inputs.places is not None else node_position(writer)
-                    kept[number, inputs.writers.index(writer.writer), column] = True
-        return kept
+                    strong[number, inputs.writers.index(writer.writer), column] = True
+        return strong, strong | weak
 
 
 def by_read(edges: Sequence[Site]) -> dict[tuple[Site, Side], list[Site]]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from rich.console import RenderableType
 from torch import Tensor
 
@@ -27,13 +27,13 @@ from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import Column, HeadId, Record, Source, Table, stacked, text_column, token_column
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_position
-from pathsum.model import Trace
+from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.paths.breakdown import Breakdown, Name
 from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates, PerHeads, Streams
 from pathsum.paths.order_sweep import Orders
 from pathsum.paths.path_sum import check_gates_follow
-from pathsum.paths.target import TokenName, find_target
+from pathsum.paths.target import Target, TokenName, find_target
 
 OwnLayer: TypeAlias = tuple[FrozenLayer, FrozenMlp | None]
 """The heads and the MLP of a layer at single positions."""
@@ -94,7 +94,7 @@ class Lens(Record, kind="lens"):
     predictions: tuple[str, ...]
     direct: tuple[tuple[Readout, ...], ...]
     held: tuple[tuple[Readout, ...], ...]
-    _own: "_OwnPosition"
+    _own: "OwnPositions"
 
     def parts(
         self, layer: int, position: int | None = None, token: TokenName | None = None
@@ -160,15 +160,14 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
         raise InputError(
             f"sequence {sequence} is out of range: the run has {len(trace.tokens)} sequences"
         )
-    check_gates_follow(trace)
-    model = trace.model
-    own = _OwnPosition(trace, sequence, int(trace.lengths[sequence]))
-    streams = torch.stack([stream[own.rows, : own.length] for stream in trace.streams])
-    wanted = own.logits(streams[-1:])[0, 0].argmax(-1)
-    ids = trace.tokens[sequence, : own.length].tolist()
+    model, length = trace.model, int(trace.lengths[sequence])
+    own = OwnPositions(trace, slice(0, length), sequence)
+    streams = own.streams
+    wanted = own.logits(streams[-1]).argmax(-1)
+    ids = trace.tokens[sequence, :length].tolist()
     return Lens(
         model=model.name,
-        position=parse_position(position, own.length, of="the text"),
+        position=parse_position(position, length, of="the text"),
         context=tuple(map(model.token_text, ids)),
         predictions=tuple(map(model.output_text, wanted.tolist())),
         direct=_readouts(own, streams, wanted),
@@ -178,12 +177,12 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
 
 
 def _readouts(
-    own: "_OwnPosition", streams: Streams, wanted: Tensor
+    own: "OwnPositions", streams: Float[Tensor, "layer pos d"], wanted: Int[Tensor, " pos"]
 ) -> tuple[tuple[Readout, ...], ...]:
     rows: list[tuple[Readout, ...]] = []
     # One layer at a time, so that logits of one stream only are in memory.
     for stream in streams:
-        logits = own.logits(stream[None])[0, 0]
+        logits = remove_mean(own.logits(stream))
         best = logits.max(-1)
         asked = logits.gather(-1, wanted[:, None])[:, 0]
         texts = map(own.trace.model.output_text, best.indices.tolist())
@@ -192,64 +191,61 @@ def _readouts(
     return tuple(rows)
 
 
-class _OwnPosition:
-    """The layers of a frozen run as maps of each position to itself."""
+class OwnPositions:
+    """The layers of a frozen run as maps of each position to itself, at some positions."""
 
-    def __init__(self, trace: Trace, sequence: int, length: int) -> None:
-        self.trace, self.length = trace, length
+    def __init__(self, trace: Trace, at: slice, sequence: int = 0) -> None:
+        check_gates_follow(trace)
+        self.trace, self.at = trace, at
         self.rows = slice(sequence, sequence + 1)
         gates = Gates(trace) if trace.model.config.mlp != "none" else None
-        self.frozen = Frozen(trace, self.rows, length, gates)
+        self.frozen = Frozen(trace, self.rows, at.stop, gates)
 
-    def logits(self, streams: Streams) -> Float[Tensor, "many batch pos vocab"]:
-        """Logits of streams with the run's final scale, relative to their mean."""
+    @property
+    def streams(self) -> Float[Tensor, "layer pos d"]:
+        """The stream before each layer and after the last."""
+        return torch.stack([stream[self.rows.start, self.at] for stream in self.trace.streams])
+
+    def logits(self, stream: Float[Tensor, "pos d"]) -> Float[Tensor, "pos vocab"]:
+        """Logits of a stream with the run's final scale, before any soft cap."""
         weights = self.trace.weights
-        scaled = streams * self.frozen.final_scale[..., None]
-        return remove_mean(apply_unembedding(weights, scaled) + logit_bias(weights))
+        scaled = stream * self.frozen.final_scale[0, self.at, None]
+        return apply_unembedding(weights, scaled) + logit_bias(weights)
 
-    def carry(self, streams: Streams) -> Streams:
+    def carry(self, streams: Float[Tensor, "layer pos d"]) -> Float[Tensor, "layer pos d"]:
         """The stream before each layer, carried to the top through all layers above it."""
-        carried = streams[:0]
+        below = streams[:, None]
+        carried = below[:0]
         for index in range(self.frozen.n_layers):
-            carried = torch.cat([carried, streams[index : index + 1]])
-            layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
+            carried = torch.cat([carried, below[index : index + 1]])
+            layer, mlp = self._layer(index, self.at)
             heads = layer.write(_stay(layer, carried))
             if mlp is not None:
                 heads = heads + mlp.apply(carried if self.frozen.parallel else carried + heads)
             carried = carried + heads
-        return torch.cat([carried, streams[-1:]])
+        return torch.cat([carried, below[-1:]])[:, 0]
+
+    def _layer(self, index: int, at: slice) -> OwnLayer:
+        """A layer and its MLP at some positions."""
+        layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
+        own = FrozenLayer(layer.pattern[..., at, at], layer.scale[:, at], layer.W_V, layer.W_O)
+        return own, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)
 
     @torch.no_grad()
     def parts(self, start: int, position: int, token: TokenName | None) -> LensParts:
         """One readout by order and by the last component."""
-        model, weights = self.trace.model, self.trace.weights
         # A trace of this sequence alone, because a target has one entry per sequence.
-        target = find_target(
-            self.trace.prefix(self.rows.start, self.length), position, token, "mean"
-        )
+        alone = self.trace.prefix(self.rows.start, self.at.stop)
+        target = find_target(alone, position, token, "mean")
         at = slice(position, position + 1)
-        stream = self.trace.streams[start][self.rows, at]
-        top, bias = target.direction(weights)
-        gradient = top * self.frozen.final_scale[:, at]
-
-        def layer(index: int) -> OwnLayer:
-            return _at(self.frozen.layer(index), self.frozen.mlp(index), at)
-
-        sources, last, by_order = split_held(self.frozen, layer, start, stream, gradient)
-        if logit_bias(weights).any():
-            sources.append(Source("unembed_bias"))
-            last.append(bias)
-            by_order = torch.cat([by_order[:1] + bias, by_order[1:]])
-        values = torch.cat(last)
-        numbers: tuple[Name, ...] = tuple(range(len(by_order)))
-        return LensParts(
-            layer=start,
-            position=position,
-            token=model.output_text(int(target.tokens[0])),
-            held=float(values.sum()),
-            direct=float(by_order[0]),
-            by_order=Breakdown("order", numbers, by_order, None, 1),
-            by_last=Breakdown("last component", tuple(sources), values, None, 1),
+        return split_held(
+            self.frozen,
+            lambda index: self._layer(index, at),
+            start,
+            self.trace.streams[start][self.rows, at],
+            self.frozen.final_scale[:, at],
+            target,
+            self.trace.model,
         )
 
 
@@ -258,12 +254,18 @@ def split_held(
     layer: Callable[[int], OwnLayer],
     start: int,
     stream: Float[Tensor, "batch one d"],
-    gradient: Float[Tensor, "batch d"],
-) -> tuple[list[Name], list[Float[Tensor, " some"]], Float[Tensor, " order"]]:
+    scale: Float[Tensor, "batch one"],
+    target: Target,
+    model: Model,
+) -> LensParts:
     """The held lens of streams, one position each, by its last component and by order.
 
-    `layer` gives the layers at these positions; values are means over the positions.
+    `layer` gives the layers at these positions, `scale` that of the final read; values are means
+    over the positions.
     """
+    weights = model.weights
+    top, bias = target.direction(weights)
+    gradient = top * scale
     names: list[Name] = [Source("residual", start)]
     last = [(stream[:, 0] * gradient).sum(-1).mean()[None]]
     orders = Orders(stream, frozen.orders(frozen.n_layers - start))
@@ -271,7 +273,21 @@ def split_held(
         found, written = _step(layer(index), index, orders, frozen.parallel)
         names += found
         last.append((written * gradient).sum(-1).mean(-1))
-    return names, last, (orders.reached[:, :, 0] * gradient).sum(-1).mean(-1)
+    by_order = (orders.reached[:, :, 0] * gradient).sum(-1).mean(-1)
+    if logit_bias(weights).any():
+        names.append(Source("unembed_bias"))
+        last.append(bias)
+        by_order = torch.cat([by_order[:1] + bias, by_order[1:]])
+    values, numbers = torch.cat(last), tuple[Name, ...](range(len(by_order)))
+    return LensParts(
+        layer=start,
+        position=int(target.positions[0]),
+        token=model.output_text(int(target.tokens[0])),
+        held=float(values.sum()),
+        direct=float(by_order[0]),
+        by_order=Breakdown("order", numbers, by_order, None, 1),
+        by_last=Breakdown("last component", tuple(names), values, None, 1),
+    )
 
 
 def _step(
@@ -301,9 +317,3 @@ def _stay(layer: FrozenLayer, streams: Streams) -> PerHeads:
     """z of each head where every position attends to itself alone, with its own weight."""
     own = layer.pattern.diagonal(dim1=-2, dim2=-1)
     return layer.per_head(layer.read(streams)) * own[..., None]
-
-
-def _at(layer: FrozenLayer, mlp: FrozenMlp | None, at: slice) -> OwnLayer:
-    """A layer and its MLP at one position."""
-    alone = FrozenLayer(layer.pattern[..., at, at], layer.scale[:, at], layer.W_V, layer.W_O)
-    return alone, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.algebra.subspaces import remove_mean
 from pathsum.base import (
     Estimate,
     Progress,
     Record,
-    Source,
     Table,
     interval_columns,
     silent,
@@ -33,7 +33,6 @@ from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.model.reference import reference_text
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.breakdown import Breakdown, Name
 from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates
 from pathsum.paths.lens import LensParts, OwnLayer, split_held
 from pathsum.paths.path_sum import check_gates_follow
@@ -90,25 +89,10 @@ class MeanLens(Record, kind="mean-lens"):
             raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
         position = parse_position(position, trace.tokens.shape[1], of="the text")
         target = find_target(trace, position, token, "mean")
-        top, bias = target.direction(trace.weights)
-        held, frozen = self._held, self._held.frozen
+        held = self._held
         stream = trace.streams[layer][:, position : position + 1].expand(len(held.final), -1, -1)
-        gradient = top * held.final[:, None]
-        names, last, by_order = split_held(frozen, held.layer, layer, stream, gradient)
-        if bool(logit_bias(trace.weights).any()):
-            names.append(Source("unembed_bias"))
-            last.append(bias)
-            by_order = torch.cat([by_order[:1] + bias, by_order[1:]])
-        values, numbers = torch.cat(last), tuple[Name, ...](range(len(by_order)))
-        return LensParts(
-            layer=layer,
-            position=position,
-            token=trace.model.output_text(int(target.tokens[0])),
-            held=float(values.sum()),
-            direct=float(by_order[0]),
-            by_order=Breakdown("order", numbers, by_order, None, 1),
-            by_last=Breakdown("last component", tuple(names), values, None, 1),
-        )
+        scale = held.final[:, None]
+        return split_held(held.frozen, held.layer, layer, stream, scale, target, trace.model)
 
     def to_table(self) -> Table:
         """One row per layer."""
@@ -252,8 +236,7 @@ class _HeldPositions:
 
 def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
     """Logits of what reaches the final read, relative to their mean."""
-    logits = apply_unembedding(trace.weights, final) + logit_bias(trace.weights)
-    return logits - logits.mean(-1, keepdim=True)
+    return remove_mean(apply_unembedding(trace.weights, final) + logit_bias(trace.weights))
 
 
 def _agreement(

@@ -21,9 +21,9 @@ def membership(
     """The fraction of bootstrap samples of the prompts whose circuit contains each edge.
 
     An edge belongs to the circuit of a sample by the rule of a single circuit: its mean share is at
-    least `EDGE_PART` of the mean floor, and that of its node or of one of the node's edges is at
-    least the floor. `nodes` has the node of each edge, by default a separate one. Samples draw
-    templates first, if there are several, then prompts of each.
+    least the mean floor, or all weaker edges of its node, each from `EDGE_PART` of the floor on,
+    carry the floor together. `nodes` has the node of each edge, by default a separate one. Samples
+    draw templates first, if there are several, then prompts of each.
 
     >>> membership({"a": [1.0, 0.9, 1.1], "b": [0.0, 0.0, 0.3]}, [0.2, 0.2, 0.2], draws=100)["a"]
     1.0
@@ -32,14 +32,15 @@ def membership(
         return {}
     weights = bootstrap_weights(templates or [""] * len(floors), draws, seed)
     table = torch.tensor(list(shares.values()), dtype=torch.float64)
-    floor = weights @ torch.tensor(floors, dtype=torch.float64)
+    floor = (weights @ torch.tensor(floors, dtype=torch.float64))[:, None]
     means = weights @ table.T
     names = list(shares) if nodes is None else list(nodes)
     number = {name: at for at, name in enumerate(dict.fromkeys(names))}
     at = torch.tensor([number[name] for name in names])
-    sums = means.new_zeros(len(means), len(number)).index_add(1, at, means).abs()
-    sums = sums.scatter_reduce(1, at.expand_as(means), means.abs(), "amax")
-    inside = (means.abs() >= EDGE_PART * floor[:, None]) & (sums >= floor[:, None])[:, at]
+    strong = means.abs() >= floor
+    weak = (means.abs() >= EDGE_PART * floor) & ~strong
+    sums = means.new_zeros(len(means), len(number)).index_add(1, at, means * weak)
+    inside = strong | (weak & (sums.abs() >= floor)[:, at])
     return dict(zip(shares, inside.double().mean(0).tolist(), strict=True))
 
 

@@ -24,7 +24,7 @@ from pathsum.base import HeadId, Part, Side, Site, parse_choice
 from pathsum.base.errors import InputError, NotExactError, PathError
 from pathsum.base.options import parse_position
 from pathsum.base.shapes import HeadPattern
-from pathsum.model import Recording, Trace, trace_run, transformer
+from pathsum.model import EVERYTHING, RESIDUAL, Trace, trace_run, transformer
 from pathsum.model.edit import Edit
 from pathsum.model.reference import Reference, mean_values, reference_text
 from pathsum.model.sites import find_patch_site, find_site, site_value
@@ -53,9 +53,9 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
     that raises NotExactError for what the edits make untrue.
     """
     parsed = patch_edits(trace, edits)
-    record = Recording.RESIDUAL if trace.recorded_logits is None else Recording.ALL
+    keep = RESIDUAL if trace.recorded_logits is None else EVERYTHING
     every = (*trace.edits, *parsed)
-    return trace_run(trace.model, trace.tokens, every, trace.lengths, record=record)
+    return trace_run(trace.model, trace.tokens, every, trace.lengths, keep=keep)
 
 
 def patched_pattern(trace: Trace, edge: Site, other: Trace) -> HeadPattern:

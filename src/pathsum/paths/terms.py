@@ -32,7 +32,7 @@ from pathsum.base.options import batch_size
 from pathsum.base.path import Step
 from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.table import Cell, rows_table
-from pathsum.model import HeadName, Model, Path, Recording, Source
+from pathsum.model import RESIDUAL, HeadName, Model, Path, Source
 from pathsum.model.forward import run
 from pathsum.model.losses import (
     NATS,
@@ -291,9 +291,7 @@ class _Losses:
     def measure(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
         """Losses: uniform, each order, each set added, each set removed."""
         tokens, targets = piece
-        truncated = truncate(
-            run(self.model.weights, tokens, record=Recording.RESIDUAL), self.scale, self.mlps
-        )
+        truncated = truncate(run(self.model.weights, tokens, keep=RESIDUAL), self.scale, self.mlps)
 
         def losses(stream: Stream) -> SequenceLosses:
             return truncated.losses(stream, self.first, targets, self.metric)

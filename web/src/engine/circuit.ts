@@ -34,7 +34,6 @@ interface Writer {
   gradient: Float64Array;
   value: number;
   common: number;
-  strongest: number;
   edges: (Shared & { exact: number })[];
 }
 
@@ -57,6 +56,7 @@ class Growth {
   readonly edges: (Shared & { exact: number })[] = [];
   readonly leftOut: LeftOut[] = [];
   private readonly writers = new Map<string, Writer>();
+  private readonly weak = new Map<string, Writer>();
   quadratureError = 0;
   readonly reads = new Map<string, Shared[]>();
 
@@ -90,7 +90,8 @@ class Growth {
             if (place === position) this.remember(`L${layer}H${head}`, side, read[side]);
           });
         }
-        if (1 + [...this.writers.values()].filter((one) => this.isStrong(one)).length > MAX_NODES) return false;
+        const together = [...this.weak.keys()].filter((node) => this.isStrong(node));
+        if (1 + new Set([...this.writers.keys(), ...together]).size > MAX_NODES) return false;
       }
     }
     for (const node of this.decide(null)) {
@@ -106,27 +107,40 @@ class Growth {
     this.reads.set(`${reader}@${to}`, [...(this.reads.get(`${reader}@${to}`) ?? []), ...parts]);
   }
 
-  /** The nodes of a layer that are kept, with their edges; null is for tokens and positions. Edges of others are left out. */
+  /** The nodes of a layer that are kept, with their edges; null is for tokens and positions. Other weak edges are left out. */
   private decide(layer: number | null): string[] {
-    return [...this.writers].flatMap(([node, writer]) => {
-      if ((parseHead(node.split("@")[0] as string)?.layer ?? null) !== layer) return [];
-      if (this.isStrong(writer)) {
-        this.edges.push(...writer.edges);
-        return [node];
+    const isHere = (node: string): boolean => (parseHead(node.split("@")[0] as string)?.layer ?? null) === layer;
+    for (const [node, weak] of this.weak) {
+      if (!isHere(node)) continue;
+      if (this.isStrong(node)) {
+        const strong = this.writer(this.writers, node);
+        strong.edges.push(...weak.edges);
+        strong.value += weak.value;
+        strong.common += weak.common;
+        add(strong.gradient, weak.gradient);
+        continue;
       }
-      for (const { edge, exact, share } of writer.edges) {
+      for (const { edge, exact, share } of weak.edges) {
         const rest = this.leftOut.find((one) => one.node === `${edge.reader}@${edge.to}` && one.kind === (edge.side ?? "v")) as LeftOut;
         rest.exact += exact;
         rest.share += share;
         rest.count++;
       }
-      return [];
-    });
+    }
+    const kept = [...this.writers.keys()].filter(isHere);
+    for (const node of kept) this.edges.push(...(this.writers.get(node) as Writer).edges);
+    return kept;
   }
 
-  /** A node is kept if all edges that leave it carry the floor together, or one of them does. */
-  private isStrong({ value, strongest }: Writer): boolean {
-    return Math.max(Math.abs(value), strongest) >= this.floor;
+  /** Whether the weak edges of a node carry the floor together. */
+  private isStrong(node: string): boolean {
+    return Math.abs((this.weak.get(node) as Writer).value) >= this.floor;
+  }
+
+  private writer(among: Map<string, Writer>, node: string): Writer {
+    const one = among.get(node) ?? { gradient: new Float64Array(this.about.trace.model.width), value: 0, common: 0, edges: [] };
+    among.set(node, one);
+    return one;
   }
 
   private text(place: number): string {
@@ -253,14 +267,11 @@ class Growth {
         rest.count += Number(Math.fround(share) !== 0);
         continue;
       }
-      const node = `${writer}@${at}`;
-      const one: Writer = this.writers.get(node) ?? { gradient: new Float64Array(this.about.trace.model.width), value: 0, common: 0, strongest: 0, edges: [] };
+      const one = this.writer(Math.abs(share) >= this.floor ? this.writers : this.weak, `${writer}@${at}`);
       one.edges.push({ edge: { writer, at, reader, side: reader === "logits" ? null : side, to }, exact, share });
       gradient(one.gradient);
       one.value += share;
       one.common += common;
-      one.strongest = Math.max(one.strongest, Math.abs(share));
-      this.writers.set(node, one);
     }
     this.leftOut.push(rest);
   }

@@ -23,6 +23,7 @@ import { parseHead } from "../lib/names";
 import { Refused } from "../lib/source/source";
 import { add, argmax, dot, largest, logSumExp, product, rowOf, softmax, sum, transposed } from "./algebra";
 import { circuit } from "./circuit";
+import { lens, lensParts } from "./lens";
 import { pathSum } from "./paths";
 import { PageModel, parseEdit, Trace } from "./run";
 import { visible } from "./sentence";
@@ -53,7 +54,8 @@ export function targetOf({ position, token, versus }: Prediction, trace: Trace):
 }
 
 /** Whether the page computes the answer to a question, if it has the model's weights. */
-export const isComputed = (name: QuestionName): boolean => ["run", "attention", "scores", "without", "paths", "why", "story"].includes(name);
+export const isComputed = (name: QuestionName): boolean =>
+  ["run", "attention", "scores", "without", "paths", "why", "story", "lens", "lens_parts"].includes(name);
 
 export class Engine {
   readonly model: PageModel;
@@ -77,6 +79,13 @@ export class Engine {
     scores: (params) => this.scores(params),
     without: (params) => this.without(params),
     paths: (params) => pathSum(this.predictionOf(params), this),
+    lens: (params) => lens(this.trace(params), params.readout ?? "direct", this.positionOf(this.trace(params), params.start ?? 0)),
+    lens_parts: (params) => {
+      const trace = this.trace(params);
+      const position = this.positionOf(trace, params.position);
+      if (!(params.layer >= 0 && params.layer <= this.model.layers)) throw new Refused(`There is no stream ${params.layer}: streams are 0 to ${this.model.layers}.`);
+      return lensParts(trace, params.layer, position, params.token === undefined ? argmax(trace.logitsAt(position)) : this.tokenId(params.token));
+    },
     why: (params) => circuit(this.predictionOf(params), this).graph,
     story: (params) => {
       const { position } = params.position === undefined ? { position: null } : this.predictionOf({ ...params, position: params.position });
@@ -136,12 +145,14 @@ export class Engine {
     return known;
   }
 
+  private positionOf(trace: Trace, position: number): number {
+    if (position >= 0 && position < trace.length) return position;
+    throw new Refused(`There is no position ${position}: the text has positions 0 to ${trace.length - 1}.`);
+  }
+
   predictionOf(params: PredictionParams): Prediction {
     const trace = this.trace(params);
-    const { position } = params;
-    if (!(position >= 0 && position < trace.length)) {
-      throw new Refused(`There is no position ${position}: the text has positions 0 to ${trace.length - 1}.`);
-    }
+    const position = this.positionOf(trace, params.position);
     const versus = params.versus ?? "mean";
     return {
       trace,

@@ -361,6 +361,32 @@ export interface WithoutAnswer {
   loss_after: Matrix;
 }
 
+export interface LensAnswer {
+  format: "pathsum-page-lens";
+  version: 1;
+  readout: string;
+  start: number;
+  predictions: number[];
+  top_ids: Matrix;
+  top_probs: Matrix;
+  prediction_probs: Matrix;
+}
+
+export interface LensPartsAnswer {
+  format: "pathsum-page-lens-parts";
+  version: 1;
+  layer: number;
+  position: number;
+  token: number;
+  direct: number;
+  held: number;
+  writers: string[];
+  written: Matrix;
+  above: string[];
+  carried: Matrix;
+  by_order: Matrix;
+}
+
 export interface ContextPart {
   value: number;
   stderr: number | null;
@@ -1110,6 +1136,27 @@ export interface WithoutParams {
   head?: string;
 }
 
+export interface LensParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  readout?: "direct" | "held";
+  start?: number;
+}
+
+export interface LensPartsParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  layer: number;
+  position: number;
+  token?: number;
+}
+
 export interface HeadParams {
   model?: string;
   step?: number;
@@ -1184,6 +1231,9 @@ export interface Questions {
   paths: { params: PredictionParams; answer: PathExplanation };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
+  lens: { params: LensParams; answer: LensAnswer };
+  lens_parts: { params: LensPartsParams; answer: LensPartsAnswer };
+  first_scores: { params: ModelParams; answer: AtlasAnswer };
   atlas: { params: ModelParams; answer: AtlasAnswer };
   head: { params: HeadParams; answer: HeadPage };
   copying: { params: HeadParams; answer: OwnLogits };

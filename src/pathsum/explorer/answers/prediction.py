@@ -202,24 +202,26 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
     )
 
 
-def direct_parts(trace: Trace, target: Target) -> dict[str, float]:
+def direct_parts(trace: Trace, target: Target, layers: int | None = None) -> dict[str, float]:
     """The direct contribution of each component to the target, in any run; they add up to it.
 
     Read from the run's own writes, because an edited run is not the frozen sum of its sources.
-    Positions in the stream and biases are one part.
+    Positions in the stream and biases are one part. With `layers`, only those of the first few:
+    the parts of the logit lens.
     """
+    layers = trace.model.config.n_layers if layers is None else layers
     position = int(target.positions[0])
     gradient, bias = target.direction(trace.weights)
     gradient = gradient[0] * trace.scales.final[0, position]
     written = {"embed": trace.written("embed")[0, position]}
-    for layer in range(trace.model.config.n_layers):
+    for layer in range(layers):
         # As `trace.written` of each head, with the layer's z computed once for all of them.
         moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
         each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
         written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
-    for layer, output in enumerate(trace.mlp_outputs):
+    for layer, output in enumerate(trace.mlp_outputs[:layers]):
         written[f"mlp{layer}"] = output[0, position]
-    rest = trace.streams[-1][0, position] - sum(written.values())
+    rest = trace.streams[layers][0, position] - sum(written.values())
     for edit in trace.edits:
         site = edit.site
         if site.reader == LOGITS and {site.at, site.to} <= {None, position}:

@@ -1,4 +1,4 @@
-"""`atlas`, `terms`, `training`, `compare`, `paper`, `claim`, `weights`: whole models."""
+"""`first_scores`, `atlas`, `terms`, `training`, `compare`, `paper`, `claim`, `weights`: models."""
 
 import json
 from collections.abc import Sequence
@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pathsum.algebra.nulls import ALPHA
 from pathsum.base import Progress, Record
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.circuits import align_heads
 from pathsum.circuits.align_heads import HeadAlignment
 from pathsum.circuits.copying import layer_eigenvalues
-from pathsum.circuits.token_basis import token_product
+from pathsum.circuits.token_basis import require_heads, token_product
 from pathsum.claims.claim import (
     Claim,
     GraphPicture,
@@ -36,6 +37,9 @@ from pathsum.explorer.params import ModelParams, PlainParams
 from pathsum.explorer.session import Session
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
+from pathsum.heads.kinds import UNKNOWN, HeadEntry
+from pathsum.heads.pattern_scores import PATTERN_SCORES
+from pathsum.heads.probe_scores import attention_on_repeats
 from pathsum.model import Config, Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
@@ -63,6 +67,17 @@ def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
         whole_atlas(session, params),
         _thumbnail_eigenvalues(session.model(params), session.progress),
     )
+
+
+def first_scores(session: Session, params: ModelParams) -> AtlasAnswer:
+    """Attention scores of the atlas, which take seconds; nulls, kinds and the rest take longer."""
+    model = session.model(params)
+    require_heads(model)
+    scores = attention_on_repeats(model, session.progress)
+    entries = tuple(HeadEntry(head, UNKNOWN, (), named, (), ()) for head, named in scores.items())
+    infos = tuple(score.info for score in PATTERN_SCORES)
+    found = Atlas(model.name, entries, infos, {}, ALPHA, "Values alone, without nulls and kinds.")
+    return AtlasAnswer(found, torch.zeros(len(entries), 0, 2))
 
 
 def whole_atlas(session: Session, params: ModelParams) -> Atlas:

@@ -121,6 +121,17 @@ export const HELP: Readonly<Record<string, Help>> = {
       "Type another token, or compare two by the difference of their logits.",
     ],
   },
+  lens: {
+    about:
+      "The residual stream before each layer, decoded as if the model ended there: at which layer does it know the prediction, and which component brought it?",
+    marks: [
+      ["cell", "the top token of the stream before a layer (rows, the end on top) at a position (columns)"],
+      ["color", "the probability of the model's final prediction, or of the token in the cell"],
+      ["logit lens", "the stream times the unembedding; its parts are the components below that wrote it"],
+      ["held lens", "also what later heads and MLPs make of this position, with attention, gates and scales held; its parts are those components"],
+    ],
+    steps: ["Go up a column to the cell where the prediction takes over, and read which head or MLP wrote it.", "Click a cell to keep it and to explain its position in the other views."],
+  },
   training: {
     about: "The same measurements at every snapshot of training. Induction forms within a few steps: the phase change.",
     marks: [

@@ -3,7 +3,7 @@ import { pythonOf, type ShownState } from "./python";
 import { memoryPlace } from "./state";
 import { UrlState } from "./state.svelte";
 
-const VIEWS = ["nothing", "text", "why", "paths", "atlas", "head", "composition", "compare", "swap"];
+const VIEWS = ["nothing", "text", "why", "paths", "lens", "atlas", "head", "composition", "compare", "swap"];
 const info = {
   name: "hand-built-induction",
   path: "hand-built-induction",
@@ -31,6 +31,8 @@ const SHOWN = {
   "why, with a head and an edge off": lines("why?off=L0H0,L0H1@2→L1H0@5.k"),
   paths: lines("paths?versus=none"),
   "paths of ids": lines("paths", { text: { example: 1 }, position: 2 }),
+  lens: lines("lens"),
+  "lens, a cell": lines("lens?layer=1"),
   head: lines("head?head=L1H0"),
   composition: lines("composition"),
   "composition, an edge": lines("composition?edge=L0H0→L1H0.k"),

@@ -43,7 +43,7 @@ export const KEYS = {
   tokens: text("all", "model text"),
   spaces: flag("all"),
   head: text("text head training", "model"),
-  position: number("story text why paths swap program", "tokens text"),
+  position: number("story text why paths lens swap program", "tokens text"),
   /** The token that is explained, if it is not the next one; what its logit is compared with. */
   token: number("story why paths", "tokens text"),
   versus: {
@@ -80,6 +80,11 @@ export const KEYS = {
 
   path: text("paths", "model"),
   open: list("paths", "", ["1"]),
+
+  /** The stream that is read: before this layer, or the last; and what colors mean. */
+  layer: number("lens", "model"),
+  readout: choice("lens", "direct", "held"),
+  shade: choice("lens", "prediction", "shown"),
 
   edge: text("composition", "model"),
   node: text("composition", "model"),

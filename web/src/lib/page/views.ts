@@ -27,6 +27,7 @@ export const TABS: readonly Tab[] = [
       { name: "text", title: "Text", key: "1" },
       { name: "why", title: "Why", key: "2" },
       { name: "paths", title: "Paths", key: "5" },
+      { name: "lens", title: "Lens" },
     ],
   },
   {

@@ -116,7 +116,7 @@ export class ReportSource extends CachedSource {
 
   /** What it holds of this, or that it holds nothing of it; true whatever was asked. */
   private lacking(name: QuestionName, params: PlainParams): string {
-    const isText = ["run", "attention", "scores", "why", "paths", "story", "without"].includes(name);
+    const isText = ["run", "attention", "scores", "why", "paths", "story", "without", "lens", "lens_parts"].includes(name);
     if (!isText) return "This report does not hold this.";
     const { example } = params as TextParams;
     if (example === undefined || !this.has("run", { example })) return `This report holds ${plural(this.texts, "example text")}.`;

@@ -24,6 +24,8 @@ export interface AtlasTable {
   readonly kinds: readonly string[];
   readonly scores: readonly AtlasScore[];
   readonly eigenvalues: Matrix;
+  /** Whether nulls, kinds and all scores are there: the first scores arrive before them. */
+  readonly complete: boolean;
 }
 
 export interface HeadRow {
@@ -34,12 +36,13 @@ export interface HeadRow {
   readonly values: ReadonlyMap<string, number>;
 }
 
-export function atlasTable({ atlas, eigenvalues }: AtlasAnswer): AtlasTable {
+export function atlasTable({ atlas, eigenvalues }: AtlasAnswer, complete = true): AtlasTable {
   return {
     heads: atlas.heads.map((entry) => entry.head),
     kinds: atlas.heads.map((entry) => entry.kind),
     scores: atlas.infos.filter((info) => !(info.name in atlas.absent)).map((info) => score(atlas, info)),
     eigenvalues,
+    complete,
   };
 }
 
@@ -74,6 +77,24 @@ export function rowsOf(table: AtlasTable): HeadRow[] {
     kind: table.kinds[index] ?? "unknown",
     values: new Map(table.scores.map((each) => [each.name, each.readings[index]?.value ?? Number.NaN])),
   }));
+}
+
+/** Whether a head of this kind has a name: its data and weights agree. */
+export const isNamed = (kind: string): boolean => kind !== "mixed" && kind !== "unknown";
+
+/** A kind in two letters: "in" for induction, "pt" for previous token; nothing for heads without a kind. */
+export function kindMark(kind: string): string {
+  if (!isNamed(kind)) return "";
+  const [first = "", second] = kind.split(/[ -]/);
+  return second ? first.charAt(0) + second.charAt(0) : first.slice(0, 2);
+}
+
+/** The heads of each kind; those without a name come last. */
+export function headsByKind({ heads, kinds }: Pick<AtlasTable, "heads" | "kinds">): [string, string[]][] {
+  const found = new Map<string, string[]>();
+  kinds.forEach((kind, at) => found.set(kind, [...(found.get(kind) ?? []), heads[at]!]));
+  const last = (kind: string) => ["mixed", "unknown"].indexOf(kind);
+  return [...found].sort(([a], [b]) => last(a) - last(b) || a.localeCompare(b));
 }
 
 export function scoreNamed(table: AtlasTable, name: string): AtlasScore | undefined {
