@@ -82,9 +82,7 @@ def _exaone(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return _renamed(llama, names)
 
 
-def _renamed(
-    tensors: dict[str, torch.Tensor], names: dict[str, str]
-) -> dict[str, torch.Tensor]:
+def _renamed(tensors: dict[str, torch.Tensor], names: dict[str, str]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         for theirs, ours in names.items():
