@@ -70,7 +70,8 @@ def _live(name: str) -> str:
 
 
 def _mathml(formula: str) -> str:
-    return latex2mathml.converter.convert(formula, display="block")
+    # A wide formula scrolls by itself on a phone.
+    return f'<div class="formula">{latex2mathml.converter.convert(formula, display="block")}</div>'
 
 
 def readme() -> str:

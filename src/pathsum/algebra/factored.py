@@ -70,7 +70,7 @@ class RowMaxima:
 @checked_methods
 @dataclass(frozen=True, eq=False, repr=False)
 class Factored:
-    """The matrix `A @ B`, kept apart.
+    """The matrix `A @ B`, stored as its two factors.
 
     `A` is [*batch, m, r] and `B` is [*batch, r, n]; batch dimensions broadcast. Both have the same
     real floating-point dtype and the same device.

@@ -145,8 +145,8 @@ def copying(
     """Copying scores of heads or virtual heads, by default of all heads.
 
     The eigenvalue ratio with its null, the share of positive diagonal entries, and the share of
-    tokens whose own logit is the one raised most (or among the five most). The last two stream over
-    the whole vocabulary: argmax over a subset of tokens overstates copying.
+    tokens whose own logit is raised most (or is among the five raised most). The last two cover the
+    whole vocabulary, because an argmax over a sample of tokens overstates copying.
 
     >>> from pathsum.model import construct
     >>> copies = copying(construct.induction())["L1H0"]

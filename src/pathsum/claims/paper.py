@@ -139,11 +139,11 @@ def paper(
     over_bigram: Estimate | None = None,
     progress: Progress = silent,
 ) -> Paper:
-    """Measure the paper's claims on a model, each judged by a rule that was written before.
+    """Measure the paper's claims on a model, each judged by a rule that was fixed in advance.
 
     A claim about models of another depth is measured on a bundled model of that depth, which
     `outline.model` names. `claims` chooses some by id. `over_bigram` is the model's loss minus that
-    of the bigram table of its training text, for a model without a card that says it.
+    of the bigram table of its training text; give it for a model without a card.
 
     >>> import pathsum as ps
     >>> found = ps.paper(ps.construct.induction(), claims=["two-induction", "two-mechanism"])

@@ -56,7 +56,7 @@ class GroupedCommands(TyperGroup):
 
 app = typer.Typer(
     name="pathsum",
-    help="A transformer is a sum over paths: write the sum down, and see which paths matter.",
+    help="Reverse-engineer transformers by expanding them into sums over paths.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -86,7 +86,7 @@ def pathsum(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """A transformer is a sum over paths: write the sum down, and see which paths matter."""
+    """Reverse-engineer transformers by expanding them into sums over paths."""
 
 
 def main(arguments: list[str]) -> int:

@@ -233,13 +233,13 @@ def report(
 
     It opens from disk in any browser and holds the example texts, every head, the circuit, the
     paper's claims, and the training if the model has snapshots. A small attention-only model runs
-    in the page: type any text, explain any prediction, switch heads off. Of other models, the
-    answers about the example texts are recorded. `others` are models to compare with. `texts` (or
-    lists of token ids) take the place of the example texts, and every prediction of them is
-    explained, or with `position` the one there. `views` are those of `ReportView`; by default all
-    that the model has something to show in. With `fragment`, the file is one view without a page
-    around it, of at most 2.5 MB, to be pasted into an HTML page. Numbers that are recorded are
-    rounded to six digits (four in a fragment), attention to half precision.
+    in the page: type any text, explain any prediction, switch heads off. For other models, the
+    answers for the example texts are precomputed. `others` are models to compare with. `texts` (or
+    lists of token ids) replace the example texts; every prediction in them is explained, or only
+    the prediction at `position`. `views` are those of `ReportView`, by default every view that has
+    content for the model. With `fragment`, the file is a single view of at most 2.5 MB, to be
+    pasted into an HTML page. Precomputed numbers are rounded to six digits (four in a fragment),
+    attention to half precision.
     """
     target = check_output(path)
     wanted = None if views is None else _parse_views(views)

@@ -157,11 +157,11 @@ def atlas(
 
     Scores from data are measured on repeated random tokens (25 tokens, 4 times, in `sequences`
     sequences; shorter where the context is), and those that need no repeats also on text: `text`
-    (ids, a text, a corpus; `tokens` is the same), by default the held-out text that the model comes
-    with. A model that only knows sequences of one format is measured on them that way; a context
-    too short for repeats leaves their scores out, and `absent` gives the reason. The null is
-    each head itself, `draws` times, with its reads and writes rotated at random: the same scale,
-    singular values and stream, but random directions. Half-precision models are computed in
+    (ids, a text, a corpus; `tokens` is the same), by default the model's held-out text. For a model
+    that was trained on sequences of one format, pass such sequences. If the context is too short
+    for repeats, their scores are omitted, and `absent` gives the reason. The null is each head
+    itself, `draws` times, with its reads and writes rotated at random: the same scale, singular
+    values and stream, but random directions. Half-precision models are computed in
     float32.
 
     `scores` restricts the atlas to some scores, such as ["copying", "copying_weights"], to save

@@ -188,9 +188,9 @@ def induction(
     from a run on shuffled tokens. The edge that removes most of the stripe determines the partner
     and the mechanism.
 
-    A model that only knows sequences of one format is measured on them: `text` (ids [n, pos], or
-    texts of one length) replaces the random tokens, and prefix matching, the attention to tokens
-    after earlier copies of the current one, replaces the stripe.
+    For a model that was trained on sequences of one format, pass such sequences: `text` (ids
+    [n, pos], or texts of one length) replaces the random tokens, and prefix matching, the attention
+    to tokens after earlier copies of the current one, replaces the stripe.
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())

@@ -35,7 +35,7 @@ def from_tensors(
 ) -> Model:
     """A model of given tensors, stacked over layers: `W_Q` is [layer, head, d_model, d_head].
 
-    Keeps the dtype (float64 in, float64 out) and copies nothing. `W_pos` is [n_ctx, d_model], or
+    Tensors keep their dtype and are not copied. `W_pos` is [n_ctx, d_model], or
     [layer, n_ctx, d_model] where each layer adds positions of its own. Biases (`b_Q b_K b_V b_O
     b_U b_in b_gate b_out`), MLPs (`W_in W_gate W_out`) and gains (`ln1_w ln1_b ln2_w ln2_b ln_f_w
     ln_f_b q_norm_w k_norm_w`) may be left out where a model has none.

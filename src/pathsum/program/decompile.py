@@ -69,7 +69,7 @@ def decompile(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Program:
-    """Rewrite a model as rules that a person can read and that run without it.
+    """Rewrite a model as readable rules that run without it.
 
         logits = base + after each token: …                             the direct path
                + for each head: its attention × (the entries of its sources, copying)
