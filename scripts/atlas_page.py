@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pathsum as ps
 from pathsum.base.estimate import format_p
+from pathsum.base.options import list_some
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.score import ScoreInfo
 
@@ -65,7 +66,7 @@ def page(found: Atlas) -> str:
     for entry in found.heads:
         kinds.setdefault(entry.kind, []).append(str(entry.head))
     ranked = sorted(kinds.items(), key=lambda item: (item[0] in ("mixed", "unknown"), item[0]))
-    rows = [f"| {kind} | {len(heads)} | {_listed(heads)} |" for kind, heads in ranked]
+    rows = [f"| {kind} | {len(heads)} | {list_some(heads, 12)} |" for kind, heads in ranked]
     scores = [
         f"| {info.title} | {_strongest(found, info)} |"
         for info in found.infos
@@ -84,11 +85,6 @@ def page(found: Atlas) -> str:
         absent=absent + "\n" if absent else "",
         note=found.note,
     )
-
-
-def _listed(heads: list[str], most: int = 12) -> str:
-    more = f", and {len(heads) - most} more" if len(heads) > most else ""
-    return ", ".join(heads[:most]) + more
 
 
 def _strongest(found: Atlas, info: ScoreInfo) -> str:

@@ -14,9 +14,8 @@ import torch
 
 from pathsum.explorer.answers.whole_model import why_not_in_page
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import ModelParams, PlainParams, answer_key
+from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
 from pathsum.explorer.report import FORMAT, VERSION, Packed, deflate
-from pathsum.explorer.wire import decode
 from pathsum.sources import load
 from pathsum.sources.named import bundled_names
 

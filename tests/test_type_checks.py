@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pathsum.algebra.factored import Factored
-from pathsum.algebra.subspaces import principal_angles
+from pathsum.algebra.spectrum import principal_angles
 
 ONE, OTHER = torch.eye(4)[:, :2], torch.eye(5)[:, :2]
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathsum.algebra.assignment import best_assignment, displacement
 from pathsum.base.errors import InputError
+from pathsum.circuits.align_heads import best_assignment, displacement
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16), st.booleans())

@@ -7,7 +7,7 @@ import torch
 from tests.algebra.factors import gaussian, powers
 
 from pathsum.algebra import orthonormal, principal_angles
-from pathsum.algebra.subspaces import numerical_rank, row_basis
+from pathsum.algebra.spectrum import numerical_rank, row_basis
 from pathsum.base.errors import InputError
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.base import Progress, silent
-from pathsum.base.arguments import checked, fits
 from pathsum.base.errors import ArgumentError, InputError, LayerError, TokenError
+from pathsum.base.options import checked, fits
 from pathsum.model.reference import AblationReference
 
 

@@ -140,6 +140,13 @@ def test_labels_of_the_composition_graph_do_not_overlap(
             })"""
         )
         assert overlaps == []
+    # Edges show through the heads that they pass.
+    assert (
+        page.locator(".node.far rect.box").first.evaluate(
+            "one => getComputedStyle(one).fillOpacity"
+        )
+        == "0.3"
+    )
     # Each has its name for those who do not see it, and for the pointer.
     top = page.locator(f'[data-node="L{layers - 1}H{heads - 1}"]')
     expect(top).to_have_accessible_name(f"L{layers - 1}H{heads - 1}")
@@ -167,3 +174,55 @@ def test_the_layers_of_a_prediction_are_named_in_full(large: tuple[Page, str, in
           > one.parentElement.getBoundingClientRect().right + 0.5).map((one) => one.textContent)"""
     )
     assert cut == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_circuit_of_a_prediction_is_as_high_as_its_panel(
+    large: tuple[Page, str, int, int], width: int
+) -> None:
+    page, address, _, _ = large
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(f"{address}#/why?example=0")
+    panel = page.locator(".graph .scroll")
+    expect(panel.locator("[data-node]").first).to_be_visible(timeout=4 * PATIENCE_MS)
+    assert panel.evaluate("one => one.scrollHeight <= one.clientHeight + 1")
+    rows = page.locator(".graph .rows span")
+    assert any("–" in name for name in rows.all_text_contents())
+
+
+def test_a_group_of_a_circuit_opens_and_closes(
+    context: BrowserContext, page: Page, watched: Watched
+) -> None:
+    config = Config(12, 2, 32, 16, 100, 64, mlp="gelu", norm="layer")
+    server = ExplorerServer(Explorer([random_model(config, seed=0)], bundled=()), port=0).start()
+    watched.allowed += (server.address,)
+    sign_in(context, server)
+    page.goto(f"{server.address}#/why?example=0")
+    nodes = page.locator(".graph [data-node]")
+    groups = page.locator('.graph [data-node^="group:"]')
+    expect(groups.first).to_be_visible(timeout=4 * PATIENCE_MS)
+    closed, grouped = nodes.count(), groups.count()
+    groups.first.click()
+    expect(groups).to_have_count(grouped - 1)
+    assert nodes.count() > closed
+    expect(page).to_have_url(re.compile("expanded=group:"))
+    page.get_by_role("button", name="close groups").click()
+    expect(nodes).to_have_count(closed)
+    server.close()
+
+
+def test_many_heads_are_compared_only_on_request(
+    large: tuple[Page, str, int, int], watched: Watched
+) -> None:
+    page, address, layers, heads = large
+    page.goto(f"{address}#/compare")
+    expect(page.locator("main")).to_contain_text(f"{layers * heads:,} heads take minutes")
+
+    def asked() -> bool:
+        return any("compare" in url.split("#")[0] for url in watched.requests)
+
+    page.wait_for_timeout(500)
+    assert not asked()
+    page.get_by_role("button", name="Compare all heads").click()
+    expect(page.locator("main progress")).to_be_visible()
+    assert asked()

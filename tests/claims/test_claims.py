@@ -36,7 +36,7 @@ from pathsum.claims.verdict import (
     write_seeds,
 )
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.wire import decode
+from pathsum.explorer.params import decode
 from pathsum.model import Model, construct
 
 STATEMENTS = [one for section in SECTIONS for one in section.statements]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pathsum.cli.main import main
+from pathsum.explorer.params import decode
 from pathsum.explorer.report import read_report
 from pathsum.explorer.server import ExplorerServer
-from pathsum.explorer.wire import decode
 
 MODEL = "hand-built-skip-trigrams"
 

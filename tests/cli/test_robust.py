@@ -12,7 +12,7 @@ import pytest
 import pathsum as ps
 from pathsum.base.errors import FailedError
 from pathsum.base.files import cache_folder
-from pathsum.base.terminal import SafeConsole, printable, printable_json, shorten
+from pathsum.base.sentence import SafeConsole, printable, printable_json, shorten
 from pathsum.cli import main as module
 from pathsum.cli.main import main
 

@@ -10,8 +10,7 @@ import pathsum as ps
 from pathsum.claims.examples import INTERVENTION_LENGTH, TEXT_SEQUENCES
 from pathsum.explorer.answers.head import TRIPLE_SEQUENCES
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import ModelParams
-from pathsum.explorer.wire import decode
+from pathsum.explorer.params import ModelParams, decode
 
 SEQUENCES = 64
 

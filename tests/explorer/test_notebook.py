@@ -9,8 +9,8 @@ from tests.explorer.variants import ALL
 from pathsum.base.errors import FailedError
 from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.params import decode
 from pathsum.explorer.server.running import explorer_widget, reply
-from pathsum.explorer.wire import decode
 
 
 class Sent:

@@ -14,9 +14,8 @@ from pathsum.base.json_schema import schema
 from pathsum.circuits import virtual_weights
 from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.explorer import QUESTIONS, Explorer, find_question
-from pathsum.explorer.params import ModelParams
+from pathsum.explorer.params import ModelParams, decode
 from pathsum.explorer.report_contents import CLAIMS
-from pathsum.explorer.wire import decode
 from pathsum.paths import After, CopyingPart, Reference, ablate, replace
 from pathsum.sources.named import bundled_names
 

@@ -4,8 +4,8 @@ import pytest
 from tests.explorer.variants import ALL
 
 from pathsum.explorer.explorer import Explorer
+from pathsum.explorer.params import decode
 from pathsum.explorer.report_contents import Recorded, claim_pictures, recorded
-from pathsum.explorer.wire import decode
 
 
 def test_the_tour_has_its_pictures_of_other_models() -> None:

@@ -16,9 +16,8 @@ import pathsum as ps
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.explorer import bundle
 from pathsum.explorer.answers.whole_model import why_not_in_page
-from pathsum.explorer.params import answer_key
+from pathsum.explorer.params import answer_key, decode
 from pathsum.explorer.report import assemble, read_report
-from pathsum.explorer.wire import decode
 
 IN_PAGE = "pathsum.explorer.answers.whole_model.MAX_PARAMETERS"
 

@@ -9,9 +9,8 @@ from tests.training.planted import plant
 import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.explorer.explorer import Explorer, find_question
-from pathsum.explorer.params import answer_key
+from pathsum.explorer.params import answer_key, decode
 from pathsum.explorer.report import read_report
-from pathsum.explorer.wire import decode
 
 SHARES = {0: 0.0, 4: 0.1, 16: 0.3, 64: 0.6, 256: 0.9, 1024: 1.0}
 

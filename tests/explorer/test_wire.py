@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsum.base import Record
 from pathsum.base.errors import FailedError, InputError
-from pathsum.explorer.wire import ALIGNMENT, decode, encode
+from pathsum.explorer.params import ALIGNMENT, decode, encode
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,7 @@ import torch
 import pathsum as ps
 from pathsum.base.errors import FailedError, InputError
 from pathsum.figures import svg
-from pathsum.figures.axes import Axis
-from pathsum.figures.figure import BROWSERS, Figure, NoFigureError
+from pathsum.figures.figure import BROWSERS, Axis, Figure, NoFigureError
 from pathsum.figures.svg import RAMPS, SIDES, Pen, color_at, text_width
 
 ROOT = Path(__file__).parents[2]

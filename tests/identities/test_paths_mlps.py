@@ -15,10 +15,9 @@ from pathsum.base.path import level_of
 from pathsum.model import HeadId, Model, Path, Source
 from pathsum.paths import LogitAttribution, PathSum, by_mlp
 from pathsum.paths.frozen import Frozen, FrozenMlp, Gates
-from pathsum.paths.order_sweep import DownSweep, UpSweep, final_stream
+from pathsum.paths.order_sweep import DownSweep, MlpOutputs, UpSweep, final_stream, truncate
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.search import mlp_norm_bound, mlp_spread
-from pathsum.paths.truncation import MlpOutputs, truncate
 
 SMALL = {"max_layers": 2, "max_heads": 2}
 

@@ -13,7 +13,7 @@ from pathsum.model import Model, transformer
 from pathsum.model.folding import attention_bias
 from pathsum.model.symmetries import scrambled
 from pathsum.paths import MlpOutputs, Scales, by_head, by_layer, by_virtual_head, term_importance
-from pathsum.paths.truncation import Truncated, truncate
+from pathsum.paths.order_sweep import Truncated, truncate
 
 
 def logits_of(truncated: Truncated, order: int) -> Tensor:

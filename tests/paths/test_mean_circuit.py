@@ -17,10 +17,9 @@ from pathsum.model import Model, Trace, construct
 from pathsum.model.edit import Writes
 from pathsum.model.recording import Prefix
 from pathsum.paths import edges
-from pathsum.paths.circuit import mean_circuit
+from pathsum.paths.circuit import mean_circuit, membership
 from pathsum.paths.edges import Edges, logits_without
 from pathsum.paths.graph import Graph
-from pathsum.paths.membership import membership
 from pathsum.paths.prompts import Prompt, read_prompts
 from pathsum.paths.target import Target
 from pathsum.sources import load

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked_methods
 
 BatchIndex: TypeAlias = int | slice | EllipsisType | Tensor | list[int] | None
 Scale: TypeAlias = int | float | Tensor

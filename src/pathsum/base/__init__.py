@@ -7,13 +7,11 @@ site        Site: components, named values, reads and edges: `L1H4.pattern`, `L0
 head_mapping  HeadMapping, the mapping protocol of collections of heads
 record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
 estimate    Estimate: value, standard error, interval, null and p; how p-values are printed
-sentence    sentences about numbers: templates, filled into spans that refer to heads and tokens
+sentence    sentences about numbers, filled into spans; consoles that escape control characters
 table       Table and its columns, described by the fields of records: terminal and HTML views
 json_schema the JSON schema of a record, from its fields; plain values read back as records
-options     options, positions, counts and draws: one parser each; progress; batches by memory
-arguments   arguments checked by their annotations when a public function is called
+options     arguments checked by annotations; one parser each for options, positions, counts
 files       reading and writing files
-terminal    consoles that escape control characters
 
 The grammar of names, `parse(str(x)) == x` everywhere:
 

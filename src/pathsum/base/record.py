@@ -18,10 +18,11 @@ import torch
 from rich.console import Group, RenderableType
 from torch import Tensor
 
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FailedError
 from pathsum.base.estimate import Estimate
+from pathsum.base.options import checked_methods
 from pathsum.base.path import Printed
+from pathsum.base.sentence import SafeConsole
 from pathsum.base.table import (
     Cell,
     Row,
@@ -33,7 +34,6 @@ from pathsum.base.table import (
     rows_table,
     text_column,
 )
-from pathsum.base.terminal import SafeConsole
 
 if TYPE_CHECKING:
     from pathsum.figures import Figure

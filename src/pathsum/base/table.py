@@ -43,7 +43,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pathsum.base.terminal import SafeConsole, printable
+from pathsum.base.sentence import SafeConsole, printable
 
 Cell: TypeAlias = bool | int | float | str | None
 Read: TypeAlias = str | Callable[[Any], Any]

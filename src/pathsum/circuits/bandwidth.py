@@ -18,10 +18,10 @@ from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows, require_finite, svdvals
 from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import random_orders, seeded
-from pathsum.algebra.subspaces import principal_angles, remove_mean, row_basis
+from pathsum.algebra.spectrum import principal_angles, remove_mean, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.estimate import LEAST_FITTED
+from pathsum.base.options import checked
 from pathsum.base.table import rows_table
 from pathsum.circuits.composition import BLOCK_ROWS
 from pathsum.circuits.dimensions import (

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import require_finite
 from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent, token_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import NotExactError
-from pathsum.base.options import batch_size
+from pathsum.base.options import batch_size, checked
 from pathsum.base.table import rows_table
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.token_basis import (

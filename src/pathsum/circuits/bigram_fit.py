@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.table import rows_table
 from pathsum.model.sequences import Split

@@ -26,10 +26,16 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import ALPHA, RotationNull, axis_null, unit_null
 from pathsum.base import Column, Progress, Record, Side, Site, Table, silent, text_column
-from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import HeadError, InputError
 from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn
-from pathsum.base.options import batched, parse_choice, parse_count
+from pathsum.base.options import (
+    batched,
+    checked,
+    checked_methods,
+    list_some,
+    parse_choice,
+    parse_count,
+)
 from pathsum.base.path import find_head
 from pathsum.base.sentence import percent
 from pathsum.circuits.reads_and_writes import (
@@ -553,12 +559,7 @@ def _notes_on_heads(
         roles.append((matrix, f"a {kind.upper()} reader", labels[n:], one.empty[n:]))
     for matrix, role, heads, empty in roles:
         if found := [heads[at] for at in empty.nonzero().flatten().tolist()]:
-            yield f"{matrix} is zero, so there is no score as {role}: {_listed(found)}."
-
-
-def _listed(labels: Sequence[str], most: int = 8) -> str:
-    first = ", ".join(labels[:most])
-    return first if len(labels) <= most else f"{first} and {len(labels) - most} more"
+            yield f"{matrix} is zero, so there is no score as {role}: {list_some(found, 8)}."
 
 
 def _count(expected: float) -> str:

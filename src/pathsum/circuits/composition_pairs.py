@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
-from pathsum.algebra.subspaces import numerical_rank
+from pathsum.algebra.spectrum import numerical_rank
 from pathsum.base import Progress, silent
 from pathsum.base.options import parse_choice
 from pathsum.circuits.composition import (

@@ -36,7 +36,7 @@ from pathsum.algebra.rotations import (
     significant_values,
     spectra_between,
 )
-from pathsum.algebra.subspaces import remove_both_means, remove_mean
+from pathsum.algebra.spectrum import remove_both_means, remove_mean
 from pathsum.base import (
     ARROW,
     Column,
@@ -48,11 +48,10 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.head_mapping import HeadMapping
-from pathsum.base.options import parse_choice, parse_draws
+from pathsum.base.options import checked, parse_choice, parse_draws
 from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import average_rotation, token_ov
 from pathsum.circuits.token_basis import (

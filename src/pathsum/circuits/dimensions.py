@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
-from pathsum.algebra.subspaces import remove_both_means, remove_mean
+from pathsum.algebra.spectrum import remove_both_means, remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.reads_and_writes import KINDS, read_factor, write_factor
 from pathsum.model import Head, Model

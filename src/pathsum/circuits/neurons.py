@@ -25,7 +25,7 @@ from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.algebra.factored import RowMaxima
 from pathsum.algebra.nulls import ALPHA, UnitMoments, unit_null
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import LOGITS, HeadId, Site, Source, Writer
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_count

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.head_mapping import HeadMapping

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root, triangle
 from pathsum.algebra.nulls import AxisMoments, UnitMoments
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base.options import parse_choice
 from pathsum.model import Config, Head, Model
 from pathsum.model.folding import fold_read

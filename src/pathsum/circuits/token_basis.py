@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import (
     ARROW,
     LOGITS,

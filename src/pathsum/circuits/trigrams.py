@@ -39,8 +39,8 @@ from pathsum.base import (
     text_column,
     token_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked
 from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
 from pathsum.circuits.token_basis import (

@@ -14,7 +14,7 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import compact, svdvals, thin_svd
 from pathsum.algebra.nulls import UnitMoments, unit_null
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import (
     ARROW,
     LOGITS,

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import Estimate
 from pathsum.base.files import exists, user_path
+from pathsum.base.options import checked
 from pathsum.base.table import columns_table
 from pathsum.claims.claim import Claim, Section, SharedResults, Statement, Subject, measure
 from pathsum.claims.examples import examples

@@ -2,8 +2,7 @@
 
 main            the commands by group, in the order of --help; errors and exit codes
 options         commands from functions: options from signatures, help from docstrings
-view            tables, JSON and progress
-inputs          texts, token ids, sequences to measure a loss on
+view            inputs as texts or token ids; tables, JSON and progress
 start           demo models
 paper           bigram head trigrams composition bandwidth terms atlas induction paper
 prediction      why paths scores

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pathsum.base.errors import InputError
-from pathsum.cli.inputs import (
+from pathsum.cli.options import CommandSession, command, parse_versus
+from pathsum.cli.view import (
     given_sequences,
     parse_ids,
     parse_targets,
     read_input,
     repeated_sequences,
 )
-from pathsum.cli.options import CommandSession, command, parse_versus
 
 
 @command(

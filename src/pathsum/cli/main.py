@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from pathsum._version import __version__
 from pathsum.base.errors import FileError, PathsumError, first_line
-from pathsum.base.terminal import LONGEST_MESSAGE, SafeConsole, printable, shorten
+from pathsum.base.sentence import LONGEST_MESSAGE, SafeConsole, printable, shorten
 from pathsum.cli import interventions, pages, paper, prediction, start, training
 from pathsum.cli.options import in_terms_of_options
 from pathsum.cli.view import INTERRUPTED

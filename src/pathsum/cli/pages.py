@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 
 from pathsum.base.errors import FileError
 from pathsum.base.files import check_output, parse_json, read_text
-from pathsum.cli.inputs import repeated_sequences, text_sequences
 from pathsum.cli.options import CommandSession, command, fetch_models
-from pathsum.cli.view import console, progress, say, show, use_one_thread_if_small
+from pathsum.cli.view import (
+    console,
+    progress,
+    repeated_sequences,
+    say,
+    show,
+    text_sequences,
+    use_one_thread_if_small,
+)
 
 if TYPE_CHECKING:
     from pathsum.model import Model

@@ -6,15 +6,18 @@ from typing import Literal
 
 from pathsum.base import Side
 from pathsum.base.errors import InputError
-from pathsum.base.terminal import printable_json
-from pathsum.cli.inputs import (
+from pathsum.base.sentence import printable_json
+from pathsum.cli.options import CommandSession, command
+from pathsum.cli.view import (
+    console,
     given_sequences,
     parse_targets,
+    progress,
     repeated_sequences,
+    show,
     text_sequences,
+    use_one_thread_if_small,
 )
-from pathsum.cli.options import CommandSession, command
-from pathsum.cli.view import console, progress, show, use_one_thread_if_small
 
 NEURONS, ROWS, WINDOWS = 20, 10, 8
 """Neurons that are listed, rows of each list about one neuron, windows on which edges are cut."""

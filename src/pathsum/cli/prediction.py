@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pathsum.base.errors import InputError
 from pathsum.base.files import check_output
-from pathsum.cli.inputs import parse_ids, read_input, text_sequences
 from pathsum.cli.options import CommandSession, command, parse_versus
+from pathsum.cli.view import parse_ids, read_input, text_sequences
 
 if TYPE_CHECKING:
     from pathsum.base import Progress

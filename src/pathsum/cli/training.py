@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pathsum.base.errors import InputError
-from pathsum.base.terminal import SafeConsole, printable
+from pathsum.base.sentence import SafeConsole, printable
 from pathsum.cli.options import command, write_figure
 from pathsum.cli.view import INTERRUPTED, progress, say, show
 

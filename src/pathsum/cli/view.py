@@ -1,14 +1,19 @@
-"""Output of commands: tables or JSON on stdout, progress and messages on stderr."""
+"""Inputs and output of commands: texts or token ids; tables or JSON, progress and messages."""
 
 import os
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pathsum.base.terminal import SafeConsole, printable, printable_json
+from pathsum.base import is_number
+from pathsum.base.errors import InputError
+from pathsum.base.sentence import SafeConsole, printable, printable_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pathsum.base import Progress, Record
     from pathsum.model import Model
 
@@ -82,3 +87,87 @@ def use_one_thread_if_small(model: "Model") -> None:
 
     if model.weights.n_parameters < SMALL_MODEL:
         torch.set_num_threads(1)
+
+
+def read_input(text: str | None, tokens: list[str] | None) -> "str | list[int]":
+    """The text argument, or the ids of --tokens."""
+    if text is not None:
+        return text
+    if not tokens:
+        raise InputError(
+            "give the model something to read: a text, or token ids as in --tokens 3,5,7"
+        )
+    found = parse_ids(tokens)
+    if len(found) != 1:
+        raise InputError(f"{len(found)} sequences of --tokens were given; this command reads one")
+    return found[0]
+
+
+def given_sequences(
+    model: "Model", text: Path | None, tokens: list[str] | None, count: int | None = None
+) -> "Tensor | list[list[int]] | None":
+    """The first windows of a text file, or sequences of ids; None if neither is given."""
+    if tokens:
+        return parse_ids(tokens)
+    return None if text is None else text_sequences(model, text, count)
+
+
+def parse_ids(given: list[str], option: str = "--tokens", least: int = 0) -> list[list[int]]:
+    """Sequences of ids from `3,5,7`, one per use of the option."""
+    found: list[list[int]] = []
+    for each in given:
+        parts = each.replace(",", " ").split()
+        if not parts or not all(_is_id(part, least) for part in parts):
+            example = "3,5,7" if least == 0 else f"{least},{least},7"
+            raise InputError(f"{option} {each!r} is not a list of token ids; write {example}")
+        found.append([int(part) for part in parts])
+    return found
+
+
+def _is_id(part: str, least: int) -> bool:
+    return is_number(part.removeprefix("-")) and int(part) >= least
+
+
+def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tensor | None":
+    """The target of each position of the sequences of ids, −1 for none."""
+    import torch
+
+    if not targets or not tokens:
+        return None
+    wanted, given = parse_ids(targets, "--targets", -1), parse_ids(tokens)
+    if [len(each) for each in wanted] != [len(each) for each in given]:
+        raise InputError(
+            f"--targets have {_lengths(wanted)} entries and --tokens {_lengths(given)}; give one "
+            "target per token, -1 where a position need not predict anything"
+        )
+    if len({len(each) for each in given}) > 1:
+        raise InputError(
+            f"the sequences of --tokens have {_lengths(given)} tokens; with --targets, give "
+            "sequences of one length"
+        )
+    return torch.tensor(wanted)
+
+
+def _lengths(sequences: list[list[int]]) -> str:
+    return ", ".join(str(len(each)) for each in sequences)
+
+
+def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Tensor":
+    """The first windows of a text file, or all."""
+    from pathsum.base.files import read_text
+    from pathsum.model.sequences import text_windows
+
+    return text_windows(model, read_text(file))[:count]
+
+
+def repeated_sequences(
+    model: "Model", length: int | None, repeats: int, count: int, seed: int
+) -> "Tensor":
+    """Blocks of random tokens that are frequent in training, repeated after the start token."""
+    from pathsum.heads.probe import LENGTH
+    from pathsum.text.token_pool import random_repeats
+
+    config, ids = model.config, model.token_pool().ids()
+    room = config.n_ctx - (config.start_token is not None)
+    length = max(1, min(LENGTH, room // repeats, len(ids))) if length is None else length
+    return random_repeats(ids, length, repeats, count, seed, config.start_token).tokens

@@ -2,12 +2,11 @@
 
 Everything that the front end shows is the answer to a question. In reading order:
 
-    params           parameters of questions, and the key of an answer
+    params           parameters of questions, the key of an answer, an answer as bytes
     cache            the one cache, and how a computation is canceled
     session          open models, cached runs and results
     answers/         the functions that compute answers, most of them records of the library
     story            one prediction explained in a sentence
-    wire             an answer as bytes
     explorer         the registry of questions, and `Explorer`, which answers them
     report           `report`: answers in one HTML file, or in a fragment for another page
     report_contents  the questions that a report answers

@@ -33,10 +33,15 @@ from pathsum.explorer.answers.whole_model import (
     training,
 )
 from pathsum.explorer.cache import CanceledError
-from pathsum.explorer.params import ModelParams, answer_key, non_default_params, parse_params
+from pathsum.explorer.params import (
+    ModelParams,
+    answer_key,
+    encode,
+    non_default_params,
+    parse_params,
+)
 from pathsum.explorer.session import Session, open_models
 from pathsum.explorer.story import story
-from pathsum.explorer.wire import encode
 from pathsum.model import Model
 from pathsum.sources.named import bundled_names
 
@@ -183,7 +188,7 @@ class Explorer:
         params: Mapping[str, object] | None = None,
         progress: Progress = silent,
     ) -> bytes:
-        """The answer to a question as bytes (see `pathsum.explorer.wire`), cached.
+        """The answer to a question as bytes (see `pathsum.explorer.params`), cached.
 
         A `progress` that raises CanceledError cancels the question: its computation ends at that
         report unless others wait for the same answer.

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError, NotExactError
 from pathsum.base.files import check_output, read_text, write_output
-from pathsum.base.options import parse_option
+from pathsum.base.options import checked, parse_option
 from pathsum.explorer import bundle
 from pathsum.explorer.answers.model import Vocabulary
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import ModelParams, answer_key
+from pathsum.explorer.params import ModelParams, answer_key, encode
 from pathsum.explorer.report_contents import (
     COMPUTED,
     ESSENTIAL,
@@ -31,7 +30,6 @@ from pathsum.explorer.report_contents import (
     recorded,
     runs_in_page,
 )
-from pathsum.explorer.wire import encode
 from pathsum.model import Model
 
 FORMAT, VERSION = "pathsum-report", 2

@@ -19,8 +19,7 @@ from pathsum.explorer.answers.prediction import find_position
 from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas, why_not_in_page
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import ModelParams, PlainParams, answer_key
-from pathsum.explorer.wire import decode
+from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
 from pathsum.heads.kinds import MIXED, UNKNOWN
 
 # Example texts of which every prediction is explained; of texts that were chosen, all are. Larger

@@ -3,8 +3,7 @@
 In reading order:
 
 svg        elements, text widths, and the colors shared with the explorer
-figure     `Figure`: shown in a notebook, saved as SVG, PNG or PDF
-axes       axes, ticks, legends, color bars
+figure     `Figure`: shown in a notebook, saved as SVG, PNG or PDF; axes, legends, color bars
 heat_maps  `heat_map`, `attention_map`, `sweep_map`, `composition_map`, `lens_map`
 spectra    `eigenvalue_plane`, `eigenvalue_histogram`, `induction_scatter`
 bars       `term_bars`, `logit_waterfall`, `training_curves`

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING
 
 from pathsum.base.estimate import Estimate
 from pathsum.base.sentence import signed
-from pathsum.figures.axes import Axis, padded_range, x_axis, y_axis, zero_line
-from pathsum.figures.figure import COLUMN, POINTS, Figure, NoFigureError
+from pathsum.figures.figure import (
+    COLUMN,
+    POINTS,
+    Axis,
+    Figure,
+    NoFigureError,
+    padded_range,
+    x_axis,
+    y_axis,
+    zero_line,
+)
 from pathsum.figures.svg import (
     ACCENT,
     INK,
     LABEL,
     LINE,
     LOWERS,
+    MARGIN,
     MUTED,
     RAISES,
     SERIES,
@@ -31,7 +41,7 @@ if TYPE_CHECKING:
     from pathsum.training.dynamics_record import Dynamics
 
 
-MARGIN, ROW = 6.0, 11.0
+ROW = 11.0
 NAME_SHARE = 0.3
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from pathsum.base import LOGITS, HeadId, Source
 from pathsum.base.path import level_of
 from pathsum.base.sentence import signed
-from pathsum.figures.axes import legend
-from pathsum.figures.figure import COLUMN, POINTS, Figure
+from pathsum.figures.figure import COLUMN, POINTS, Figure, legend
 from pathsum.figures.svg import (
     INK,
     LABEL,
     LINE,
     LOWERS,
+    MARGIN,
     MUTED,
     PAPER,
     RAISES,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathsum.circuits.composition import Edges
     from pathsum.paths.graph import Graph, GraphEdge, GraphNode
 
-MARGIN = 6.0
 # With more heads than this only those with an edge are drawn.
 MOST_HEADS = 40
 EDGES = 20

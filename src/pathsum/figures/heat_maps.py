@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pathsum.base.options import parse_choice, parse_count
-from pathsum.figures.axes import color_bar, vertical_label
-from pathsum.figures.figure import COLUMN, POINTS, Figure
+from pathsum.figures.figure import COLUMN, POINTS, Figure, color_bar, vertical_label
 from pathsum.figures.svg import (
     INK,
     LABEL,
     LINE,
+    MARGIN,
     MUTED,
     SMALL,
     TITLE,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathsum.heads.attention import Attention
     from pathsum.paths import Lens, PatchSweep
 
-MARGIN = 6.0
 # Labels take at most this much of the width, and are this far apart.
 LABEL_SHARE, LABEL_PITCH = 0.24, 5.6
 SCALES: tuple[Scale, ...] = ("sequential", "diverging")

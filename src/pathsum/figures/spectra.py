@@ -5,14 +5,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pathsum.base.sentence import signed
-from pathsum.figures.axes import Axis, format_tick, x_axis, y_axis
-from pathsum.figures.figure import COLUMN, POINTS, Figure, NoFigureError
+from pathsum.figures.figure import (
+    COLUMN,
+    POINTS,
+    Axis,
+    Figure,
+    NoFigureError,
+    format_tick,
+    x_axis,
+    y_axis,
+)
 from pathsum.figures.svg import (
     ACCENT,
     INK,
     LABEL,
     LINE,
     LOWERS,
+    MARGIN,
     MUTED,
     RAISES,
     SMALL,
@@ -28,7 +37,6 @@ if TYPE_CHECKING:
     from pathsum.circuits.copying import Copying, HeadCopying
     from pathsum.heads import Atlas, Induction
 
-MARGIN = 6.0
 BINS = 20
 COPIES, MATCHES = "copying_weights", "matching_through_previous"
 """Scores of the atlas."""

@@ -23,6 +23,7 @@ MONO = "Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 # Width of an average letter as a share of the font size, in the widest fonts of the two lists.
 SANS_EM, MONO_EM = 0.56, 0.602
 LABEL, SMALL, TITLE = 6.5, 5.5, 7.5
+MARGIN = 6.0
 """Font sizes in points."""
 LEVELS = 48
 """Distinct colors of a heat map."""

@@ -21,10 +21,9 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.head_mapping import HeadMapping
-from pathsum.base.options import parse_draws, parse_probability
+from pathsum.base.options import checked, parse_draws, parse_probability
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note

@@ -11,12 +11,12 @@ from rich.text import Text
 from torch import Tensor
 
 from pathsum.base import Column, HeadId, HeadName, Record, Table, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked
 from pathsum.base.path import find_head
 from pathsum.base.record import computed_field
+from pathsum.base.sentence import printable
 from pathsum.base.table import rows_table, stacked, token_column
-from pathsum.base.terminal import printable
 from pathsum.heads.atlas_views import shade
 from pathsum.model import Trace
 

@@ -22,8 +22,7 @@ from pathsum.algebra.rotations import (
     sequential_p,
     significant_values,
 )
-from pathsum.algebra.spectrum import positivity
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import positivity, remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.copying import (
     LEAST_DRAWS,

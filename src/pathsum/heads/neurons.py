@@ -28,10 +28,10 @@ from pathsum.base import (
     text_column,
     token_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
 from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.options import checked
 from pathsum.base.path import is_number
 from pathsum.base.table import Cell, rows_table
 from pathsum.circuits.neurons import (
@@ -278,7 +278,7 @@ def neurons(
             for at, row in enumerate(rows)
         ),
         k=k,
-        text=_text_name(over),
+        text=over.tokens,
         note=token_basis_note(model.weights, wanted.layer),
     )
 
@@ -345,7 +345,7 @@ def neuron(
         mean=float(inside.mean()),
         open=opened / len(inside),
         contexts=_contexts(model, rows, ids, effects, k),
-        text=_text_name(over),
+        text=over.tokens,
         cost=None if cost is None else cost.cost,
         note=token_basis_note(model.weights, wanted.layer),
     )
@@ -390,10 +390,6 @@ def _contexts(
             )
         )
     return tuple(found)
-
-
-def _text_name(over: ReferenceText) -> str:
-    return str(over).removeprefix("mean over ")
 
 
 def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> Iterator[Trace]:

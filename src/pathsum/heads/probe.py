@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Progress, silent
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.base.options import checked
 from pathsum.base.shapes import Tokens
 from pathsum.heads.pattern_scores import induction_cells
 from pathsum.model import Keep, Model, Trace

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_type_hints
 
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import ConfigError, InputError
 from pathsum.base.json_schema import read_as, read_record
+from pathsum.base.options import checked_methods
 
 Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
 Norm: TypeAlias = Literal["none", "layer", "rms"]

@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked
 from pathsum.model.config import Config
 from pathsum.model.hand_built import (
     LETTERS,

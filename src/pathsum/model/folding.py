@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import HeadId, Side, parse_option
 from pathsum.base.errors import NotExactError
 from pathsum.base.shapes import HeadPattern

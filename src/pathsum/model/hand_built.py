@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
-from pathsum.base.arguments import checked
 from pathsum.base.errors import ConfigError, InputError
+from pathsum.base.options import checked
 from pathsum.model.config import Config, Mlp, Positions
 from pathsum.model.make import from_tensors
 from pathsum.model.model import Model

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.base import HeadId, Path, Source, find_head
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import NotExactError, PathError
+from pathsum.base.options import checked_methods
 from pathsum.base.shapes import HeadPattern
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model.config import Config

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
 from pathsum.base import parse_choice
-from pathsum.base.arguments import checked
 from pathsum.base.errors import WeightsError, near_misses
+from pathsum.base.options import checked
 from pathsum.model.config import Config
 from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore

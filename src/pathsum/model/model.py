@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import HeadId, HeadName, Progress, find_head, is_number, silent
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import (
     ArgumentError,
     FailedError,
@@ -20,6 +19,7 @@ from pathsum.base.errors import (
     WeightsError,
     first_line,
 )
+from pathsum.base.options import checked_methods
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit, Function
 from pathsum.model.edited import edited

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import HeadId, HeadName, find_head
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked_methods
 from pathsum.base.shapes import Pattern, PerHead, Scale, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config

@@ -71,9 +71,13 @@ class ReferenceText:
     batches: TokenBatches
     name: str
 
+    @property
+    def tokens(self) -> str:
+        """The number of its tokens, and its name."""
+        return f"{sum(batch[:, 1:].numel() for batch in self.batches):,} tokens {self.name}"
+
     def __str__(self) -> str:
-        count = sum(batch[:, 1:].numel() for batch in self.batches)
-        return f"mean over {count:,} tokens {self.name}"
+        return f"mean over {self.tokens}"
 
 
 def reference_text(

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import InputError, NotExactError, TokenError
+from pathsum.base.sentence import shorten
 from pathsum.base.shapes import Tokens
-from pathsum.base.terminal import shorten
 from pathsum.model.config import Config
 from pathsum.text import Corpus
 from pathsum.text.shards import TokenShards

@@ -9,12 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import HeadId, HeadName, Progress, Side, Source, parse_writer, silent
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
-from pathsum.base.options import parse_position
+from pathsum.base.options import checked_methods, parse_position
+from pathsum.base.sentence import shorten
 from pathsum.base.shapes import HeadPattern, Logits, Pattern, Stream, Tokens
 from pathsum.base.site import Site, SiteName
-from pathsum.base.terminal import shorten
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.decompositions import is_finite
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import HeadId, Side
 from pathsum.base.errors import InputError
 from pathsum.base.shapes import (

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import is_finite
 from pathsum.base import HeadId
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import WeightsError, near_misses
+from pathsum.base.options import checked_methods
 from pathsum.model.config import Config
 from pathsum.model.store import Layers, RoundedStore, Store
 

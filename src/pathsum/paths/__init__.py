@@ -3,7 +3,7 @@
 In reading order:
 
     frozen         a run with patterns and scales (and gates) held fixed is a linear model
-    order_sweep    its sweeps: streams carried up and gradients down, by order
+    order_sweep    its sweeps: streams up, gradients down, by order; streams truncated by order
     path_sum       PathSum: the logits as a sum over paths (`trace.paths()`)
     score_sum      ScoreSum: a head's scores as a sum over pairs of parts (`trace.scores(head)`)
     score_cells    the strongest terms of a head's attention scores
@@ -30,13 +30,11 @@ In reading order:
     growth         growing a circuit from the prediction down
     score          `score`: the one attribution, by share, integrated, gradient, ig, cut, keep
     prompts        Prompt: a text, the prediction to explain, and names of positions
-    membership     the probability that an edge belongs to the circuit of many prompts
     circuit        `trace.circuit(...)`, and `mean_circuit` over prompts
     component_edges  edges between whole components: runs with some of them, EAP and EAP-IG
     edge_curve     the share that n% of these edges keep (MIB), and files of other tools
     rule_agreement  shares of edges into MLPs under five rules, against effects of cutting
     faithfulness   the share of a prediction that a circuit keeps on its own
-    truncation     streams truncated by order, all in one pass
     terms          term importance: the loss saved by paths of each order
     virtual_head   chains of heads as heads
     patching       runs with edges or nodes taken from another run (`trace.patch(...)`)
@@ -67,6 +65,7 @@ from pathsum.paths.logit_effects import (
     logit_effects,
     moved_by_layer,
 )
+from pathsum.paths.order_sweep import MlpOutputs, Scales
 from pathsum.paths.patching import patch, without
 from pathsum.paths.path_sum import Mlps, PathSum, expand_logits
 from pathsum.paths.prompts import Prompt
@@ -87,7 +86,6 @@ from pathsum.paths.terms import (
     head_set,
     term_importance,
 )
-from pathsum.paths.truncation import MlpOutputs, Scales
 from pathsum.paths.virtual_head import VirtualHead, VirtualImportance, virtual_head
 
 __all__ = [

@@ -22,9 +22,9 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate
+from pathsum.base.options import checked
 from pathsum.base.path import is_pair
 from pathsum.base.shapes import Tokens
 from pathsum.model import HeadId, HeadName, Model, Trace

@@ -30,10 +30,9 @@ from pathsum.base import (
     text_column,
     token_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
-from pathsum.base.options import batched
+from pathsum.base.options import batched, checked
 from pathsum.base.site import HEAD_SIDES
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace, trace_run

@@ -7,8 +7,8 @@ from typing import Annotated
 from rich.console import RenderableType
 
 from pathsum.base import Column, Record, Table, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
+from pathsum.base.options import checked
 from pathsum.base.table import rows_table, stacked, token_column
 from pathsum.paths.graph import Graph
 

@@ -34,10 +34,10 @@ from pathsum.base import (
     parse_option,
     silent,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import FileError, InputError
 from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.base.files import read_object, write_output
+from pathsum.base.options import checked
 from pathsum.base.site import LOGITS
 from pathsum.base.table import Cell
 from pathsum.model import Model

@@ -31,10 +31,10 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
+from pathsum.base.options import checked
 from pathsum.base.sentence import Sentence, plain_text
 from pathsum.base.site import LOGITS, MLP_SIDES, Side, Site
 from pathsum.paths.edges import best_first, is_written, side_of

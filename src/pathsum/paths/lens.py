@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from rich.console import RenderableType
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import Column, HeadId, Record, Source, Table, stacked, text_column, token_column
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_position

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import (
     Estimate,
     Progress,
@@ -24,10 +24,9 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
-from pathsum.base.options import parse_count, parse_position
+from pathsum.base.options import checked, parse_count, parse_position
 from pathsum.base.table import rows_table
 from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
@@ -154,7 +153,7 @@ def mean_lens(
         model=model.name,
         positions=len(held.final),
         layers=_agreement(model, tested, maps),
-        text=str(over).removeprefix("mean over "),
+        text=over.tokens,
         _held=held,
         _maps=maps,
     )

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import InputError, NotExactError, PathError
-from pathsum.base.options import parse_option
+from pathsum.base.options import checked_methods, parse_option
 from pathsum.base.path import Step, level_of
 from pathsum.base.shapes import Logits, Stream
 from pathsum.model import HeadId, Path, Source, Trace

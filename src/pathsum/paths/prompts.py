@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.files import parse_json, read_text, user_path
-from pathsum.base.options import list_choices
+from pathsum.base.options import checked, checked_methods, list_choices
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import (
     Column,
     Estimate,
@@ -33,19 +33,17 @@ from pathsum.base import (
     silent,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
-from pathsum.base.options import batched, parse_count
+from pathsum.base.options import batched, checked, parse_count
 from pathsum.base.site import Side
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.gating import Neurons, mean_slopes, neurons_of
-from pathsum.paths.circuit import name_prompt
+from pathsum.paths.circuit import bootstrap_weights, name_prompt
 from pathsum.paths.component_edges import ComponentRuns, EdgeScores
 from pathsum.paths.edge_curve import component_runs
-from pathsum.paths.membership import bootstrap_weights
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt
 from pathsum.paths.target import TokenName, Versus

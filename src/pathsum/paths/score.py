@@ -19,8 +19,8 @@ from dataclasses import replace
 import torch
 
 from pathsum.base import Estimate, Progress, parse_option, silent
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.options import checked
 from pathsum.base.site import Side, Site
 from pathsum.model import Source, Trace
 from pathsum.model.gating import has_gates

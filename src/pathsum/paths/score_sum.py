@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import Part, PartName, find_head
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import PathError
+from pathsum.base.options import checked_methods
 from pathsum.base.shapes import HeadPattern, Stream
 from pathsum.base.site import Side
 from pathsum.model import HeadId, HeadName, Path, Source, Trace

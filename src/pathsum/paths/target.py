@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pathsum.base.errors import InputError
 from pathsum.base.options import parse_position
+from pathsum.base.sentence import shorten
 from pathsum.base.shapes import Logits
-from pathsum.base.terminal import shorten
 from pathsum.model import Model, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.losses import checked_scores

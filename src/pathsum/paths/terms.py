@@ -25,10 +25,9 @@ from pathsum.base import (
     stacked,
     text_column,
 )
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
-from pathsum.base.options import batch_size
+from pathsum.base.options import batch_size, checked
 from pathsum.base.path import Step
 from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.table import Cell, rows_table
@@ -46,7 +45,7 @@ from pathsum.model.losses import (
 )
 from pathsum.model.processes import shared_map
 from pathsum.model.sequences import TextOrTokens, require_text
-from pathsum.paths.truncation import MlpOutputs, Scales, truncate
+from pathsum.paths.order_sweep import MlpOutputs, Scales, truncate
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.base import Column, Record, Table, interval_columns, text_column, token_column
-from pathsum.base.arguments import checked, checked_methods
 from pathsum.base.errors import InputError, PathError
 from pathsum.base.estimate import Estimate
+from pathsum.base.options import checked, checked_methods
 from pathsum.base.shapes import HeadPattern, Logits
 from pathsum.circuits import Copying, Effect, HeadCard, copying, effect, head_card
 from pathsum.circuits.token_basis import Token, circuit_label, token_of

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
 from pathsum.base import Progress, silent
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import ratio
-from pathsum.base.options import batch_size, parse_count
+from pathsum.base.options import batch_size, checked, parse_count
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import HeadId, Keep, Model

@@ -25,6 +25,8 @@ from pathsum.text import Tokenizer
 
 SHOWN = 25
 """Rules and terms that tables show."""
+TITLE_LENGTH = 60
+"""Characters of the text in a title."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,10 @@ class Explanation(Record, kind="program-explanation"):
             )
         else:
             note += " (the program was loaded without its model)"
-        context = "".join(self.text[: self.position + 1])[-60:]
+        tokens = self.text[: self.position + 1]
+        while sum(map(len, tokens)) > TITLE_LENGTH:
+            tokens = tokens[1:]
+        context = "".join(tokens)
         columns = (prose_column("rule"), Column("adds", "+.3f"), prose_column("read at"))
         return Table(columns, tuple(rows), title=f"{context} → {self.token}", note=note)
 

@@ -4,7 +4,6 @@ In reading order:
 
 load               `load`: a model by name, folder, file or hub id; files of tensors alone
 named              bundled, hand-built and fetched models
-hub                checkpoints from the Hugging Face hub
 hugging_face       checkpoint folders and live models of transformers
 gguf_model         GGUF files as models
 transformer_lens   live models and old checkpoints of TransformerLens

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from pathsum.base.errors import FileError, WeightsError, near_misses
+from pathsum.base.options import list_some
 from pathsum.model.config import Config
 from pathsum.model.store import Store
 from pathsum.model.weights import HALF
@@ -320,8 +321,9 @@ class CheckpointLayout:
                 f"config says that there are {self.config.n_layers} layers; one of the two is wrong"
             )
         return (
-            f"{where} has {len(left)} tensors that its config gives no use for ({_some(left)}); "
-            "leaving them out could change what the model computes, so it was not loaded"
+            f"{where} has {len(left)} tensors that its config gives no use for "
+            f"({list_some(left)}); leaving them out could change what the model computes, so it "
+            "was not loaded"
         )
 
 
@@ -350,7 +352,7 @@ def _check(source: Store, name: str, entry: Stored, config: Config, where: str) 
             raise FileError(
                 f"{where} has no tensor {theirs}, from which {name} is read"
                 f"{near_misses(theirs, source.shapes, limit=1)} "
-                f"(it has {_some(list(source.shapes))})"
+                f"(it has {list_some(list(source.shapes))})"
             )
     needed = entry.shape(config)[1 if "{e}" in entry.name else 0 :]
     for theirs in entry.names(config):
@@ -374,8 +376,3 @@ def _check_tensor(
             "quantized layout that pathsum does not read; load the unquantized checkpoint, or a "
             "GGUF file"
         )
-
-
-def _some(names: list[str], k: int = 3) -> str:
-    more = f", … {len(names) - k} more" if len(names) > k else ""
-    return ", ".join(names[:k]) + more

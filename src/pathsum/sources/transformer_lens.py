@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.algebra.subspaces import remove_mean
+from pathsum.algebra.spectrum import remove_mean
 from pathsum.base.errors import ConfigError, FileError, InputError, NotExactError
 from pathsum.model import Model, Weights, from_tensors
 from pathsum.model.config import Config

@@ -13,10 +13,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked_methods
 from pathsum.base.errors import FileError, InputError, near_misses
 from pathsum.base.files import cache_folder, exists, locked, read_object, user_path
 from pathsum.base.json_schema import read_record
+from pathsum.base.options import checked_methods
 from pathsum.text.documents import Documents, Files, HubDataset
 from pathsum.text.packages import NAMED, fetch_all, packages_of
 from pathsum.text.shards import (

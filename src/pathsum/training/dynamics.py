@@ -16,10 +16,9 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import ALPHA
 from pathsum.base import HeadId, Progress, Side, Site, silent
-from pathsum.base.arguments import checked
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
-from pathsum.base.options import parse_count
+from pathsum.base.options import checked, parse_count
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
 from pathsum.heads.induction import induction_scores

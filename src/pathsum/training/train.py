@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.base.files import (
     JOURNAL,
@@ -26,6 +25,7 @@ from pathsum.base.files import (
     write_text,
 )
 from pathsum.base.json_schema import read_record
+from pathsum.base.options import checked
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out

@@ -23,10 +23,10 @@ from pathsum.base.errors import FailedError, InputError
 from pathsum.explorer import bundle
 from pathsum.explorer.cache import CanceledError
 from pathsum.explorer.explorer import MAX_WAITING, SLOW_THREADS, BusyError, Explorer
+from pathsum.explorer.params import decode
 from pathsum.explorer.server import ExplorerServer
 from pathsum.explorer.server.app import MAX_BYTES, make_app
 from pathsum.explorer.server.guard import HEADERS, Access, names_of
-from pathsum.explorer.wire import decode
 
 BASE = "http://127.0.0.1:7321"
 JSON = {"content-type": "application/json"}

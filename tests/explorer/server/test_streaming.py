@@ -17,10 +17,10 @@ from pathsum.base import Progress
 from pathsum.base.errors import InputError
 from pathsum.explorer.cache import CanceledError
 from pathsum.explorer.explorer import SLOW_THREADS, Explorer
+from pathsum.explorer.params import decode
 from pathsum.explorer.server import ExplorerServer
 from pathsum.explorer.server.app import PROGRESS, WAITING
 from pathsum.explorer.server.running import MAX_CONNECTIONS
-from pathsum.explorer.wire import decode
 
 Asking: TypeAlias = Callable[..., http.client.HTTPConnection]
 HEADERS = {"Content-Type": "application/json", "Accept": PROGRESS}

@@ -17,8 +17,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import uvicorn
 
-from pathsum.base.arguments import checked
 from pathsum.base.errors import FailedError, InputError, PathsumError
+from pathsum.base.options import checked
 from pathsum.explorer import bundle
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.server.app import make_app

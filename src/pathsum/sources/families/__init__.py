@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any
 
 from pathsum.base.errors import FileError, PathsumError, near_misses
+from pathsum.base.options import list_some
 from pathsum.model.store import Store
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
@@ -96,18 +97,13 @@ def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
     if not more and not lacking:
         same = family.model_types[0]
         return f"{found}, with the same names: if it computes the same, set model_type to {same!r}"
-    found += f", but it also has {_listed(more)}" if more else ", but it"
-    return found + (f"{' and' if more else ''} lacks {_listed(lacking)}" if lacking else "")
+    found += f", but it also has {list_some(more)}" if more else ", but it"
+    return found + (f"{' and' if more else ''} lacks {list_some(lacking)}" if lacking else "")
 
 
 def _unnumbered(name: str) -> str:
     """A tensor's name without the number of its layer or expert."""
     return re.sub(r"\.\d+\.", ".*.", re.sub(r"\.\d+\.", ".*.", name))
-
-
-def _listed(names: list[str], k: int = 3) -> str:
-    more = f" and {len(names) - k} more" if len(names) > k else ""
-    return ", ".join(names[:k]) + more
 
 
 def is_buffer(name: str) -> bool:

@@ -74,9 +74,16 @@ type Box = Pick<GraphNode, "x" | "y" | "width" | "height" | "row" | "wide">;
 const PORTS: Readonly<Record<Side, number>> = { q: -0.3, k: 0, v: 0.3, g: -0.15, u: 0.3 };
 /** Wider than this, a node is not avoided. */
 const WIDEST_AVOIDED = 150;
+const ROW_BOW = 16;
 
-/** From the writer's top to the reader's port for this kind. */
+/** From the writer's top to the reader's port for this kind; within a row from side to side, in a bow above it. */
 export function curveBetween(writer: Box, reader: Box, kind: Side): Curve {
+  if (writer.row === reader.row) {
+    const sign = Math.sign(reader.x - writer.x) || 1;
+    const from = { x: writer.x + sign * writer.width * 0.35, y: writer.y - writer.height / 2 };
+    const to = { x: reader.x - sign * reader.width * 0.35, y: reader.y - reader.height / 2 };
+    return { from, c1: { x: from.x, y: from.y - ROW_BOW }, c2: { x: to.x, y: to.y - ROW_BOW }, to };
+  }
   const within = (x: number, node: Box) => Math.min(node.x + node.width / 2 - 6, Math.max(node.x - node.width / 2 + 6, x));
   const leaves = writer.x + PORTS[kind] * writer.width * 0.5;
   const enters = reader.x + PORTS[kind] * reader.width;

@@ -47,6 +47,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["K, dotted; Q, dashed", "what was written into a key or a query, so that the head attends there"],
       ["width", "the contribution of the edge to the prediction, in logits; ⊖ marks one that lowers it"],
       ["+5", "smaller inputs that are not drawn; what is left out altogether is listed in the panel"],
+      ["×3", "in deep models, MLPs of a position, or heads that attend from it to the same source, as one box; click to open"],
       ["lost if it is cut", "measured: the edge carries nothing and everything after it is computed again; another head may take over"],
     ],
     steps: [
@@ -68,6 +69,7 @@ export const HELP: Readonly<Record<string, Help>> = {
     about: "Every score of every head, compared with its null distribution, to find the heads worth studying.",
     marks: [
       ["cell", "one head; later layers are higher, because data flows up; the small line is the mean of the null distribution"],
+      ["ring", "a head that the story of the text names"],
       ["dots in a cell", "eigenvalues of the OV circuit: right of the middle, the head copies"],
       ["scatter", "one dot per head on two scores of your choice; induction heads are in the upper right corner"],
       ["p", "how often a random head scores as high"],

@@ -76,7 +76,7 @@ function withArrays(value: unknown, arrays: Matrix[]): unknown {
 
 const roundUp = (n: number): number => Math.ceil(n / 8) * 8;
 
-/** `uint32 n · header of n bytes · padding to 8 · buffers`, see `pathsum.explorer.wire`. */
+/** `uint32 n · header of n bytes · padding to 8 · buffers`, see `pathsum.explorer.params`. */
 export function decode(bytes: ArrayBuffer | Uint8Array): unknown {
   let buffer: ArrayBuffer;
   if (bytes instanceof ArrayBuffer) buffer = bytes;

@@ -28,7 +28,7 @@ const WIDEST_NODE = 150;
 const TALLEST_NODE = 34;
 /** The height of a node that shows its pattern. */
 export const PICTURED_NODE = 76;
-const LEAST_ROW = 46;
+const LEAST_ROW = 26;
 const MOST_ROW = 320;
 
 /** `tallest` is the height that nodes of heads have where there is room for it. */

@@ -1,10 +1,11 @@
-/** The circuit of a prediction as it is drawn: a column for each position that takes part, a row for each layer. */
+/** The circuit of a prediction as it is drawn: a column for each position that takes part, a row for each band of layers. */
 import type { CircuitGraph, Edge, Node } from "../../lib/circuit";
 import { KINDS } from "../../lib/draw/color";
 import { plural, signed } from "../../lib/format";
 import { curveBetween, type Graph, type GraphNode } from "../../lib/draw/graph";
 import { everywhere } from "../../lib/names";
 import { short } from "../../lib/tokens";
+import { type Band, bandName, bandsOf, fold, type Folded, isGroup } from "./bands";
 
 const LETTER = 7.9;
 const HEIGHT = 38;
@@ -13,10 +14,10 @@ const LEFT = 8;
 const TOP = 14;
 const BOTTOM = 30;
 const MOST_LETTERS = 12;
-/** From one row to the next at least, and where there are many of them. */
+/** From one row to the next at least, and where that would not fit. */
 const PITCH = 86;
 const DENSE_PITCH = 60;
-const MANY_ROWS = 6;
+const FEWEST_BANDS = 3;
 const WIDEST_EDGE = 6;
 /** The most room between two columns. */
 const MOST_BETWEEN = 200;
@@ -26,6 +27,8 @@ export interface Shown {
   room: { width: number; height: number };
   /** From one row to the next at least; by default more where there are few rows. */
   pitch?: number;
+  /** Layers that do not fit share rows, and nodes of one role there are one; by default each layer has its row. */
+  banded?: boolean;
   token: (position: number) => string;
   predicted: string;
   /** Names of what is switched off, and nodes whose inputs are all drawn. */
@@ -35,31 +38,37 @@ export interface Shown {
 
 /** The graph, with the names of its rows apart: they stay next to it, however far it is scrolled. */
 export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly rowNames: readonly string[] } {
-  const { edges, room, token, predicted } = shown;
-  const ids = new Set([circuit.target.id, ...edges.flatMap((edge) => [edge.from, edge.to])]);
-  const nodes = [...ids].flatMap((id) => circuit.nodes.get(id) ?? []).sort(inOrder);
+  const { room, token, predicted } = shown;
+  const ids = new Set([circuit.target.id, ...shown.edges.flatMap((edge) => [edge.from, edge.to])]);
+  const all = [...ids].flatMap((id) => circuit.nodes.get(id) ?? []).sort(inOrder);
+  // Two rows are those of the tokens and of the logit.
+  const most = shown.banded ? Math.max(FEWEST_BANDS, Math.floor((room.height - BOTTOM) / DENSE_PITCH) - 2) : Infinity;
+  const bands = bandsOf(all.map((node) => node.layer), most);
+  const folded = fold(all, shown.edges, bands, shown.open);
+  const nodes = [...folded.nodes].sort(inOrder);
   const positions = [...new Set(nodes.map((node) => node.position))].sort((a, b) => a - b);
-  // Layer −1 is the tokens' row, which every column has a label in.
-  const layers = [...new Set([-1, ...nodes.map((node) => node.layer)])].sort((a, b) => a - b);
+  // The lowest row is that of the tokens, which every column has a label in.
+  const rows = [{ first: -1, last: -1 }, ...bands, { first: Infinity, last: Infinity }];
   const labelOf = (node: Node): string => {
     if (node.component === "logits") return predicted;
     if (node.component === "embed") return short(token(node.position), MOST_LETTERS);
     return node.component.startsWith("pos") ? "position" : node.component;
   };
   const widthOf = (node: Node): number => Math.max(46, 18 + LETTER * labelOf(node).length);
-  const groupAt = (position: number, layer: number) => nodes.filter((node) => node.position === position && node.layer === layer);
+  const groupAt = (position: number, { first, last }: Band) =>
+    nodes.filter((node) => node.position === position && node.layer >= first && node.layer <= last);
   const rowWidth = (group: readonly Node[]): number => group.reduce((sum, node) => sum + widthOf(node) + GAP, -GAP);
   const needed = positions.map((position) =>
-    Math.max(LETTER * Math.min(MOST_LETTERS, token(position).length) + 8, ...layers.map((layer) => rowWidth(groupAt(position, layer))), 34),
+    Math.max(LETTER * Math.min(MOST_LETTERS, token(position).length) + 8, ...rows.map((row) => rowWidth(groupAt(position, row))), 34),
   );
   const total = needed.reduce((sum, width) => sum + width, 0) + LEFT + 12;
   const between = Math.max(16, Math.min(MOST_BETWEEN, (room.width - total) / Math.max(1, positions.length)));
-  // Many layers stand closer together: a circuit should be seen without much scrolling.
-  const least = shown.pitch ?? (layers.length > MANY_ROWS ? DENSE_PITCH : PITCH);
-  const height = Math.max(room.height, layers.length * least + BOTTOM);
-  const pitch = (height - TOP - BOTTOM - HEIGHT) / Math.max(1, layers.length - 1);
+  // Many rows stand closer together: a circuit should be seen without scrolling.
+  const least = shown.pitch ?? (rows.length * PITCH + BOTTOM > room.height ? DENSE_PITCH : PITCH);
+  const height = Math.max(room.height, rows.length * least + BOTTOM);
+  const pitch = (height - TOP - BOTTOM - HEIGHT) / Math.max(1, rows.length - 1);
   const y = (row: number): number => height - BOTTOM - HEIGHT / 2 - row * pitch;
-  const drawn = new Set(edges.map((edge) => edge.id));
+  const drawn = new Set(shown.edges.map((edge) => edge.id));
   const placed: GraphNode[] = [];
   const columns: { x: number; token: string; position: number }[] = [];
   // What a wide panel leaves stands on both sides.
@@ -68,8 +77,8 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
     const width = (needed[i] as number) + between;
     const hasToken = nodes.some((node) => node.id === `embed@${position}`);
     columns.push({ x: from + width / 2, position, token: hasToken ? "" : short(token(position), MOST_LETTERS) });
-    layers.forEach((layer, row) => {
-      const group = groupAt(position, layer);
+    rows.forEach((band, row) => {
+      const group = groupAt(position, band);
       let at = from + (width - rowWidth(group)) / 2;
       for (const node of group) {
         const [own, label] = [widthOf(node), labelOf(node)];
@@ -84,14 +93,15 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
     height,
     nodes: placed,
     columns,
-    rows: layers.map((_, row) => ({ y: y(row), label: "" })),
-    rowNames: layers.map((layer) => (layer === -1 ? "tokens" : layer === Infinity ? "logit" : `layer ${layer}`)),
-    edges: edgesBetween(circuit, placed, shown),
+    rows: rows.map((_, row) => ({ y: y(row), label: "" })),
+    rowNames: rows.map((band) => (band.first === -1 ? "tokens" : band.first === Infinity ? "logit" : bandName(band))),
+    edges: edgesBetween(folded, placed, shown),
   };
 }
 
-/** The embedding before what positions add, heads by number. */
+/** Lower layers first, as data flows; the embedding before what positions add, heads by number. */
 const inOrder = (a: Node, b: Node): number =>
+  (a.layer === b.layer ? 0 : a.layer - b.layer) ||
   Number(a.component !== "embed") - Number(b.component !== "embed") || a.component.localeCompare(b.component, "en", { numeric: true });
 
 const nameOf = (node: Node, { token, predicted }: Shown): string =>
@@ -105,15 +115,16 @@ function contentOf(circuit: CircuitGraph, node: Node, label: string, drawn: Read
   const isTarget = node.component === "logits";
   const opens = node.isHead || isTarget;
   const title = nameOf(node, shown);
+  const members = isGroup(node) ? node.members.map(({ component }) => component) : [];
   return {
     id: node.id,
     ...{ label, name: label },
-    title: `${title}: ${signed(node.value)} logits`,
-    lines: opens ? [signed(node.value, 1)] : [],
+    title: `${title}: ${signed(node.value)} logits${members.length > 0 ? `; ${members.join(", ")}` : ""}`,
+    lines: opens || members.length > 0 ? [signed(node.value, 1)] : [],
     wide: isTarget,
-    look: isTarget ? "target" : opens ? "head" : "leaf",
+    look: isTarget ? "target" : opens || members.length > 0 ? "head" : "leaf",
     off: shown.off.has(node.id) || shown.off.has(node.component),
-    badge: opens ? badgeOf(circuit, node, title, drawn, shown.open.has(node.id)) : null,
+    badge: members.length > 0 ? { text: `×${members.length}`, title: `${title}: draw each`, opens: true } : opens ? badgeOf(circuit, node, title, drawn, shown.open.has(node.id)) : null,
   };
 }
 
@@ -131,17 +142,18 @@ function badgeOf(circuit: CircuitGraph, node: Node, name: string, drawn: Readonl
   };
 }
 
-function edgesBetween(circuit: CircuitGraph, placed: readonly GraphNode[], shown: Shown): Graph["edges"] {
-  const { edges, off } = shown;
+function edgesBetween({ nodes: drawn, edges, counts }: Folded, placed: readonly GraphNode[], shown: Shown): Graph["edges"] {
+  const { off } = shown;
+  const names = new Map(drawn.map((node) => [node.id, nameOf(node, shown)]));
   const nodes = new Map(placed.map((node) => [node.id, node]));
   const most = Math.max(1e-9, ...edges.map((edge) => Math.abs(edge.share)));
-  const name = (id: string): string => nameOf(circuit.nodes.get(id) as Node, shown);
+  const name = (id: string): string => names.get(id) ?? id;
   return edges.flatMap(({ id, from, to, kind, share, effect }) => {
     const [writer, reader] = [nodes.get(from), nodes.get(to)];
     if (!writer || !reader) return [];
     // An edge is cut by its own name, or by the name that it has at all positions.
     const cut = off.has(id) || off.has(everywhere(id));
-    const cost = effect === null ? "" : `, cutting it costs ${signed(effect)}`;
+    const cost = counts.has(id) ? `, ${plural(counts.get(id)!, "edge")}` : effect === null ? "" : `, cutting it costs ${signed(effect)}`;
     return [
       {
         ...{ id, from, to, kind, cut, fixed: effect === null, lowers: share < 0 },
