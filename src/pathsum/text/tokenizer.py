@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pathsum.base.errors import FileError, InputError, PathsumError, TokenError, near_misses
 from pathsum.base.files import parse_object, read_text
-from pathsum.base.terminal import shorten
+from pathsum.base.sentence import shorten
 
 START = "<|start|>"
 """The token before every document and every sequence; its id is 0 in tokenizers trained here."""
