@@ -25,7 +25,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determinant, solve_lower
 from pathsum.algebra.factored import Factored
-from pathsum.algebra.spectrum import positivity, singular_values
+from pathsum.algebra.spectrum import positivity, singular_values, svd
 from pathsum.base.errors import InputError
 from pathsum.base.options import batch_size, batched
 
@@ -132,7 +132,7 @@ def random_orders(count: int, d: int, generator: torch.Generator) -> Int[Tensor,
 
 def permuted_cores(f: Factored, *, draws: int, seed: int = 0) -> Float[Tensor, "half r r"]:
     """`Vᵀ S U` of one matrix `U D Vᵀ` over random signed permutations S of the stream's axes."""
-    parts, generator = f.to(torch.float64).svd(), seeded(seed)
+    parts, generator = svd(f.to(torch.float64)), seeded(seed)
     U, Vh = parts.U.cpu(), parts.Vh.cpu()
     orders = random_orders((draws + 1) // 2, len(U), generator)
     signs = torch.randint(2, orders.shape, generator=generator).double() * 2 - 1
