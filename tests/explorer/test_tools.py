@@ -72,7 +72,7 @@ def test_large_arrays_are_described_by_their_shape(
     ("name", "params", "message"),
     [
         ("wy", TEXT, "there is no question 'wy'; did you mean 'why'"),
-        ("why", TEXT, "the parameter 'position' is missing"),
+        ("why", TEXT, "the question lacks position"),
         ("head", {"head": "L9H0"}, "L9H0"),
     ],
 )

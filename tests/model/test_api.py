@@ -145,6 +145,15 @@ def test_bytes_are_not_ids() -> None:
     model = ps.construct.induction(["x", "y"])
     with pytest.raises(ps.PathsumError, match="b'abc' is bytes; decode it to text, or give token"):
         model.trace(b"abc")
+    with pytest.raises(ps.PathsumError, match="is bytes; decode it"):
+        model.trace(memoryview(b"\x01\x02"))
+    with pytest.raises(ps.PathsumError, match="neither text nor token ids"):
+        model.trace({"x": 1})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ps.PathsumError, match="an iterable of an object"):
+        model.trace(None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ps.PathsumError, match="is not a word") as error:
+        model.trace("z" * 100_000)
+    assert len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize("twice", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301

@@ -8,8 +8,8 @@ import torch
 
 from pathsum.base import Site
 from pathsum.base.errors import FileError, InputError, NotExactError
-from pathsum.model import Model, construct
-from pathsum.paths.circuit import mean_circuit
+from pathsum.model import Config, Model, construct, random_model
+from pathsum.paths.circuit import find_circuit, mean_circuit
 from pathsum.paths.component_edges import ComponentGraph
 from pathsum.paths.edge_curve import edge_curve, given_scores, read_links, read_mib, write_mib
 from pathsum.paths.prompts import Prompt
@@ -48,6 +48,18 @@ def test_a_graph_ranks_by_effect(model: Model) -> None:
     assert float(scores[place(Site.parse("L0H0→L1H0.k"))]) == pytest.approx(total)
     found = edge_curve(model, PROMPTS, graph, fractions=(0.3, 1.0))
     assert found["given"].kept[0].value > 0.95
+
+
+def test_shares_between_two_runs_are_added_with_their_signs() -> None:
+    config = Config(*(2, 2, 16, 8, 30, 8), norm="rms", mlp="silu_gated", d_mlp=24)
+    model = random_model(config, seed=3, dtype=torch.float64)
+    trace, other = model.trace([[3, 1, 4, 1, 5]]), model.trace([[2, 7, 1, 8, 2]])
+    circuit = find_circuit(trace, -1, 7, threshold=0.001, other=other, effects=False)
+    into = [e for e in circuit.edges if str(e.edge).startswith("L0H1@") and "→mlp1@" in e.name]
+    graph, shares = ComponentGraph(config), torch.tensor([edge.share for edge in into])
+    found = given_scores(graph, circuit)[graph.place(Site.parse("L0H1→mlp1"))]
+    assert float(found) == pytest.approx(float(shares.sum()), rel=1e-5)
+    assert abs(float(found)) < 0.9 * float(shares.abs().sum())
 
 
 def test_held_mlps_leave_fewer_edges() -> None:

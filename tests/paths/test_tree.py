@@ -7,10 +7,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 from tests.identities.configs import Drawn, mlp_models_with_tokens
 
-from pathsum.model import Config, construct, random_model
+from pathsum.base import Side, Site, Source
+from pathsum.model import Config, Model, construct, random_model
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
+from pathsum.paths.graph_views import write_tokens
 from pathsum.paths.tree import mlp_groups, view_part
+from pathsum.sources import load
 
 
 def deep_circuit(threshold: float = 0.02) -> Graph:
@@ -76,6 +79,57 @@ def test_a_head_that_acts_through_an_mlp_is_named() -> None:
     sentence = construct.gated_value().trace("a ! b c").circuit(effects=False).sentence
     assert "through MLPs, attending to '!' (100%, position 2)." in sentence
     assert "Tokens that contribute most: '!'" in sentence
+
+
+KNOWN = [
+    (construct.memory(), "c d b a", []),
+    (construct.conjunction(), "a b", []),
+    # The last token enters a query that is the same for all tokens: removed, it costs as much as
+    # the two that decide, and replaced by another token, nothing.
+    (construct.gated_value(), "a ! b c", [4]),
+]
+
+
+@pytest.mark.parametrize(("model", "text", "queries"), KNOWN, ids=["memory", "pair", "gate"])
+def test_the_tokens_named_are_those_whose_substitution_costs_most(
+    model: Model, text: str, queries: list[int]
+) -> None:
+    found = model.trace(text).circuit(effects=False)
+    named = {span.position for span in write_tokens(found) if span.position is not None}
+    drops = substitution_drops(model, found)
+    largest = {at for at, drop in drops.items() if drop > 0.5 * max(drops.values())}
+    assert named == largest.union(queries)
+    for edge in found.edges:
+        if edge.edge.start in [Site(Source("embed"), at=at) for at in queries]:
+            assert edge.kind is Side.Q or abs(edge.share) < 0.1 * found.total
+
+
+def test_on_a_trained_model_the_first_token_named_costs_most_to_substitute() -> None:
+    model = load("one-layer-bilinear")
+    texts = (
+        "Once upon a time there was a",
+        "The king sat on his throne and the",
+        "She said that he would never go to the",
+    )
+    for text in texts:
+        found = model.trace(text).circuit(effects=False)
+        first = next(span.position for span in write_tokens(found) if span.position is not None)
+        drops = substitution_drops(model, found, count=100)
+        assert first == max(drops, key=lambda at: drops[at])
+
+
+def substitution_drops(model: Model, found: Graph, count: int | None = None) -> dict[int, float]:
+    """The mean drop of the prediction if a token is another one, at each position but the start."""
+    tokens, generator = found.prediction.trace.tokens[0], torch.Generator().manual_seed(0)
+    drops: dict[int, float] = {}
+    for at in range(1, len(tokens)):
+        drawn = torch.randperm(model.config.d_vocab, generator=generator)
+        others = drawn[(drawn != tokens[at]) & (drawn != tokens[0])][:count]
+        runs = tokens.repeat(len(others), 1)
+        runs[:, at] = others
+        values = found.prediction.target.of_runs(model(runs)[:, found.position])
+        drops[at] = found.total - float(values.mean())
+    return drops
 
 
 def test_a_node_that_is_read_twice_is_opened_once_and_shows_what_its_inputs_add_up_to() -> None:

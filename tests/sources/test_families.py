@@ -56,16 +56,38 @@ def _internlm2(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "input_layernorm": "attention_norm",
         "post_attention_layernorm": "ffn_norm",
     }
-    found: dict[str, torch.Tensor] = {}
-    for name, tensor in llama.items():
-        for theirs, ours in names.items():
-            name = name.replace(theirs, ours)
-        found[name] = tensor
+    found = _renamed(llama, names)
     for layer in range(2):
         start = f"model.layers.{layer}."
         q, k, v = (found.pop(f"{start}self_attn.{side}_proj.weight") for side in "qkv")
         groups = (q.view(2, 2, 8, -1), k.view(2, 1, 8, -1), v.view(2, 1, 8, -1))
         found[f"{start}attention.wqkv.weight"] = torch.cat(groups, 1).flatten(0, 2)
+    return found
+
+
+def _exaone(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of a Llama under EXAONE 3's names."""
+    names = {
+        "model.embed_tokens": "transformer.wte",
+        "model.norm": "transformer.ln_f",
+        "model.layers": "transformer.h",
+        "self_attn.o_proj": "self_attn.out_proj",
+        "self_attn": "attn.attention",
+        "mlp.gate_proj": "mlp.c_fc_0",
+        "mlp.up_proj": "mlp.c_fc_1",
+        "mlp.down_proj": "mlp.c_proj",
+        "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+    }
+    return _renamed(llama, names)
+
+
+def _renamed(tensors: dict[str, torch.Tensor], names: dict[str, str]) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        for theirs, ours in names.items():
+            name = name.replace(theirs, ours)
+        found[name] = tensor
     return found
 
 
@@ -79,17 +101,17 @@ def _baichuan(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["internlm2", "baichuan", "baichuan2"])
+@pytest.mark.parametrize("kind", ["internlm2", "exaone", "baichuan", "baichuan2"])
 def test_families_that_transformers_does_not_have(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Llamas under other names: a Llama's checkpoint is renamed and keeps its logits."""
     config, model, fields = tiny.CASES["llama"]
-    if kind != "internlm2":
+    if "baichuan" in kind:
         fields = fields | {"num_key_value_heads": 4}
     monkeypatch.setitem(tiny.CASES, "llama", (config, model, fields))
     theirs = tiny.make("llama")
-    rename = _internlm2 if kind == "internlm2" else _baichuan
+    rename = {"internlm2": _internlm2, "exaone": _exaone}.get(kind, _baichuan)
     theirs.save_pretrained(tmp_path)
     tensors = rename(theirs.state_dict())
     save_file({name: each.contiguous() for name, each in tensors.items()}, tmp_path / WEIGHTS)
@@ -97,6 +119,10 @@ def test_families_that_transformers_does_not_have(
         theirs.lm_head.weight.data /= theirs.lm_head.weight.data.norm(dim=1, keepdim=True)
     file = tmp_path / "config.json"
     values = {**json.loads(file.read_text()), "model_type": kind.removesuffix("2")}
+    if kind == "exaone":
+        values["num_layers"] = values.pop("num_hidden_layers")
+        values["layer_norm_epsilon"] = values.pop("rms_norm_eps")
+        values["activation_function"] = values.pop("hidden_act")
     values |= {
         "internlm2": {"model_type": kind, "bias": False},
         "baichuan2": {"z_loss_weight": 0},

@@ -367,8 +367,12 @@ def _noun(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a mapping from {_noun(inside[0])} to {_noun(inside[1])}"
     if isinstance(origin, type) and inside:
-        return f"a {origin.__name__.lower()} of {_noun(inside[0])}"
+        return f"{_with_article(origin.__name__.lower())} of {_noun(inside[0])}"
     name = str(getattr(hint, "__name__", hint))
     if name == "Model":
         return "a Model (ps.load returns one)"
-    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
+    return _with_article(name)
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOUaeio' else 'a'} {name}"

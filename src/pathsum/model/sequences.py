@@ -9,7 +9,7 @@ Sequences of different length are padded on the right. If attention is causal, p
 nothing before it, and means leave it out (`lengths`); other models need sequences of one length.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -181,9 +181,10 @@ def _parts(
     if isinstance(given, Corpus):
         return [(_windows(model, given, given.held_out, HELD_OUT_TOKENS), True)]
     one = isinstance(given, str | Tensor)
-    if isinstance(given, bytes | bytearray):
+    if isinstance(given, bytes | bytearray | memoryview):
         raise InputError(f"{bytes(given[:20])!r} is bytes; decode it to text, or give token ids")
-    if not one and (not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0):
+    is_many = isinstance(given, Iterable) and not isinstance(given, Mapping)
+    if not one and (not is_many or getattr(given, "ndim", 1) == 0):
         raise _not_tokens(given)
     items = [given] if one else list(given)
     if items and all(isinstance(item, int | float) for item in items):

@@ -49,7 +49,7 @@ from pathsum.paths.component_edges import (
     countable,
     strongest,
 )
-from pathsum.paths.graph import Graph
+from pathsum.paths.graph import Graph, Method
 from pathsum.paths.prompts import LAST, Prompt
 from pathsum.paths.target import TokenName, Versus, find_target
 
@@ -145,9 +145,9 @@ def edge_curve(
     """Measure circuits with n% of the edges between components, on clean/corrupted prompt pairs.
 
     `scores` ranks edges: a mapping from names such as `L0H1→L1H4.k` to numbers, or the graph of
-    `mean_circuit`, whose edges are summed over positions by |effect| if effects were computed,
-    and by |share| otherwise. It is compared with EAP, EAP-IG (`steps` steps) and a random ranking,
-    whose scores are means over the same prompts.
+    `mean_circuit`, whose edges are summed over positions: |effect| if effects were computed, else
+    shares, which cancel where they have opposite signs. It is compared with EAP, EAP-IG (`steps`
+    steps) and a random ranking, whose scores are means over the same prompts.
 
     >>> from pathsum.model import construct
     >>> prompts = [Prompt("a b c d a", token="b", corrupted="e b c d a")]
@@ -226,13 +226,17 @@ def component_runs(
 
 
 def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
-    """A matrix of scores, given by name or as a graph; positions and sides of MLPs are summed."""
+    """A matrix of scores, given by name or as a graph; positions and sides of MLPs are summed.
+
+    Shares between two runs add up, so those of opposite sign cancel, as they do in EAP.
+    """
     found = torch.zeros(graph.exists.shape, dtype=torch.float64)
     if isinstance(scores, Graph):
         for edge in scores.edges:
             if isinstance(edge.edge.writer, HeadId | Source) and edge.edge.writer in graph.writers:
+                adds_up = edge.effect is None and scores.by is Method.INTEGRATED
                 value = edge.share if edge.effect is None else edge.effect
-                found[graph.place(edge.edge)] += abs(value)
+                found[graph.place(edge.edge)] += value if adds_up else abs(value)
         return found
     for name, value in scores.items():
         reader, writer = graph.place(Site.parse(name))

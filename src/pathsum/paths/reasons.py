@@ -2,9 +2,9 @@
 
 `find_lead` chooses the head, for the sentence of a graph and for the explorer's story alike. A part
 of its key or query is the output of one component in one read: a token, a position, a head, an MLP.
-Every part that the graph keeps is cut. It is a reason if the prediction drops by more than 2% and
-the head attends less there without it, and if its share or its effect is at least half of the
-largest on its side.
+The largest parts are cut, whether the graph keeps them or not. A part is a reason if the prediction
+drops by more than 2% and the head attends less there without it, and if its share or its effect is
+at least half of the largest on its side.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from pathsum.base import HeadId, Part, Source
 from pathsum.base.sentence import Sentence, Slot, fill, head_span, join_spans, signed
@@ -20,7 +22,14 @@ from pathsum.model import Path, Trace
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run, run_logits
 from pathsum.model.transformer import head_pattern
-from pathsum.paths.edges import Reference, is_written, node_position, reference_writes, side_of
+from pathsum.paths.edges import (
+    Reference,
+    edge_between,
+    is_written,
+    node_position,
+    reference_writes,
+    side_of,
+)
 from pathsum.paths.score_sum import expand_scores
 from pathsum.paths.target import PredictionRun, Target, find_target
 
@@ -31,12 +40,13 @@ if TYPE_CHECKING:
 COMPARABLE = 0.5
 # A part without which the prediction drops by less than this share of it is no reason.
 LEAST_EFFECT = 0.02
-# Reasons that are named on models with MLPs, which spread them over many writers.
-MOST_REASONS = 4
+# Parts of a key or a query that are cut, the largest shares first.
+PARTS = 12
 # A head copies if more than this share of its attention is on earlier followers: most of it.
 MOST = 0.5
-# Attention to an earlier follower is induction if it exceeds this many times the usual attention.
-TIMES_USUAL = 2.0
+# Attention to an earlier follower is induction if it exceeds this many times the usual attention,
+# and the attention after the token before the follower is replaced by one of so many others.
+TIMES_USUAL, REPLACEMENTS = 2.0, 4
 
 AttentionKind: TypeAlias = Literal["induction", "sink"]
 
@@ -115,6 +125,15 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
     trace, target = of.alone()
     position, token = int(target.positions[0]), int(target.tokens[0])
     copying = copying_heads(trace, position, token)
+    if copying:
+        sources = followers(trace, position, token)
+        left = _without_repeats(trace, position, sources)
+        copying = [
+            head
+            for head in copying
+            if float(trace.patterns[head.layer][0, head.head, position, sources].sum())
+            > TIMES_USUAL * float(left[head.layer][head.head, sources].sum())
+        ]
     strongest = None if graph is None else strongest_head(graph)
     if strongest is not None:
         copied = sum(direct_share(trace, target, head) for head in copying)
@@ -133,7 +152,9 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
         source = max(followers(trace, position, token), key=lambda at: float(row[at]))
     reasons = ()
     if graph is not None and node is not None and source is not None:
-        reasons = _find_reasons(graph, node.node, source)
+        sides = (graph.inputs(node.node, side) for side in (Side.K, Side.Q))
+        if not node.note or any(sides):  # else its scores are not decomposed
+            reasons = _find_reasons(graph, node.node, source)
     return Lead(
         head=head,
         share=direct_share(trace, target, head),
@@ -166,9 +187,10 @@ def followers(trace: Trace, position: int, token: int) -> list[int]:
 
 
 def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
-    """The heads that copy the token by induction, the strongest attention first.
+    """The heads that seem to copy the token by induction, the strongest attention first.
 
-    They attend mostly to its earlier followers, and add more than 2% of its logit directly.
+    They attend mostly to its earlier followers, more than in other rows of this run, and add more
+    than 2% of its logit directly.
     """
     sources = followers(trace, position, token)
     target = find_target(trace, position, token, "mean")
@@ -181,7 +203,7 @@ def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
                 weights[head] = sum(
                     weight
                     for at, weight in zip(sources, row, strict=True)
-                    if attention_kind(trace, head, position, at) == "induction"
+                    if _exceeds_usual(trace, head, position, at)
                 )
     return sorted((head for head in weights if weights[head] > MOST), key=lambda h: -weights[h])
 
@@ -214,13 +236,37 @@ def probabilities_without(
 
 def _find_reasons(graph: "Graph", node: Site, source: int) -> tuple[Reason, ...]:
     """The reasons for a head's attention to a source, keys before queries."""
-    keys = [edge for edge in graph.inputs(node, Side.K) if edge.edge.at == source]
-    sides = [edges for edges in (keys, graph.inputs(node, Side.Q)) if edges]
-    found = [reason for edges in sides for reason in _reasons_of_side(graph, edges, source)]
-    if graph.prediction.trace.model.config.mlp == "none":
-        return tuple(found)
-    strongest = sorted(found, key=lambda reason: -abs(reason.effect))[:MOST_REASONS]
-    return tuple(reason for reason in found if reason in strongest)
+    sides = _largest_parts(graph, node, source)
+    return tuple(reason for edges in sides for reason in _reasons_of_side(graph, edges, source))
+
+
+def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphEdge]]":
+    """The largest parts of a head's key at a source, and of its query."""
+    from pathsum.paths.graph import Method, layer_of
+    from pathsum.paths.growth import grow_circuit
+
+    of, head = graph.prediction, node.head
+    assert head is not None
+    scores = expand_scores(of.alone()[0], head)
+    reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
+    heads = [one.id for one in of.trace.model.heads if one.id.layer < head.layer]
+    sides = [
+        [edge_between(part, at, node, side) for part in (*read.sources, *heads, *read.extra)]
+        for side, at, read in reads
+    ]
+    above = [
+        each.edge
+        for each in graph.edges
+        if layer_of(each.edge.end, graph.n_layers) >= head.layer and each.edge.end != node
+    ]
+    start = of.other if graph.by is Method.INTEGRATED else None
+    only = [*above, *(edge for edges in sides for edge in edges)]
+    found = {
+        each.edge: each
+        for each in grow_circuit(of, graph.threshold, only=only, reference=start).edges
+    }
+    parts = [[found[edge] for edge in edges if edge in found] for edges in sides]
+    return [sorted(some, key=lambda one: -abs(one.share))[:PARTS] for some in parts if some]
 
 
 def _reasons_of_side(graph: "Graph", edges: "Sequence[GraphEdge]", source: int) -> Iterator[Reason]:
@@ -271,7 +317,7 @@ def _measure(
     return list(zip(effects, weights, logits.softmax(-1)[:, token].tolist(), strict=True))
 
 
-def _pattern_without(trace: Trace, edge: Site) -> torch.Tensor:
+def _pattern_without(trace: Trace, edge: Site) -> Tensor:
     """The pattern of the reading head if its row lacks one part of its key or its query."""
     reader, dest, at = edge.reader, edge.to, node_position(edge.start)
     assert isinstance(reader, HeadId)
@@ -310,8 +356,38 @@ def attention_kind(trace: Trace, head: HeadId, position: int, source: int) -> At
 
     Induction: the source follows an earlier copy of the token at the position, and gets twice the
     attention that the head usually gives it, in rows without such a repeat that see the same
-    source or look as far back. An attention sink is the first token, attended to otherwise.
+    source or look as far back, and twice what is left if the token before the source is another
+    one. An attention sink is the first token, attended to otherwise.
     """
+    if _exceeds_usual(trace, head, position, source):
+        left = _without_repeats(trace, position, [source])[head.layer][head.head, source]
+        weight = float(trace.patterns[head.layer][0, head.head, position, source])
+        if weight > TIMES_USUAL * float(left):
+            return "induction"
+    return "sink" if source == 0 and position > 0 else None
+
+
+@torch.no_grad()
+def _without_repeats(
+    trace: Trace, position: int, sources: Sequence[int]
+) -> list[Float[Tensor, "head src"]]:
+    """Attention from a position, by layer, if the tokens before some sources are other ones.
+
+    The mean over a few replacements: the last other tokens of the text.
+    """
+    ids = trace.tokens[0, : position + 1].tolist()
+    others = [*dict.fromkeys(one for one in reversed(ids) if one != ids[position])][:REPLACEMENTS]
+    others = others or [(ids[position] + 1) % trace.model.config.d_vocab]
+    tokens = trace.tokens[:1, : position + 1].repeat(len(others), 1)
+    # In a run of one token, a source is the token before the next one.
+    places = sorted({source - 1 for source in sources}.difference(sources)) or [min(sources) - 1]
+    tokens[:, places] = torch.tensor(others, device=tokens.device)[:, None]
+    patterns = run(trace.weights, tokens).patterns
+    return [layer[:, :, position].mean(0) for layer in patterns]
+
+
+def _exceeds_usual(trace: Trace, head: HeadId, position: int, source: int) -> bool:
+    """Whether a source after a copy of a token gets more attention than in rows without a copy."""
     ids = trace.tokens[0].tolist()
     pattern = trace.patterns[head.layer][0, head.head]
     if 0 < source < position and ids[source - 1] == ids[position]:
@@ -325,9 +401,8 @@ def attention_kind(trace: Trace, head: HeadId, position: int, source: int) -> At
             if ids[row] != ids[row - offset - 1]
         ]
         usual = [float(torch.stack(one).mean()) for one in (same_source, same_offset) if one]
-        if usual and weight > TIMES_USUAL * max(usual):
-            return "induction"
-    return "sink" if source == 0 and position > 0 else None
+        return bool(usual) and weight > TIMES_USUAL * max(usual)
+    return False
 
 
 def write_reasons(

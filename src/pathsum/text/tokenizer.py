@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pathsum.base.errors import FileError, InputError, PathsumError, TokenError, near_misses
 from pathsum.base.files import parse_object, read_text
+from pathsum.base.sentence import shorten
 
 START = "<|start|>"
 """The token before every document and every sequence; its id is 0 in tokenizers trained here."""
@@ -220,7 +221,7 @@ class Tokenizer:
                 words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
                 more = f" and {len(words) - 6} more" if len(words) > 6 else ""
                 raise TokenError(
-                    f"{word!r} is not a word of this tokenizer, which knows "
+                    f"{shorten(word, 60)!r} is not a word of this tokenizer, which knows "
                     f"{', '.join(map(repr, words[:6]))}{more}{near_misses(word, words)}"
                 )
 

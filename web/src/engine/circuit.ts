@@ -58,6 +58,7 @@ class Growth {
   private readonly writers = new Map<string, Writer>();
   private readonly weak = new Map<string, Writer>();
   quadratureError = 0;
+  readonly reads = new Map<string, Shared[]>();
 
   constructor(
     private readonly about: Prediction,
@@ -82,7 +83,12 @@ class Growth {
         const places = kept.filter((node) => node.startsWith(`L${layer}H${head}@`)).map(positionOf);
         const reads = places.sort((a, b) => a - b).map((place) => this.head(layer, head, place));
         for (const side of ["k", "q"] as const) {
-          reads.forEach((read, number) => read && this.keep(`L${layer}H${head}`, places[number] as number, side, read[side]));
+          reads.forEach((read, number) => {
+            const place = places[number] as number;
+            if (!read) return;
+            this.keep(`L${layer}H${head}`, place, side, read[side]);
+            if (place === position) this.remember(`L${layer}H${head}`, side, read[side]);
+          });
         }
         const together = [...this.weak.keys()].filter((node) => this.isStrong(node));
         if (1 + new Set([...this.writers.keys(), ...together]).size > MAX_NODES) return false;
@@ -92,6 +98,13 @@ class Growth {
       this.nodes.push({ node, text: this.text(positionOf(node)), value: (this.writers.get(node) as Writer).value, attended: null, note: "" });
     }
     return this.nodes.length <= MAX_NODES;
+  }
+
+  /** All parts of a query or of keys at the predicted position, kept or not. */
+  private remember(reader: string, side: "k" | "q", candidates: readonly Candidate[]): void {
+    const to = this.about.position;
+    const parts = candidates.map(({ writer, at, share }) => ({ edge: { writer, at, reader, side, to }, share }));
+    this.reads.set(`${reader}@${to}`, [...(this.reads.get(`${reader}@${to}`) ?? []), ...parts]);
   }
 
   /** The nodes of a layer that are kept, with their edges; null is for tokens and positions. Other weak edges are left out. */
@@ -327,7 +340,7 @@ export function circuit(about: Prediction, engine: Engine, effects = true): Circ
     n_layers: layers,
     sentence_spans: [],
   };
-  const lead = new LeadFinder(about, graph, edges).find();
+  const lead = new LeadFinder(about, graph, edges, growth.reads).find();
   const omitted = sum(growth.leftOut.filter(({ node }) => node === `logits@${position}`).map(({ share }) => share));
   const coverage = total === 0 ? 0 : 1 - Math.abs(omitted / total);
   graph.sentence_spans = circuitSentence(lead, graph, coverage);

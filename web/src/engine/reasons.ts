@@ -14,8 +14,12 @@ export const COMPARABLE = 0.5;
 const LEAST_EFFECT = 0.02;
 /** A head copies if more than this share of its attention is on earlier followers: most of it. */
 const MOST = 0.5;
-/** Attention to an earlier follower is induction if it exceeds this many times the usual attention. */
+/** Parts of a key or a query that are cut, the largest shares first. */
+const PARTS = 12;
+/** Attention to an earlier follower is induction if it exceeds this many times the usual attention, and that without the repeat. */
 const TIMES_USUAL = 2;
+/** Tokens that replace the one before a follower. */
+const REPLACEMENTS = 4;
 
 /** The head that explains most of a prediction; the fields are those of `pathsum.paths.reasons.Lead`. */
 export interface Lead {
@@ -38,6 +42,24 @@ export interface Shared {
 
 /** Whether a head attends to a source by induction, or as to a sink. */
 function attentionKind(trace: Trace, head: string, position: number, source: number): "induction" | "sink" | null {
+  if (exceedsUsual(trace, head, position, source) && needsRepeat(trace, head, position, [source])) return "induction";
+  return source === 0 && position > 0 ? "sink" : null;
+}
+
+/** Whether a head attends to some sources at most half as much if the tokens before them are other ones. */
+function needsRepeat(trace: Trace, head: string, position: number, sources: readonly number[]): boolean {
+  const ids = trace.ids.slice(0, position + 1);
+  const others = [...new Set([...ids].reverse())].filter((id) => id !== ids[position]).slice(0, REPLACEMENTS);
+  if (others.length === 0) others.push(((ids[position] as number) + 1) % trace.model.vocabulary);
+  const before = sources.map((source) => source - 1).filter((place) => !sources.includes(place));
+  const places = before.length > 0 ? before : [Math.min(...sources) - 1];
+  const attention = (run: Trace): number => sum(sources.map((source) => run.weight(head, position, source)));
+  const left = others.map((id) => attention(new Trace(trace.model, ids.map((own, place) => (places.includes(place) ? id : own)))));
+  return attention(trace) > (TIMES_USUAL * sum(left)) / left.length;
+}
+
+/** Whether a source after a copy of a token gets more attention than in rows without a copy. */
+function exceedsUsual(trace: Trace, head: string, position: number, source: number): boolean {
   const { ids } = trace;
   if (source > 0 && source < position && ids[source - 1] === ids[position]) {
     const offset = position - source;
@@ -47,9 +69,9 @@ function attentionKind(trace: Trace, head: string, position: number, source: num
       rows.filter((row) => row > offset && ids[row] !== ids[row - offset - 1]).map((row) => trace.weight(head, row, row - offset)),
     ].filter((each) => each.length > 0);
     const usual = others.map((each) => sum(each) / each.length);
-    if (usual.length > 0 && trace.weight(head, position, source) > TIMES_USUAL * Math.max(...usual)) return "induction";
+    return usual.length > 0 && trace.weight(head, position, source) > TIMES_USUAL * Math.max(...usual);
   }
-  return source === 0 && position > 0 ? "sink" : null;
+  return false;
 }
 
 /** A run without some heads, as far as a position needs it. */
@@ -68,7 +90,7 @@ const followers = ({ ids }: Trace, position: number, token: number): number[] =>
 const directShare = (about: Prediction, head: string): number =>
   directParts(about, about.trace)[1 + about.trace.model.labels.indexOf(head)] as number;
 
-/** The heads that copy a token by induction, the strongest attention first. */
+/** The heads that seem to copy a token by induction, the strongest attention first. */
 export function copyingHeads(trace: Trace, position: number, token: number): string[] {
   const sources = followers(trace, position, token);
   const about: Prediction = { trace, position, token, versus: "mean" };
@@ -77,7 +99,7 @@ export function copyingHeads(trace: Trace, position: number, token: number): str
   for (const head of trace.model.labels) {
     const attention = (at: number): number => trace.weight(head, position, at);
     if (!(sum(sources.map(attention)) > MOST && directShare(about, head) > least)) continue;
-    weights.set(head, sum(sources.filter((at) => attentionKind(trace, head, position, at) === "induction").map(attention)));
+    weights.set(head, sum(sources.filter((at) => exceedsUsual(trace, head, position, at)).map(attention)));
   }
   return [...weights].filter(([, weight]) => weight > MOST).sort(([, a], [, b]) => b - a).map(([head]) => head);
 }
@@ -88,6 +110,7 @@ export class LeadFinder {
     private readonly about: Prediction,
     private readonly graph: Graph,
     private readonly edges: readonly Shared[],
+    private readonly reads: ReadonlyMap<string, Shared[]>,
   ) {}
 
   /** The edges into a node, the largest share first. */
@@ -100,7 +123,8 @@ export class LeadFinder {
     const { trace, position, token } = this.about;
     const direct = this.inputs(`logits@${position}`, null);
     const strongest = direct.find(({ edge, share }) => parseHead(edge.writer) && share * this.graph.total > 0)?.edge.writer;
-    let copying = copyingHeads(trace, position, token);
+    const sources = followers(trace, position, token);
+    let copying = copyingHeads(trace, position, token).filter((head) => needsRepeat(trace, head, position, sources));
     if (strongest !== undefined && sum(copying.map((head) => directShare(this.about, head))) < COMPARABLE * directShare(this.about, strongest)) {
       copying = []; // other heads make this prediction
     }
@@ -113,7 +137,7 @@ export class LeadFinder {
     const node = this.graph.nodes.find((one) => one.node === `${head}@${position}`);
     const weight = (at: number): number => trace.weight(head, position, at);
     let source = node?.attended?.source ?? null;
-    if (copying.length > 0) source = followers(trace, position, token).reduce((a, b) => (weight(b) > weight(a) ? b : a));
+    if (copying.length > 0) source = sources.reduce((a, b) => (weight(b) > weight(a) ? b : a));
     return {
       head,
       share: directShare(this.about, head),
@@ -131,7 +155,9 @@ export class LeadFinder {
   private reasons(node: string, source: number): Reason[] {
     const sign = Math.sign(this.graph.total);
     const least = LEAST_EFFECT * Math.abs(this.graph.total);
-    return [this.inputs(node, "k").filter(({ edge }) => edge.at === source), this.inputs(node, "q")].flatMap((edges) => {
+    const parts = [...(this.reads.get(node) ?? [])].sort((a, b) => Math.abs(b.share) - Math.abs(a.share));
+    return (["k", "q"] as const).flatMap((side) => {
+      const edges = parts.filter(({ edge }) => edge.side === side && (side === "q" || edge.at === source)).slice(0, PARTS);
       const measured = edges.map(({ edge, share }) => this.measure(edge, share, source));
       const largest = Math.max(...edges.map(({ share }) => Math.abs(share)));
       const strongest = Math.max(...measured.map(({ effect }) => sign * effect));

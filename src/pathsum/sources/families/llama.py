@@ -3,10 +3,11 @@
 SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Qwen2 biases of
 queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
 outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
-fourth layer. InternLM2 stores the queries of a key/value head next to its key and value. Phi 3 and
-Baichuan-7B have fused projections; Baichuan2-7B normalizes the rows of its unembedding. StableLM
-has layer norms, partial rotary and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that
-share one norm. GLM rotates adjacent pairs of half of each head; GLM-4 adds norms after each block.
+fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a key/value head
+next to its key and value. Phi 3 and Baichuan-7B have fused projections; Baichuan2-7B normalizes the
+rows of its unembedding. StableLM has layer norms, partial rotary and, in some, parallel blocks. Phi
+1 and 2 have parallel blocks that share one norm. GLM rotates adjacent pairs of half of each head;
+GLM-4 adds norms after each block.
 """
 
 from dataclasses import replace
@@ -212,6 +213,28 @@ def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
     return replace(layout, model=model)
 
 
+def _exaone(foreign: ForeignConfig) -> CheckpointLayout:
+    names = {"num_hidden_layers": "num_layers", "rms_norm_eps": "layer_norm_epsilon"}
+    names["hidden_act"] = "activation_function"
+    values = foreign.values
+    known = {ours: values[theirs] for ours, theirs in names.items() if theirs in values}
+    config = Config(**llama_fields(ForeignConfig({**values, **known}, foreign.where)))
+    ends = ("q_proj", "k_proj", "v_proj", "out_proj")
+    q, k, v, out = (f"attn.attention.{end}" for end in ends)
+    layer = {
+        **norm_rows("ln1", "ln_1"),
+        **norm_rows("ln2", "ln_2"),
+        **attention_rows(q, k, v, out),
+        **mlp_rows("mlp.c_fc_1", "mlp.c_proj", "mlp.c_fc_0"),
+    }
+    model = {
+        **embeddings("transformer.wte", "lm_head", tied=config.tied),
+        **norm_rows("ln_f", "transformer.ln_f"),
+    }
+    layer = scale_queries(foreign, layer, config)
+    return CheckpointLayout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
+
+
 def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
     if "max_position_embeddings" not in foreign.values:
         raise ConfigError(
@@ -287,6 +310,7 @@ def alternating_windows(foreign: ForeignConfig, every: int) -> tuple[int | None,
 LLAMA = Family("Llama", ("llama",), _llama)
 MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
 SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
+EXAONE3 = Family("EXAONE 3", ("exaone",), _exaone)
 INTERNLM2 = Family("InternLM2", ("internlm2",), _internlm2)
 BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)
 GRANITE = Family("Granite", ("granite",), _granite)

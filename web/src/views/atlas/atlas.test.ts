@@ -4,7 +4,9 @@ import type { Condition } from "./filters";
 import {
   type AtlasScore,
   BY_HEAD,
+  headsByKind,
   type HeadRow,
+  kindMark,
   layersWithout,
   ordered,
   parseOrder,
@@ -113,5 +115,19 @@ describe("columns", () => {
   it("that a whole layer lacks are known", () => {
     expect(layersWithout(rows, ["copying"])).toEqual([]);
     expect(layersWithout([rows[1]!, rows[2]!], ["copying"])).toEqual([0]);
+  });
+});
+
+describe("kinds in a grid without room for words", () => {
+  const KINDS = ["induction", "previous token", "duplicate token", "word piece", "current token", "local window", "copying", "deleting", "positional", "first token"];
+
+  it("have two letters each, no two the same", () => {
+    expect([kindMark("induction"), kindMark("previous token"), kindMark("mixed")]).toEqual(["in", "pt", ""]);
+    expect(new Set(KINDS.map(kindMark)).size).toBe(KINDS.length);
+  });
+
+  it("are listed with their heads, those without a kind last", () => {
+    const found = headsByKind({ heads: ["L0H0", "L0H1", "L1H0", "L1H1"], kinds: ["unknown", "mixed", "positional", "copying"] });
+    expect(found.map(([kind]) => kind)).toEqual(["copying", "positional", "mixed", "unknown"]);
   });
 });

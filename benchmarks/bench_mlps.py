@@ -1,0 +1,115 @@
+"""Paths and circuits through the MLPs of SmolLM2: time, and faithfulness compared with EAP-IG.
+
+    python -m benchmarks.bench_mlps                 speed
+    python -m benchmarks.bench_mlps --prompts N     faithfulness on N prompts of each kind
+
+Speed: paths with gates held and the integrated sweep over all edges, in traces of the same text;
+circuits of 64 tokens, of many prompts, and rule agreement, against what they may take.
+
+Faithfulness: the share of the logit difference that the strongest n edges between components keep,
+MLPs recomputed and all other edges from the corrupted prompt. Every prompt has its own ranking: by
+shares integrated between the two runs (`circuit`), by EAP-IG, or random. Shares are ratios of sums
+over the first prompts of each file in `examples/prompts`, with 95% intervals.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import pathsum as ps
+from benchmarks.measurement import Measurement, best_seconds, within_budget
+from pathsum.base.estimate import ratio
+from pathsum.model import Model
+from pathsum.paths.circuit import find_circuit
+from pathsum.paths.component_edges import ComponentRuns, strongest
+from pathsum.paths.edge_curve import component_runs, given_scores
+from pathsum.paths.prompts import Prompt, read_prompts
+
+PROMPTS = Path(__file__).resolve().parent.parent / "examples" / "prompts"
+SIZES = (100, 300, 1000, 3000, 10_000)
+TEXT = (
+    "When Mary and John went to the store, they were very happy because the sun was shining and "
+    "the birds were singing loudly in the trees. After a long walk in the park with the dog, they "
+    "sat down on an old bench near the lake and looked at the boats. Then John gave a drink to"
+)
+
+
+def main(prompts: int = 0) -> list[Measurement]:
+    """Speed, or faithfulness on some prompts, which is printed."""
+    model = ps.load("smollm2")
+    if not prompts:
+        return speed(model)
+    for file in sorted(PROMPTS.glob("*.jsonl")):
+        print_faithfulness(model, file.stem, read_prompts(file)[:prompts])
+    return []
+
+
+def speed(model: Model) -> list[Measurement]:
+    """Times in traces, and against budgets."""
+    pairs = read_prompts(PROMPTS / "indirect-object.jsonl")
+    trace = model.trace(TEXT)
+    other = model.trace(TEXT.replace("Mary", "Emma"))
+    traced, toward, swept = best_seconds(
+        3,
+        lambda: model.trace(TEXT),
+        lambda: trace.paths(mlps="linear").toward(position=-1, token=7),
+        lambda: trace.circuit(other=other, effects=False),
+    )
+    length = trace.tokens.shape[1]
+    return [
+        Measurement(f"toward through MLPs, {length} tokens", toward, "s", "3 traces", 3 * traced),
+        Measurement(f"integrated sweep, {length} tokens", swept, "s", "12 traces", 12 * traced),
+        within_budget("circuit, no effects", lambda: trace.circuit(effects=False), 4),
+        within_budget("circuit with effects", trace.circuit, 15),
+        within_budget("mean_circuit, 32 prompts", lambda: ps.mean_circuit(model, pairs[:32]), 60),
+        within_budget("rules, 30 prompts", lambda: ps.rule_agreement(model, pairs[:30]), 300),
+    ]
+
+
+def print_faithfulness(model: Model, name: str, prompts: Sequence[Prompt]) -> None:
+    """The share kept by each ranking at each size."""
+    kept: dict[str, list[Tensor]] = {}
+    ranges: list[float] = []
+    for prompt in prompts:
+        runs = component_runs(model, prompt, "last", None, "mean")
+        empty = runs.value(torch.zeros_like(runs.graph.exists))
+        ranges.append(runs.value(None) - empty)
+        for method, scores in rankings(runs).items():
+            masks = (strongest(runs.graph, scores, size, hold_mlps=False) for size in SIZES)
+            values = torch.tensor([runs.value(mask) for mask in masks], dtype=torch.float64)
+            kept.setdefault(method, []).append(values - empty)
+    print(f"{name}, {len(prompts)} prompts: kept at {', '.join(f'{n:,}' for n in SIZES)} edges")
+    for method, rows in kept.items():
+        columns = torch.stack(rows).T
+        shares = [ratio(column, columns.new_tensor(ranges)).format(".2f") for column in columns]
+        print(f"  {method:<8} {'   '.join(shares)}", flush=True)
+
+
+def rankings(runs: ComponentRuns) -> dict[str, Tensor]:
+    """The scores of all edges between components, by method."""
+    target = runs.target
+    versus = int(target.versus[0]) if isinstance(target.versus, Tensor) else target.versus
+    place, token = int(target.positions[0]), int(target.tokens[0])
+    found = find_circuit(
+        *(runs.trace, place, token, versus),
+        threshold=0.002,
+        other=runs.other,
+        effects=False,
+        max_nodes=4000,
+    )
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "circuit": given_scores(runs.graph, found),
+        "EAP-IG": runs.eap(5),
+        "random": torch.rand(runs.graph.exists.shape, generator=generator),
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=0, metavar="N")
+    for measurement in main(**vars(parser.parse_args())):
+        print(measurement)
