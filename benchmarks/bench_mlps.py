@@ -3,7 +3,7 @@
     python -m benchmarks.bench_mlps                 speed
     python -m benchmarks.bench_mlps --prompts N     faithfulness on N prompts of each kind
 
-Speed: paths with gates held and the integrated sweep over all edges, in traces of the same text;
+Speed: paths with gates held and the circuit between two runs, in traces of the same text;
 circuits of 64 tokens, of many prompts, and rule agreement, against what they may take.
 
 Faithfulness: the share of the logit difference that the strongest n edges between components keep,
@@ -61,7 +61,7 @@ def speed(model: Model) -> list[Measurement]:
     length = trace.tokens.shape[1]
     return [
         Measurement(f"toward through MLPs, {length} tokens", toward, "s", "3 traces", 3 * traced),
-        Measurement(f"integrated sweep, {length} tokens", swept, "s", "12 traces", 12 * traced),
+        Measurement(f"circuit between two runs, {length} tokens", swept, "s", "12 traces", 12 * traced),
         within_budget("circuit, no effects", lambda: trace.circuit(effects=False), 4),
         within_budget("circuit with effects", trace.circuit, 15),
         within_budget("mean_circuit, 32 prompts", lambda: ps.mean_circuit(model, pairs[:32]), 60),
