@@ -61,7 +61,9 @@ def speed(model: Model) -> list[Measurement]:
     length = trace.tokens.shape[1]
     return [
         Measurement(f"toward through MLPs, {length} tokens", toward, "s", "3 traces", 3 * traced),
-        Measurement(f"circuit between two runs, {length} tokens", swept, "s", "12 traces", 12 * traced),
+        Measurement(
+            f"circuit between two runs, {length} tokens", swept, "s", "12 traces", 12 * traced
+        ),
         within_budget("circuit, no effects", lambda: trace.circuit(effects=False), 4),
         within_budget("circuit with effects", trace.circuit, 15),
         within_budget("mean_circuit, 32 prompts", lambda: ps.mean_circuit(model, pairs[:32]), 60),
