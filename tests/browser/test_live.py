@@ -90,7 +90,7 @@ def test_it_says_what_it_shows(page: Page, live: str, pictures: Path) -> None:
     page.screenshot(path=pictures / "text.png")
 
 
-SECTION_OF = dict.fromkeys(("Text", "Why", "Paths"), "Story") | dict.fromkeys(
+SECTION_OF = dict.fromkeys(("Text", "Why", "Paths", "Lens"), "Story") | dict.fromkeys(
     ("Atlas", "Composition", "Compare"), "Heads"
 )
 
