@@ -204,6 +204,8 @@ def test_positions_before_the_first_cut_are_shared(changes: dict[str, Any]) -> N
         alone = run_logits(model.weights, tokens, cut_edges([row], reference))
         torch.testing.assert_close(value, target.of(alone)[0])
         assert float((value - target.of(trace.logits)[0]).abs()) > 1e-4
+    (same,) = values_without(PredictionRun(trace, target), [[]], reference)
+    torch.testing.assert_close(same, target.of(trace.logits)[0])
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)

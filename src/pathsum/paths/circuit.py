@@ -1,6 +1,6 @@
 """`trace.circuit(...)`: the circuit of one prediction; `mean_circuit`: the mean over prompts.
 
-The probability that an edge belongs to the circuit of many prompts, by the bootstrap.
+`membership`: how likely an edge belongs to the circuit of many prompts, by the bootstrap.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -62,11 +62,10 @@ def find_circuit(
     the shares into a node add up to its difference over all kinds of edges. Edges below a floor are
     summed in `left_out`, unless those of one node carry the floor together. The floor is
     `threshold` times the prediction or, if larger, times half the sum of the magnitudes of its
-    direct shares. If more
-    than `max_nodes` nodes remain, the floor is increased until they fit, and the result reports
-    this. A score is compared with the scores of the alternatives, or with the score of the position
-    `rival`. With `effects`, each kept edge is also cut, one at a time, and everything after it is
-    recomputed; a cut edge carries zero, or its value in the run `other`.
+    direct shares. If more than `max_nodes` nodes remain, the floor is increased until they fit, and
+    the result reports this. A score is compared with the scores of the alternatives, or with the
+    score of the position `rival`. With `effects`, each kept edge is also cut, one at a time, and
+    everything after it is recomputed; a cut edge carries zero, or its value in the run `other`.
 
     On models with MLPs and without `other`, an edge is also kept if removing it from its read alone
     lowers the prediction by the floor, with everything above linear. A step made of two neurons

@@ -210,7 +210,7 @@ def _first_changed(start: Trace, row: Edges) -> int:
     """The first position that changes when the edges are cut; 0 in runs that are edited already."""
     if not start.model.config.causal or start.every_edit:
         return 0
-    return min(0 if edge.to is None else edge.to for edge in row)
+    return min((0 if edge.to is None else edge.to for edge in row), default=0)
 
 
 def values_with_only(

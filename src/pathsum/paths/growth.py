@@ -64,16 +64,18 @@ def grow_circuit(
     progress: Progress = silent,
     removal: bool = False,
     also: Sequence[Site] = (),
+    lowest: int = 0,
 ) -> "Growth":
     """The circuit of a prediction; the floor is raised until it has few enough nodes.
 
-    With `only`, these edges are kept, however many, and no others; those of `also` are kept
-    besides the strong ones. With a reference run, the difference from it is explained. With
-    `removal`, the numbers of edges are drops by removing them (`removal`), not shares.
+    With `only`, these edges are kept, however many, and no others; those of `also` are kept besides
+    the strong ones. Nodes below level `lowest` are not decomposed. With a reference run, the
+    difference from it is explained. With `removal`, the numbers of edges are drops by removing them
+    (`removal`), not shares.
     """
     if only is not None:
         max_nodes = sys.maxsize  # their floor is 0, which cannot be raised
-    growth = Growth(of, threshold, rival, only, reference, removal, also)
+    growth = Growth(of, threshold, rival, only, reference, removal, also, lowest)
     while not growth.grow(max_nodes, progress):
         growth.restart(growth.floor * _RAISE)
     return growth
@@ -126,9 +128,10 @@ class Growth:
         reference: Trace | None = None,
         removal: bool = False,
         also: Sequence[Site] = (),
+        lowest: int = 0,
     ) -> None:
         self.trace, self.row, self.rival = of.trace, of.sequence, rival
-        self.removal, self.also = removal, by_read(also)
+        self.removal, self.also, self.lowest = removal, by_read(also), lowest
         self.target = of.target.rows(slice(self.row, self.row + 1))
         self.position = int(self.target.positions[0])
         self.run = FrozenRow.of(self.trace, self.row, of.length)
@@ -179,7 +182,9 @@ class Growth:
             opened: dict[HeadId | Source, list[Site]] = {}
             for node in self._decide(level):
                 assert isinstance(node.writer, HeadId | Source)
-                if not (self.removal and self._follows_from_first_token(node)):
+                if level >= self.lowest and not (
+                    self.removal and self._follows_from_first_token(node)
+                ):
                     opened.setdefault(node.writer, []).append(node)
             reads = self.run.reads(level // 2) if opened and level % 2 == 0 else None
             for component, nodes in sorted(opened.items(), key=lambda item: str(item[0])):

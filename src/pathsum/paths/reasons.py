@@ -260,11 +260,9 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
         if layer_of(each.edge.end, graph.n_layers) >= head.layer and each.edge.end != node
     ]
     start = of.other if graph.by is Method.INTEGRATED else None
-    only = [*above, *(edge for edges in sides for edge in edges)]
-    found = {
-        each.edge: each
-        for each in grow_circuit(of, graph.threshold, only=only, reference=start).edges
-    }
+    only, lowest = [*above, *(edge for edges in sides for edge in edges)], 2 * head.layer
+    grown = grow_circuit(of, graph.threshold, only=only, reference=start, lowest=lowest)
+    found = {each.edge: each for each in grown.edges}
     parts = [[found[edge] for edge in edges if edge in found] for edges in sides]
     return [sorted(some, key=lambda one: -abs(one.share))[:PARTS] for some in parts if some]
 
