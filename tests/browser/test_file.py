@@ -11,6 +11,8 @@ from tests.browser.heads import EDGE, INDUCTION, PREVIOUS
 from tests.browser.test_layout import WIDTHS, faults
 from tests.browser.test_live import VIEWS, settled
 
+from pathsum.sources.named import BUNDLED
+
 pytestmark = pytest.mark.browser
 
 
@@ -171,6 +173,30 @@ def test_a_step_of_the_training_leads_to_no_dead_end(page: Page, report_file: st
         settled(page)
         expect(page).not_to_have_url(re.compile("step="))
         expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_snapshots_are_scrubbed_on_the_text_of_the_story(
+    page: Page, report_file: str, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(f"{report_file}#/training")
+    settled(page)
+    page.get_by_role("radio", name="your text").click()
+    prediction = page.locator(".prediction")
+    scrubber = page.get_by_role("slider", name="step")
+    steps = int(scrubber.get_attribute("max") or 0) + 1
+    assert steps == len(list((BUNDLED / "two-layer" / "snapshots").iterdir()))
+    seen: list[str] = []
+    for index in range(steps):
+        scrubber.fill(str(index))
+        expect(page.locator("main output")).to_contain_text(f"snapshot {index + 1} of {steps}")
+        page.wait_for_timeout(300)  # a slider that moves asks nothing
+        settled(page)
+        expect(page.get_by_role("img", name=re.compile("Attention of L1H0"))).to_be_visible()
+        expect(page.get_by_role("alert")).to_have_count(0)
+        seen.append(prediction.locator("strong").inner_text())
+    assert seen[0].startswith("0.0") and seen[-1] == "99.6%" and len(set(seen)) > steps // 2
 
 
 def test_what_is_seen_can_be_saved(page: Page, report_file: str) -> None:

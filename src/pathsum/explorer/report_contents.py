@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.path import LABEL
 from pathsum.claims.claim import Claim
 from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
@@ -20,6 +21,7 @@ from pathsum.explorer.answers.text import rank_by_interest
 from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas, why_not_in_page
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
+from pathsum.explorer.story import Story
 from pathsum.heads.kinds import MIXED, UNKNOWN
 
 # Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
@@ -251,10 +253,18 @@ def explained_texts(explorer: Explorer) -> set[int]:
 
 def _story_positions(explorer: Explorer, example: int) -> list[int]:
     """The position that the story of a text is about."""
+    told = _told(explorer, example)
+    return [] if told is None else [told.position]
+
+
+def _told(explorer: Explorer, example: int) -> Story | None:
+    """The story of a text; the reason why there is none is reported when it is asked for."""
     try:
-        return [decode(explorer.ask("story", {"example": example}))["position"]]
+        told = explorer.answer("story", {"example": example})
     except (InputError, NotExactError):
-        return []  # reported when the story itself is asked for
+        return None
+    assert isinstance(told, Story)
+    return told
 
 
 def _ranked(explorer: Explorer, example: int) -> list[int]:
@@ -332,15 +342,33 @@ def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
 
 
 def _steps(explorer: Explorer) -> Iterator[Recorded]:
-    """The random example, else the first text, at steps spread over the run, for the scrubber."""
+    """The texts of the scrubber at steps spread over the run: random repeats, and the first text.
+
+    The first text is recorded up to the prediction of its story and the token after it, with the
+    attention of the heads that the story names.
+    """
     steps = tuple(explorer.session.open_model(ModelParams()).snapshots)
     apart = max(1, -(-len(steps) // MAX_STEPS))
     examples = explorer.session.examples(ModelParams())
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
-    for step in steps[::apart]:
-        for example in probes[:1] or [0]:
-            yield Recorded("run", {"example": example, "step": step})
-            yield Recorded("attention", {"example": example, "step": step})
+    probe: PlainParams = {"example": (probes or [0])[0]}
+    told = _told(explorer, 0)
+    # The last step is recorded even if the others are thinned out.
+    for step in sorted({*steps[::apart], *steps[-1:]}):
+        yield Recorded("run", {**probe, "step": step})
+        yield Recorded("attention", {**probe, "step": step})
+        if told is not None:
+            ids = ",".join(map(str, examples[0].ids[: told.position + 2]))
+            yield Recorded("run", {"ids": ids, "step": step})
+            for head in _named_heads(told):
+                yield Recorded("attention", {"ids": ids, "head": head, "step": step})
+
+
+def _named_heads(story: Story) -> list[str]:
+    """The heads that a story names: those that write, and those that they read."""
+    writers = [str(reason.edge).partition("@")[0] for reason in story.reasons]
+    named = {*story.heads, *(name for name in writers if LABEL.fullmatch(name))}
+    return sorted(map(str, named | {one for one in (story.head, story.writer) if one is not None}))
 
 
 def _usual_snapshot(explorer: Explorer) -> Iterator[Recorded]:
