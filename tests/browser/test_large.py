@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 from tests.browser.conftest import PATIENCE_MS, Watched, sign_in
 
 from pathsum.explorer.explorer import Explorer
@@ -99,6 +99,36 @@ def test_the_grid_of_scores_shows_every_head_before_the_atlas_is_there(
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(f"#/head\\?head=L{layers - 2}H1"))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_of_a_head_does_not_wait_for_the_atlas(
+    large: tuple[Page, str, int, int], width: int
+) -> None:
+    page, address, _, _ = large
+    page.set_viewport_size({"width": width, "height": 844})
+    asked: list[str] = []
+
+    def note(route: Route) -> None:
+        asked.append(route.request.url.rpartition("/")[2])
+        # Nulls and composition never arrive.
+        if asked[-1] in ("head", "first_scores"):
+            route.continue_()
+
+    for name in ("head", "first_scores", "atlas", "composition"):
+        page.route(f"**/api/{name}", note)
+    page.goto(f"{address}#/head?head=L3H1")
+    part = page.locator("section[aria-label='What it is']")
+    row = part.locator("tr", has_text="previous token").first
+    expect(row.locator("td").nth(1)).to_have_text(re.compile(r"^0\.\d+ ± "))
+    expect(row.locator("td").nth(2)).to_have_text("–")
+    expect(part).to_contain_text("Computing its kind and null distributions")
+    expect(part.locator(".kind")).to_have_count(0)
+    expect(page.locator("section[aria-label^=Eigenvalues] svg").first).to_be_visible()
+    # Questions that take minutes are sent after those of the head.
+    page.wait_for_timeout(200)
+    assert asked[:2] == ["head", "first_scores"] and set(asked[2:]) == {"atlas", "composition"}
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_a_deep_model_fits_a_phone(large: tuple[Page, str, int, int]) -> None:
