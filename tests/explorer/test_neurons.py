@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.explorer.test_questions import check_types
-from tests.explorer.variants import SIZE, VARIANTS
+from tests.explorer.variants import VARIANTS
 
 from pathsum.base.errors import InputError
 from pathsum.cli.main import main
@@ -12,7 +12,7 @@ from pathsum.explorer.answers.prediction import SourceTotals
 from pathsum.explorer.explorer import Explorer, find_question
 from pathsum.explorer.params import decode
 from pathsum.heads import Neuron
-from pathsum.model import Config, construct, random_model
+from pathsum.model import construct, random_model
 from pathsum.paths.breakdown import NodeNeurons
 from pathsum.paths.graph import Graph
 
@@ -32,7 +32,7 @@ def test_tokens_positions_and_biases_add_up_to_the_prediction(
     model = (WITH_MLPS | VARIANTS)[variant]()
     explorer = Explorer([model], bundled=())
     shown = explorer.answer("sources", {**ABOUT, "token": 4, "versus": versus})
-    assert isinstance(shown, SourceTotals) and len(shown.tokens) == ABOUT["position"] + 1
+    assert isinstance(shown, SourceTotals) and len(shown.tokens) == 6
     logits = model.trace([1, 2, 3, 1, 2, 3, 1]).uncapped_logits_at(5)[0]
     rivals = {"mean": logits.mean(), "none": 0.0}
     total = float(logits[4] - (logits[versus] if isinstance(versus, int) else rivals[versus]))
@@ -41,8 +41,8 @@ def test_tokens_positions_and_biases_add_up_to_the_prediction(
 
 
 def test_without_biases_the_tokens_are_the_whole_prediction() -> None:
-    config = Config(n_layers=2, positions="rotary", mlp="silu_gated", norm="rms", **SIZE)
-    explorer = Explorer([random_model(config, seed=1)], bundled=())
+    plain = WITH_MLPS["silu, gated"]().config
+    explorer = Explorer([random_model(plain, seed=1)], bundled=())
     shown = explorer.answer("sources", ABOUT)
     assert isinstance(shown, SourceTotals) and shown.rest == pytest.approx(0, abs=1e-6)
     assert abs(shown.total) > 1e-3
