@@ -104,15 +104,15 @@ def test_columns_are_left_out_last_first_and_named() -> None:
     text = table.to_text(60)
     assert "L0H4" in text and "11.250000" in text and "22.250000" not in text
     found = " ".join(text.split())
-    assert "columns left out (the terminal is too narrow):" in found
+    assert "columns omitted (the terminal is too narrow):" in found
     assert "number 11 (use --json, or at least 137 characters)" in found
-    assert "left out" not in table.to_text(137)
+    assert "omitted" not in table.to_text(137)
 
 
 def test_tokens_are_shortened_before_a_column_is_left_out() -> None:
     table = Table((token_column("token"), Column("logit")), (("a" * 60, 1.0),))
     text = table.to_text(40)
-    assert "…" in text and "1.000" in text and "left out" not in text
+    assert "…" in text and "1.000" in text and "omitted" not in text
 
 
 def test_sentences_wrap() -> None:

@@ -20,7 +20,7 @@ PLOTS = [
     (f"#/head?head={INDUCTION}", "Eigenvalues of W_E OV W_U", ("Re", "Im"), False),
     (f"#/composition?edge={EDGE}", "the graph", (INDUCTION, PREVIOUS), True),
     ("#/why?example=0", "the graph", (INDUCTION, "@"), False),
-    ("#/paths?example=0", "the waterfall", ("left out", "tokens, from 0"), False),
+    ("#/paths?example=0", "the waterfall", ("omitted", "tokens, from 0"), False),
     ("#/compare?other=one-layer", "the similarity of heads", (), True),
 ]
 

@@ -145,7 +145,7 @@ def test_a_node_opens_and_leads_on(page: Page, live: str) -> None:
     page.wait_for_function(f"document.querySelectorAll('svg .edge').length > {count}")
     graph(page).locator(f"[data-node^='{INDUCTION}@']").first.press("Enter")
     details = page.locator("section[aria-label=Details]")
-    expect(details).to_contain_text("left out")
+    expect(details).to_contain_text("omitted")
     details.get_by_role("link", name=re.compile("@")).first.click()
     expect(page).to_have_url(re.compile(rf"#/text\?.*head={INDUCTION}.*cell=\d+\.\d+"))
     expect(page.locator("section[aria-label=Details]")).to_contain_text("Score of this cell")

@@ -218,7 +218,7 @@ def test_a_shared_direction_inflates_scores_and_centering_takes_it_out() -> None
             flat[f"layers.{layer}.{name}"] = flat[f"layers.{layer}.{name}"] + 0.5
     shared = replace(model, weights=Weights(model.config, MemoryStore(flat)))
     inflated = ps.composition(shared).edges(max_p=0.01)
-    assert any("along the ones-vector (by chance 4.2%)" in note for note in inflated.notes)
+    assert any("along the ones-vector (random: 4.2%)" in note for note in inflated.notes)
     assert not any("ones-vector" in note for note in ps.composition(model).notes)
     assert inflated.found > 0.5 * inflated.tested
     centered = ps.composition(shared, center="on").edges(max_p=0.01)
@@ -292,7 +292,7 @@ def test_records_and_tables() -> None:
     assert schema(Composition)["properties"]["q"]["properties"]["score"]["type"] == "array"
     assert schema(Edges)["properties"]["edges"]["type"] == "array"
     text = found.to_table().to_text(width=80)
-    assert "L0H0" in text and "chance would give 0.12" in text
+    assert "L0H0" in text and "0.12 expected under the null" in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
 
 

@@ -78,7 +78,7 @@ def test_patch_ablates(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(ran(capsys, "patch", MODEL, "a b c d a", *at, "--json"))
     assert found["patched"] == ["L0H0@2 = zero"]
     assert found["effect"]["value"] > 9
-    assert "replaced" in ran(capsys, "patch", MODEL, "a b c d a", *at)
+    assert "patched: L0H0@2 = zero" in ran(capsys, "patch", MODEL, "a b c d a", *at)
     assert "give one of the two" in refused(capsys, "patch", MODEL, "a b c d a")
     assert "--node or --edge" in refused(capsys, "patch", MODEL, "a b c d a", "--reference", "zero")
 

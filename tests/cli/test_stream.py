@@ -12,7 +12,7 @@ def test_composition_lists_edges(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["composition", "hand-built-induction", "--max-p", "0.001"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "L0H0→L1H0.k" in out
-    assert "1 of 12 edges pass; chance would give 0.012." in out
+    assert "1 of 12 edges pass; 0.012 expected under the null." in out
 
 
 def test_composition_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ def text(tmp_path: Path) -> Path:
 
 def test_corpus_describes(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", str(text), "--vocab", "280"]) == 0
-    assert "60 (0 copies left out)" in capsys.readouterr().out
+    assert "60 (0 duplicates removed)" in capsys.readouterr().out
     assert main(["corpus", str(text), "--vocab", "280", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["format"] == "pathsum-corpus-info"

@@ -127,6 +127,10 @@ def mlp_models_with_tokens(
     if draw(st.booleans()):
         experts = draw(st.integers(1, 3))
         changes |= {"n_experts": experts, "experts_per_token": draw(st.integers(1, experts))}
+        changes |= {
+            "shared_experts": draw(st.integers(0, experts - changes["experts_per_token"])),
+            "router": draw(st.sampled_from(["chosen", "all"])),
+        }
         changes["d_mlp"] = experts * draw(st.integers(1, 4))
     if config.norm == "rms":
         changes["norm_place"] = draw(st.sampled_from(["before", "after", "both"]))

@@ -294,7 +294,8 @@ def test_the_two_sides_of_an_mlp_cut_together_are_its_whole_input(drawn: Drawn, 
         whole, *sides = (trace.patch({edge: other}).logits for edge in edges)
         both = trace.patch(dict.fromkeys(edges[1:], other)).logits
         torch.testing.assert_close(both, whole)
-        assert float((sum(sides) - whole - trace.logits).abs().max()) > 0 or at
+        changed = not torch.equal(whole, trace.logits)
+        assert float((sum(sides) - whole - trace.logits).abs().max()) > 0 or at or not changed
 
 
 @given(mlp_models_with_tokens(), st.integers(0, 2**16))

@@ -415,10 +415,10 @@ def test_the_viewer_keeps_every_node_of_the_graph_apart() -> None:
 def test_inputs_add_up_in_the_graph_with_what_was_left_out() -> None:
     found = load("two-layer").trace("a b c a").circuit(effects=False)
     graph = found.to_graph()
-    rest = [node["node_id"] for node in graph["nodes"] if node["node_id"].startswith("left-out@")]
+    rest = [node["node_id"] for node in graph["nodes"] if node["node_id"].startswith("omitted@")]
     assert rest
     inner = [one for one in found.nodes if one.node.head or one.node.writer == LOGITS]
-    assert set(rest) <= {f"left-out@{one.node}" for one in inner}
+    assert set(rest) <= {f"omitted@{one.node}" for one in inner}
 
     def into(node: Site, kind: str) -> float:
         here = [link for link in graph["links"] if link["target"] == str(node)]

@@ -57,10 +57,21 @@ class TestConfig:
         with pytest.raises(FileError, match="60000 experts in each of 2 layers; one of the two"):
             ps.load(tmp_path)
 
+    def test_a_shared_expert_that_does_not_fit(self, tmp_path: Path) -> None:
+        tiny.write("qwen2_moe", tmp_path)
+        edit_config(tmp_path, shared_expert_intermediate_size=15)
+        with pytest.raises(ConfigError, match="15, which is not a multiple of .*_size=8"):
+            ps.load(tmp_path)
+        edit_config(tmp_path, shared_expert_intermediate_size=16)
+        gate = "model.layers.1.mlp.shared_expert_gate.weight"
+        edit_tensors(tmp_path, lambda tensors: tensors.update({gate: torch.ones(1, 7)}))
+        with pytest.raises(WeightsError, match="W_router is made from .*, whose shapes do not fit"):
+            ps.load(tmp_path)
+
     def test_an_unknown_architecture_names_those_known_and_the_closest(self, folder: Path) -> None:
         edit_config(folder, model_type="lama")
         with pytest.raises(
-            FileError, match="'lama'.*did you mean 'llama'.*of Llama,.*GPT-2.*Llama"
+            FileError, match="'lama'.*of Llama, with the same.*set model_type to 'llama'.*GPT-2"
         ):
             ps.load(folder)
 

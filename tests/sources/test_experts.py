@@ -109,6 +109,19 @@ def test_an_mlp_with_experts_can_be_switched_off(value: str) -> None:
     torch.testing.assert_close(written, expected.expand_as(written))
 
 
+def test_shared_experts_are_used_everywhere_and_are_not_in_the_softmax() -> None:
+    model = random(shared_experts=2, router="all")
+    layer = model.weights.layers[0]
+    assert layer.W_router is not None and layer.b_router is not None
+    read = torch.randn(3, 7, model.config.d_model, dtype=torch.float64)
+    logits = read @ layer.W_router + layer.b_router
+    found = transformer.expert_weights(model.config, layer, read)
+    torch.testing.assert_close(found[..., 3:], torch.sigmoid(logits[..., 3:]))
+    routed = logits[..., :3].softmax(-1)
+    worst = routed.argmin(-1, keepdim=True)
+    torch.testing.assert_close(found[..., :3], routed.scatter(-1, worst, 0.0))
+
+
 def test_a_saved_model_has_its_experts(tmp_path: Path) -> None:
     model = random()
     model.save(tmp_path / "model")
@@ -124,6 +137,7 @@ def test_a_saved_model_has_its_experts(tmp_path: Path) -> None:
         ({"experts_per_token": 6}, "experts_per_token=6 is out of range for n_experts=5"),
         ({"experts_per_token": 0}, "experts_per_token=0 is out of range for n_experts=5"),
         ({"n_experts": 0}, "experts_per_token=2 is out of range for n_experts=0"),
+        ({"shared_experts": 4}, "n_experts=5 and shared_experts=4; use 1 to n_experts − shared_"),
         ({"mlp": "none", "d_mlp": 0}, "n_experts=5 does not divide the d_mlp=0 neurons"),
     ],
 )

@@ -160,12 +160,22 @@ def test_an_unknown_architecture_is_compared_with_the_closest(tmp_path: Path) ->
     del state["model.layers.0.mlp.up_proj.weight"], state["model.layers.1.mlp.up_proj.weight"]
     torch.save(state, tmp_path / "model.pt")
     differs = (
-        r"'qwen9', which pathsum does not know; did you mean .*; its tensors are most like those "
-        r"of Qwen3, but it also has model.layers.\*.self_attn.gate.weight and lacks "
-        r"model.layers.\*.mlp.up_proj.weight"
+        r"'qwen9', which pathsum does not know; its tensors are most like those of Qwen3, but it "
+        r"also has model.layers.\*.self_attn.gate and lacks model.layers.\*.mlp.up_proj and sets "
+        r"hidden_act='relu2' \(it knows"
     )
     with pytest.raises(FileError, match=differs):
-        ps.load(tmp_path / "model.pt", config=values)
+        ps.load(tmp_path / "model.pt", config=values | {"hidden_act": "relu2"})
+
+
+def test_a_mixture_of_experts_is_closest_to_one_although_its_first_layer_is_dense(
+    tmp_path: Path,
+) -> None:
+    tiny.make("deepseek_v2").save_pretrained(tmp_path)
+    with pytest.raises(FileError) as error:
+        ps.load(tmp_path)
+    assert "are most like those of Qwen3-MoE, but it also has" in str(error.value)
+    assert "self_attn.kv_a_proj_with_mqa" in str(error.value)
 
 
 def test_a_file_with_our_config_keeps_the_tokenizer_next_to_it(tmp_path: Path) -> None:

@@ -294,14 +294,37 @@ CASES |= {
         "Qwen3MoeForCausalLM",
         {**_EXPERTS, "head_dim": 8, "moe_intermediate_size": 12, "norm_topk_prob": True},
     ),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        {
+            **_GQA,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "shared_expert_intermediate_size": 16,
+        },
+    ),
 }
+
+
+_DENSE_FIRST = {"first_k_dense_replace": 1, "n_routed_experts": 4, "n_shared_experts": 1}
+_LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+UNKNOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "deepseek_v2": (
+        "DeepseekV2Config",
+        "DeepseekV2ForCausalLM",
+        {**_COMMON, **_LATENT, **_DENSE_FIRST, "qk_nope_head_dim": 4, "moe_intermediate_size": 8},
+    ),
+}
+"""Families that pathsum does not read."""
 
 
 def make(case: str, seed: int = 0) -> Any:
     """A model of transformers with random weights, biases and gains."""
     import transformers
 
-    config_class, model_class, fields = CASES[case]
+    config_class, model_class, fields = (CASES | UNKNOWN)[case]
     torch.manual_seed(seed)
     # Some config classes fill in defaults in the dicts that they are given, which cases share.
     fields = copy.deepcopy(fields)

@@ -192,7 +192,7 @@ class TestCorpus:
 
     def test_describes_itself(self, file: Path) -> None:
         info = Corpus.open(file, vocabulary=280).info
-        assert "60 (0 copies left out)" in info.to_table().to_text()
+        assert "60 (0 duplicates removed)" in info.to_table().to_text()
         assert schema(CorpusInfo)["properties"]["tokens"] == {"type": "integer"}
         schema(CorpusList)
 

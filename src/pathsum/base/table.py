@@ -285,7 +285,7 @@ def stacked(*parts: RenderableType) -> Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of a table fit, how wide they are, and which are left out."""
+    """Which columns of a table fit, how wide they are, and which are omitted."""
 
     widths: tuple[int, ...]
     left_out: tuple[str, ...]
@@ -293,13 +293,13 @@ class Layout:
 
     @property
     def note(self) -> str:
-        """A sentence that names the columns left out and how to see them."""
+        """A sentence that names the omitted columns and how to see them."""
         if not self.left_out:
             return ""
         names = ", ".join(self.left_out)
         columns = "column" if len(self.left_out) == 1 else "columns"
         return (
-            f"{columns} left out (the terminal is too narrow): {names} "
+            f"{columns} omitted (the terminal is too narrow): {names} "
             f"(use --json, or at least {self.needed} characters)"
         )
 

@@ -260,14 +260,14 @@ class Edges(Record, kind="composition-edges"):
             listed = f", {len(self.edges)} shown" if some else ""
             yield (
                 f"{self.found} of {self.tested} edges pass{listed}; "
-                f"chance would give {_count(self.expected)}."
+                f"{_count(self.expected)} expected under the null."
             )
         elif some:
             yield f"{len(self.edges)} of {self.found} edges are shown."
         if self.tested:
             yield (
                 f"{self.unlikely} of {self.tested} ({percent(self.unlikely / self.tested)}) have "
-                f"p < {ALPHA:g}; chance would give {_count(ALPHA * self.tested)}. "
+                f"p < {ALPHA:g}; {_count(ALPHA * self.tested)} expected under the null. "
                 + "\n".join((*self.null, MEANING))
             )
         if self.matter is not None and self.edges:
@@ -550,7 +550,7 @@ def _notes_on_heads(
     if min(written, read) >= SHARED_MEAN / d:
         yield (
             f"Heads write {written:.1%} and read {read:.1%} of their squared norm along the "
-            f"ones-vector (by chance {1 / d:.1%}): a shared direction inflates scores; "
+            f"ones-vector (random: {1 / d:.1%}): a shared direction inflates scores; "
             "center='on' removes it."
         )
     roles = [("OV", "a writer", labels[:-n], write.empty[:-n])]

@@ -199,9 +199,8 @@ def find_bugs(
             right = inner > CLEAR
             found += _crossings(model, rectangle, right, inner < -CLEAR, "direct path")
         undecided += not bool(right.any())
-    judge = "the direct path (a corpus may)" if evidence is None else "the text"
     named = {(bug.head, (bug.source.id, bug.destination.id, bug.out.id)): bug for bug in found}
-    return named, _undecided_note(undecided, judge)
+    return named, _undecided_note(undecided, evidence is not None)
 
 
 def _rectangles(
@@ -235,14 +234,16 @@ def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "ro
     return direct - direct.mean(0) - direct.mean(1, keepdim=True) + direct.mean()
 
 
-def _undecided_note(undecided: int, judge: str) -> str:
+def _undecided_note(undecided: int, has_text: bool) -> str:
     if not undecided:
         return ""
-    sources = "source has" if undecided == 1 else "sources have"
-    return (
-        f"{undecided} {sources} several destinations and outs in "
-        f"one head, so some combinations are forced cross terms; {judge} does not decide which"
+    sources = "source with" if undecided == 1 else "sources with"
+    reason = (
+        "none of the combinations is frequent in the text"
+        if has_text
+        else "the direct path favors none of the combinations; a corpus may"
     )
+    return f"{undecided} {sources} several destinations and outs may force bugs, unmarked: {reason}"
 
 
 def _crossings(

@@ -85,8 +85,8 @@ def heads_compose(subject: Subject) -> Measurement:
     found = _edges(subject, max_p=ALPHA)
     return Measurement(
         Estimate(found.found / found.expected),
-        f"{found.found} of {found.tested} edges have p ≤ {ALPHA}; chance would give "
-        f"{found.expected:.1f}",
+        f"{found.found} of {found.tested} edges have p ≤ {ALPHA}; "
+        f"{found.expected:.1f} expected under the null",
         view=subject.link("composition"),
         picture=GraphPicture(),
         note=SMALL_P,

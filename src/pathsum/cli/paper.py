@@ -1,10 +1,10 @@
 """The paper: circuits from weights, kinds of heads, term importance, and the paper's claims."""
 
+import enum
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.sentence import printable_json
 from pathsum.cli.options import CommandSession, command
@@ -21,6 +21,14 @@ from pathsum.cli.view import (
 
 NEURONS, ROWS, WINDOWS = 20, 10, 8
 """Neurons that are listed, rows of each list about one neuron, windows on which edges are cut."""
+
+
+class HeadSide(enum.StrEnum):
+    """The reads of a head that composition scores; MLPs have no composition scores."""
+
+    Q = "q"
+    K = "k"
+    V = "v"
 
 
 @command()
@@ -128,7 +136,7 @@ def trigrams_command(
 def composition_command(
     session: CommandSession,
     *,
-    kind: list[Side] | None = None,
+    kind: list[HeadSide] | None = None,
     min_z: float | None = None,
     max_p: float | None = None,
     k: int = 20,

@@ -205,7 +205,7 @@ class Report(Record, kind="report-file"):
             ("size", f"{self.bytes / 1e6:.2f} MB"),
             ("views", ", ".join(self.views)),
             ("answers", f"{self.answers:,}"),
-            *(("left out", reason) for reason in self.left_out),
+            *(("omitted", reason) for reason in self.left_out),
         )
         columns = (text_column(""), prose_column("report"))
         return Table(columns, rows, title=f"report of {self.model}")

@@ -147,7 +147,8 @@ def circuit_graph(
     # A legend of more than three kinds needs the whole line.
     below = 12.0 if len(kinds) > 3 else 0.0
     places, bottom = layout.places(MARGIN + 28.0 + below)
-    title = f"{graph.model}: {graph.token_text!r}, {signed(graph.total)} logits"
+    what = f"{len(graph.prompts)} prompts" if graph.is_mean else repr(graph.token_text)
+    title = f"{graph.model}: {what}, {signed(graph.total)} logits{graph.change}"
     body = [pen.title(title, wide)]
     entries = [(KIND_NAMES[side], SIDES[side]) for side in SIDES if side in kinds]
     body.append(legend(pen, (MARGIN, MARGIN + 18), entries))

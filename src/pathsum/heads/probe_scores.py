@@ -101,7 +101,7 @@ def score_on_text(
     whose = "held-out text" if text is None else "the given tokens"
     if text is None:
         if model.held_out is None:
-            why = "the model comes with no held-out text; give some, tokens=…"
+            why = "the model has no held-out text (Python: tokens=…; command line: --text FILE)"
             return HeadScores({}, {score.name: why for score in wanted})
         text = model.held_out[spaced(len(model.held_out), TEXT_SEQUENCES)]
     # Nothing is predicted here, so outputs need not be tokens.

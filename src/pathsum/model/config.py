@@ -20,6 +20,7 @@ Gated: TypeAlias = Literal[
 Mlp: TypeAlias = Literal[Ungated, Gated]
 NormPlace: TypeAlias = Literal["before", "after", "both"]
 Block: TypeAlias = Literal["serial", "parallel"]
+Router: TypeAlias = Literal["chosen", "all"]
 QkNorm: TypeAlias = Literal["none", "rms", "rms_all"]
 RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
 
@@ -34,6 +35,7 @@ CEILINGS = {
     "d_mlp": 1 << 24,
     "n_experts": 1 << 16,
     "experts_per_token": 1 << 16,
+    "shared_experts": 1 << 16,
     "d_vocab": 1 << 26,
     "d_vocab_out": 1 << 26,
     "n_ctx": 1 << 24,
@@ -69,7 +71,9 @@ class Config:
     `mlp="clamped_gated"` is the MLP of gpt-oss: with gate g and input u clamped at 7, a neuron is
     `g σ(1.702 g) (u + 1)`. With `n_experts` the neurons are in that many equal blocks, the experts:
     at each position a router chooses `experts_per_token` of them and weighs their outputs by the
-    softmax of their logits. `d_mlp` counts the neurons of all.
+    softmax of their logits (`router="all"`: by their entries in the softmax over all logits). The
+    last `shared_experts` of them are used at every position, each weighed by the sigmoid of its
+    logit, and are not in the softmax. `d_mlp` counts the neurons of all.
 
     `d_vocab_out` is the number of outputs, by default the number of tokens. If it differs, outputs
     are not tokens (for example, the answers of an algorithmic task), and analyses that compare
@@ -96,6 +100,8 @@ class Config:
     d_mlp: int = 0
     n_experts: int = 0
     experts_per_token: int = 0
+    shared_experts: int = 0
+    router: Router = "chosen"
     n_kv_heads: int = 0
     block: Block = "serial"
     qk_norm: QkNorm = "none"
@@ -265,10 +271,12 @@ def _check_fit(config: Config) -> None:
             f"n_experts={config.n_experts} does not divide the d_mlp={config.d_mlp} neurons of "
             f"mlp={config.mlp!r}; experts are equal blocks of them"
         )
-    if not bool(config.n_experts) <= config.experts_per_token <= config.n_experts:
+    routed = config.n_experts - config.shared_experts
+    if not bool(config.n_experts) <= config.experts_per_token <= routed:
         raise ConfigError(
             f"experts_per_token={config.experts_per_token} is out of range for "
-            f"n_experts={config.n_experts}; use 1 to n_experts, or 0 for both"
+            f"n_experts={config.n_experts} and shared_experts={config.shared_experts}; use 1 to "
+            "n_experts − shared_experts, or 0 for all three"
         )
     if config.n_heads % config.n_kv_heads:
         raise ConfigError(

@@ -353,13 +353,20 @@ def mlp(
 def expert_weights(
     config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"]
 ) -> Float[Tensor, "*pos expert"]:
-    """What the router multiplies each expert's output by: 0 for those that it did not choose."""
+    """The factor of each expert's output: 0 for those that the router did not choose."""
     assert layer.W_router is not None
     logits = read @ layer.W_router
     if layer.b_router is not None:
         logits = logits + layer.b_router
+    routed = config.n_experts - config.shared_experts
+    logits, shared = logits[..., :routed], logits[..., routed:]
     best = logits.topk(config.experts_per_token)
-    return torch.zeros_like(logits).scatter(-1, best.indices, best.values.softmax(-1))
+    chosen = best.values.softmax(-1)
+    if config.router == "all":
+        chosen = logits.softmax(-1).gather(-1, best.indices)
+    return torch.cat(
+        (torch.zeros_like(logits).scatter(-1, best.indices, chosen), shared.sigmoid()), -1
+    )
 
 
 def _mixed_experts(config: Config, layer: LayerWeights, read: Stream) -> Stream:

@@ -276,8 +276,8 @@ class PatchEffect(Record, kind="patch-effect"):
         note = (
             f"value: {self.target}\neffect of the patch: {self.effect.value:+.4f} (before − after)"
         )
-        how = "replaced" if self.other is None else "from the other run"
-        title = f"{self.model}: {', '.join(self.patched)} {how}"
+        source = "" if self.other is None else " from the other run"
+        title = f"{self.model}, patched: {', '.join(self.patched)}{source}"
         return Table(columns, rows, title=title, note=note)
 
 

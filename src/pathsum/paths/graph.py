@@ -318,17 +318,22 @@ class Graph(Record, kind="circuit"):
         if self.is_mean:
             total, probability = self.estimate("total"), self.estimate("probability")
             return (
-                f"{self.model}: {len(self.prompts)} prompts, {total.format('+.2f')} logits, "
-                f"probability {probability.format('.1%')}"
+                f"{self.model}: {len(self.prompts)} prompts, {total.format('+.2f')} logits"
+                f"{self.change}, probability {probability.format('.1%')}"
             )
         versus = "" if self.versus is None else f" versus {self.versus}"
-        change = ""
-        if self.by is Method.INTEGRATED:
-            change = f" ({self.nodes[0].value:+.2f} from the reference)"
         return (
             f"{self.token_text!r} after position {self.position}{versus}: "
-            f"{self.total:+.2f} logits{change}, probability {self.probability:.1%}"
+            f"{self.total:+.2f} logits{self.change}, probability {self.probability:.1%}"
         )
+
+    @property
+    def change(self) -> str:
+        """The part of the total that shares add up to, if they compare two runs; else empty."""
+        if self.by is not Method.INTEGRATED:
+            return ""
+        reference = "corrupted" if self.is_mean else "reference"
+        return f" ({self.nodes[0].value:+.2f} vs. {reference})"
 
     def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
         """The prediction's total or probability, with its 95% interval over prompts."""
@@ -569,7 +574,7 @@ class Graph(Record, kind="circuit"):
             )
         return (
             f"{rule}. Reconstruction error {self.remainder:.1g}. Nodes below {self.floor:.2g} "
-            f"logits are left out{raised}."
+            f"logits are omitted{raised}."
         )
 
 

@@ -30,7 +30,7 @@ from pathsum.paths.reasons import strongest_head, write_reasons
 def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
     """The graph in circuit-tracer's JSON format: metadata, nodes, links.
 
-    The edges left out of a node come from a node of their own, so that its inputs add up. Links
+    The omitted edges of a node come from a node of their own, so that its inputs add up. Links
     have a weight, the share, as in that format; `kind`, `exact`, `unit` and `effect` are our own
     fields, and two nodes may have one link of each kind.
     """
@@ -51,7 +51,7 @@ def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
         for edge in graph.edges
     ]
     for node, here in rests.items():
-        links += [_link(f"left-out@{node}", str(node), rest.kind, rest, None) for rest in here]
+        links += [_link(f"omitted@{node}", str(node), rest.kind, rest, None) for rest in here]
     return {
         "metadata": {
             "slug": re.sub(r"[^A-Za-z0-9._-]+", "-", f"{graph.model}-{graph.top}"),
@@ -109,9 +109,9 @@ def _rest_nodes(graph: Graph, rests: dict[Site, list[LeftOut]]) -> Iterator[dict
         # Without a reference, Q and K are other views of the number of V, and G is one of U.
         views = (Side.V, Side.U) if graph.by is Method.SHARE else tuple(Side)
         value = sum(rest.share for rest in here if rest.kind in views)
-        layer, label = layer_of(node, graph.n_layers) - 1, f"left out ({counts})"
-        name = f"left-out@{node}"
-        yield _node(name, node_position(node), layer, "left out error", label, float(value), 0.0)
+        layer, label = layer_of(node, graph.n_layers) - 1, f"omitted ({counts})"
+        name = f"omitted@{node}"
+        yield _node(name, node_position(node), layer, "omitted error", label, float(value), 0.0)
 
 
 def _node(

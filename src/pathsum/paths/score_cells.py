@@ -113,8 +113,8 @@ class ScoreSummary(Record, kind="score-summary"):
         """Groups first, then terms."""
         shown = min(len(self.terms), self.count)
         note = (
-            f"spread: rms within rows, which is what the softmax sees; {shown} of "
-            f"{self.count:,} terms; reconstruction error {self.remainder:.1e}"
+            "spread: standard deviation within a row, because the softmax ignores a constant; "
+            f"{shown} of {self.count:,} terms; reconstruction error {self.remainder:.1e}"
         )
         return rows_table((*self.groups, *self.terms), f"{self.head}: terms of its scores", note)
 

@@ -144,7 +144,7 @@ def _rest_lines(graph: Graph, rests: Sequence[LeftOut], kind: str) -> Iterator[s
     share = sum(part * (rest.share - rest.held) for part, rest in pairs)
     held, count = sum(part * rest.held for part, rest in pairs), sum(rest.count for rest in rests)
     if abs(share) >= _SMALLEST_REST:
-        yield f"{kind}left out ({count} edge{'' if count == 1 else 's'}) {share:+.3f}"
+        yield f"{kind}omitted ({count} edge{'' if count == 1 else 's'}) {share:+.3f}"
     if abs(held) >= _SMALLEST_REST:
         yield f"{kind}carried by no edge {held:+.3f}"
 

@@ -4,7 +4,8 @@ A family lists where each of our tensors is stored, in a table:
 
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
-Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts, m d_mlp
+Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts (without
+shared ones), m d_mlp
 (with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx, j d_head − 1, q the query
 heads of a key/value head and s two more than these; a number stands for itself.
 The left side is the shape in the checkpoint, so a tensor that does not have it is found before
@@ -27,12 +28,17 @@ from pathsum.model.config import Config
 from pathsum.model.store import Store
 from pathsum.model.weights import HALF
 
+
+def _routed_experts(config: Config) -> int:
+    return config.n_experts - config.shared_experts
+
+
 _SIZES: dict[str, Callable[[Config], int]] = {
     "h": lambda config: config.n_heads,
     "g": lambda config: config.n_kv_heads,
     "k": lambda config: config.d_head,
     "d": lambda config: config.d_model,
-    "e": lambda config: config.n_experts,
+    "e": _routed_experts,
     "m": lambda config: config.d_mlp // (config.n_experts or 1),
     "v": lambda config: config.d_vocab,
     "o": lambda config: config.d_vocab_out,
@@ -107,7 +113,9 @@ class Stored:
         """The names of the checkpoint's tensors that are rearranged together, without `others`."""
         if "{e}" not in self.name:
             return (self.name,)
-        return tuple(self.name.replace("{e}", str(expert)) for expert in range(config.n_experts))
+        return tuple(
+            self.name.replace("{e}", str(expert)) for expert in range(_routed_experts(config))
+        )
 
     def read(self, source: Store, config: Config) -> Tensor:
         """Our tensor from the checkpoint's."""
@@ -218,9 +226,17 @@ class MappedStore(Store):
         self._first = first
         self.dtypes = {name: source.dtypes[theirs] for name, theirs in first.items()}
         meta = _MetaStore(source)
-        self.shapes = {
-            name: tuple(entry.read(meta, config).shape) for name, entry in self._stored.items()
-        }
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, entry in self._stored.items():
+            try:
+                shapes[name] = tuple(entry.read(meta, config).shape)
+            except (IndexError, RuntimeError) as error:
+                together = ", ".join((first[name], *entry.others))
+                raise WeightsError(
+                    f"{name} is made from {together} of {where}, whose shapes do not fit together "
+                    f"({error}); the file or its config is damaged"
+                ) from error
+        self.shapes = shapes
 
     def stored_name(self, name: str) -> str:
         """The checkpoint's name of the tensor that one of ours is made from."""
@@ -254,11 +270,12 @@ class CheckpointLayout:
     prefix: str = ""
 
     def names(self, source: Store) -> set[str]:
-        """The names of the tensors that a checkpoint of one layer has."""
+        """The names of the tensors of a checkpoint's last layer and of those outside layers."""
         entries = list(self.model.values())
         if self.config.n_layers:
-            start = self.layers.format(0)
-            entries += [entry.in_layer(0, start) for entry in self.layer.values()]
+            last = self.config.n_layers - 1
+            start = self.layers.format(last)
+            entries += [entry.in_layer(last, start) for entry in self.layer.values()]
         chosen = [entry.choose(source) for entry in entries if not entry.optional]
         return {name for entry in chosen for name in (*entry.names(self.config), *entry.others)}
 
@@ -356,10 +373,16 @@ def _check(source: Store, name: str, entry: Stored, config: Config, where: str) 
             )
     needed = entry.shape(config)[1 if "{e}" in entry.name else 0 :]
     for theirs in entry.names(config):
-        _check_tensor(source, theirs, needed, entry, config, where)
+        _check_shape(source, theirs, needed, entry, config, where)
+    for theirs in (*entry.names(config), *entry.others):
+        if source.dtypes[theirs] not in _COMPUTABLE:
+            raise FileError(
+                f"{theirs} of {where} is stored as {source.dtypes[theirs]}, which is a quantized "
+                "layout that pathsum does not read; load the unquantized checkpoint, or a GGUF file"
+            )
 
 
-def _check_tensor(
+def _check_shape(
     source: Store, name: str, needed: tuple[int, ...], entry: Stored, config: Config, where: str
 ) -> None:
     found = tuple(source.shapes[name])
@@ -369,10 +392,4 @@ def _check_tensor(
         raise WeightsError(
             f"{name} of {where} has shape {list(found)}, but its config says {list(needed)} "
             f"({sizes}); one of the two is wrong"
-        )
-    if source.dtypes[name] not in _COMPUTABLE:
-        raise FileError(
-            f"{name} of {where} is stored as {source.dtypes[name]}, which is a "
-            "quantized layout that pathsum does not read; load the unquantized checkpoint, or a "
-            "GGUF file"
         )

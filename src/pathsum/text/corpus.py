@@ -58,7 +58,7 @@ class CorpusInfo(Record, kind="corpus-info"):
         every = self.tokens + self.held_out_tokens
         rows: tuple[tuple[str, str], ...] = (
             ("source", self.about),
-            ("documents", f"{self.documents:,} ({self.duplicates:,} copies left out)"),
+            ("documents", f"{self.documents:,} ({self.duplicates:,} duplicates removed)"),
             ("held out", f"{self.held_out_documents:,} documents, {self.held_out_tokens:,} tokens"),
             ("to train on", f"{self.tokens:,} tokens"),
             (

@@ -211,7 +211,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if len(found) < len(parsed):
         warnings.warn(
             f"{len(parsed) - len(found)} of {len(parsed)} lines of {file} are not metrics and are "
-            "left out",
+            "ignored",
             stacklevel=2,
         )
     return found

@@ -90,7 +90,7 @@ _ROW_MEANINGS: dict[str, str] = page_words("row_meanings")
 
 
 def answer_composition(session: Session, params: ModelParams) -> CompositionAnswer:
-    """Q-, K- and V-composition of all heads, and how many edges chance would give."""
+    """Q-, K- and V-composition of all heads, and how many edges are expected under the null."""
     found = all_composition(session, params)
     return CompositionAnswer(found, tuple(_chance(found, z) for z in THRESHOLDS))
 

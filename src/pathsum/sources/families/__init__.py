@@ -3,7 +3,7 @@
     gpt             GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
     llama           Llama (SmolLM), Mistral, Qwen2, Qwen3, SmolLM3, EXAONE 3, InternLM2, Baichuan,
                     Granite, StableLM, Phi 1 to 3, GLM, GLM-4
-    llama_variants  OLMo 1 to 3, EXAONE 4, Gemma 1 to 3, Mixtral, Qwen3-MoE, gpt-oss
+    llama_variants  OLMo 1 to 3, EXAONE 4, Gemma 1 to 3, Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss
     layer_norm      Starcoder2, Nemotron, Command-R, Command-R7B, Falcon, Bloom, MPT
     rotary          rotary positions of all of them
 
@@ -16,7 +16,7 @@ import difflib
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -68,10 +68,10 @@ def find_family(foreign: ForeignConfig, source: Store | None = None) -> Family:
             f"{foreign.where} has no model_type, so its architecture is unknown; "
             f"pathsum knows {listed}"
         )
+    closest = _closest(foreign, kind, source) or near_misses(kind, known)
     raise FileError(
-        f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know"
-        f"{near_misses(kind, known)}{_closest(foreign, kind, source)} (it knows {listed}); convert "
-        "the tensors to our names with pathsum.from_tensors"
+        f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know{closest} "
+        f"(it knows {listed}); convert the tensors to our names with pathsum.from_tensors"
     )
 
 
@@ -80,25 +80,68 @@ def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
     if source is None:
         return ""
     theirs = {_unnumbered(name) for name in source.shapes if not is_buffer(name)}
-    differences: list[tuple[int, float, Family, list[str], list[str]]] = []
+    best, closest = (0, 0, 0.0), None
     for family in families():
+        config = _Recording(foreign.values, foreign.where)
         try:
-            ours = {_unnumbered(name) for name in family.describe(foreign).names(source)}
+            ours = {_unnumbered(name) for name in family.describe(config).names(source)}
         except (PathsumError, *MALFORMED):
             continue
-        lacking, more = sorted(ours - theirs), sorted(theirs - ours)
         alike = difflib.SequenceMatcher(None, kind, family.model_types[0]).ratio()
-        if ours & theirs:
-            differences.append((len(lacking) + len(more), -alike, family, lacking, more))
-    if not differences:
+        # Of families that are equally close, one of a similar name, or else the plainest.
+        likeness = alike if alike > 0.6 else 0.5 * (family.name == "Llama")
+        rank = (len(ours & theirs), -len(ours ^ theirs) - len(config.differ), likeness)
+        if rank > best:
+            best, closest = rank, (family, ours, config.differ)
+    if closest is None:
         return ""
-    _, _, family, lacking, more = min(differences, key=lambda each: each[:2])
+    family, ours, differ = closest
     found = f"; its tensors are most like those of {family.name}"
-    if not more and not lacking:
-        same = family.model_types[0]
-        return f"{found}, with the same names: if it computes the same, set model_type to {same!r}"
-    found += f", but it also has {list_some(more)}" if more else ", but it"
-    return found + (f"{' and' if more else ''} lacks {list_some(lacking)}" if lacking else "")
+    more, lacking = _branches(theirs, ours), _branches(ours, theirs)
+    clauses = [f"also has {list_some(more, 6)}"] if more else []
+    clauses += [f"lacks {list_some(lacking, 6)}"] if lacking else []
+    clauses += [f"sets {list_some(differ)}"] if differ else []
+    if clauses:
+        return f"{found}, but it {' and '.join(clauses)}"
+    same = family.model_types[0]
+    return f"{found}, with the same names: if it computes the same, set model_type to {same!r}"
+
+
+class _Recording(ForeignConfig):
+    """A config that lists the values that a family does not compute instead of refusing them."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        super().__init__(values, where)
+        self.differ: list[str] = []
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A size; any if it has another name here, because names of tensors do not depend on it."""
+        try:
+            return super().size(name, default)
+        except PathsumError:
+            return 64
+
+    def require_value(self, name: str, *allowed: Any, default: Any = None) -> None:
+        """Record a value that is not among those allowed."""
+        try:
+            super().require_value(name, *allowed, default=default)
+        except PathsumError:
+            self.differ.append(f"{name}={self.values.get(name, default)!r}")
+
+
+def _branches(names: set[str], others: set[str]) -> list[str]:
+    """The names up to the first word at which each leaves the tree of the other names."""
+    known = {name[:end] for name in others for end in _ends(name)}
+    return sorted(
+        {
+            next(name[:end] for end in _ends(name) if name[:end] not in known)
+            for name in names - others
+        }
+    )
+
+
+def _ends(name: str) -> list[int]:
+    return [*(match.start() for match in re.finditer(r"\.", name)), len(name)]
 
 
 def _unnumbered(name: str) -> str:

@@ -10,14 +10,20 @@ block, soft caps and alternating windows; Gemma 3 has norms of queries and keys 
 another rotary base in layers with windows.
 
 In a mixture of experts a router chooses a few MLPs of each layer at each position. Mixtral is a
-Mistral with experts, Qwen3-MoE a Qwen3. gpt-oss has attention sinks, windows in every other layer,
-and experts with clamped gates. Files of Mixtral and Qwen3-MoE store each expert alone; in memory,
-transformers 5 stacks them and fuses gates with inputs.
+Mistral with experts, Qwen3-MoE a Qwen3. Qwen2-MoE is a Qwen2 with experts and a shared expert: an
+MLP at every position, times the sigmoid of one more logit. gpt-oss has attention sinks, windows in
+every other layer, and experts with clamped gates. Files of Mixtral and Qwen store each expert
+alone; in memory, transformers 5 stacks them and fuses gates with inputs.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows
 from pathsum.sources.families.llama import (
@@ -210,14 +216,21 @@ def _mixtral(foreign: ForeignConfig) -> CheckpointLayout:
     return llama_layout(foreign, Config(**fields), layer)
 
 
-def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
+def _qwen_experts(foreign: ForeignConfig) -> dict[str, Any]:
+    """The fields of `Config` of Qwen's mixtures of experts."""
     foreign.require_value("decoder_sparse_step", 1)
     foreign.require_value("mlp_only_layers", [])
-    # The router's weights of the chosen experts add up to 1.
-    foreign.require_value("norm_topk_prob", True, default=False)
-    fields = llama_fields(foreign)
-    fields |= _expert_fields(foreign, "moe_intermediate_size")
-    fields |= {"windows": upper_windows(foreign), "qk_norm": "rms"}
+    return {
+        **llama_fields(foreign),
+        **_expert_fields(foreign, "moe_intermediate_size"),
+        "router": "chosen" if foreign.flag("norm_topk_prob", False) else "all",
+        "windows": upper_windows(foreign),
+    }
+
+
+def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = _qwen_experts(foreign)
+    fields["qk_norm"] = "rms"
     bias = foreign.flag("attention_bias", False)
     layer = {
         **NORMS,
@@ -226,6 +239,48 @@ def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
         **_expert_rows("mlp", "up_proj", "down_proj", "gate_proj"),
     }
     return llama_layout(foreign, Config(**fields), layer)
+
+
+def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = _qwen_experts(foreign)
+    width, neurons = (
+        foreign.size(f"{kind}_intermediate_size") for kind in ("moe", "shared_expert")
+    )
+    # The shared expert is as many of ours as make up its neurons, with the same column of W_router.
+    shared, left = divmod(neurons, width)
+    if left:
+        raise ConfigError(
+            f"{foreign.where} has shared_expert_intermediate_size={neurons}, which is not a "
+            f"multiple of moe_intermediate_size={width}; pathsum reads only experts of one size"
+        )
+    fields |= {
+        "d_mlp": fields["d_mlp"] + neurons,
+        "n_experts": fields["n_experts"] + shared,
+        "shared_experts": shared,
+    }
+    config = Config(**fields)
+    layer = {
+        **NORMS,
+        **attention_rows(*PROJECTIONS, bias=foreign.flag("qkv_bias", True)),
+        **_expert_rows("mlp", "up_proj", "down_proj", "gate_proj"),
+    }
+    for ours, theirs in (("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")):
+        axis, name = (0 if ours == "out" else 1), f"mlp.shared_expert.{theirs}.weight"
+        layer[f"W_{ours}"] = _with_shared(layer[f"W_{ours}"], name, axis=axis)
+    gate = "mlp.shared_expert_gate.weight"
+    layer["W_router"] = _with_shared(layer["W_router"], gate, axis=1, times=shared)
+    return llama_layout(foreign, config, layer)
+
+
+def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Stored:
+    """The tensor of all experts: the routed ones, then `times` that of the shared one."""
+
+    def combine(experts: Tensor, shared: Tensor) -> Tensor:
+        return torch.cat((experts, *[shared.mT] * times), axis)
+
+    other = routed.otherwise
+    other = None if other is None else _with_shared(other, name, axis=axis, times=times)
+    return replace(routed, combine=combine, others=(name,), otherwise=other)
 
 
 def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
@@ -258,5 +313,6 @@ def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 MIXTRAL = Family("Mixtral", ("mixtral",), _mixtral)
+QWEN2_MOE = Family("Qwen2-MoE", ("qwen2_moe",), _qwen2_moe)
 QWEN3_MOE = Family("Qwen3-MoE", ("qwen3_moe",), _qwen3_moe)
 GPT_OSS = Family("gpt-oss", ("gpt_oss",), _gpt_oss)

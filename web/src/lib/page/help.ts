@@ -47,7 +47,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["K, dotted; Q, dashed", "what was written into a key or a query, so that the head attends there"],
       ["U, solid; G, dashed", "what an MLP moved with its gate held, and what set its gate: two views that are never added"],
       ["width", "the contribution of the edge to the prediction, in logits; ⊖ marks one that lowers it"],
-      ["+5", "smaller inputs that are not drawn; what is left out altogether is listed in the panel"],
+      ["+5", "smaller inputs that are not drawn; the panel lists the sum of omitted edges"],
       ["×3", "in deep models, MLPs of a position, or heads that attend from it to the same source, as one box; click to open"],
       ["lost if it is cut", "measured: the edge carries nothing and everything after it is computed again; another head may take over"],
     ],
@@ -112,7 +112,7 @@ export const HELP: Readonly<Record<string, Help>> = {
     about:
       "The logit of one prediction as a sum over paths: directly from the token, through one head, through two. The sum is the model's own number.",
     marks: [
-      ["bars", "blue raises the logit, orange lowers it; the last two bars are what is left out and the total, both in logits"],
+      ["bars", "blue raises the logit, orange lowers it; the last two bars are the omitted paths and the total, both in logits"],
       ["order", "how many heads a path goes through; order 0 is the direct path, which knows bigrams"],
       ["shaded tokens", "what each source token adds, over all paths"],
       ["arrows", "the chosen path's strongest routes, from source to prediction"],

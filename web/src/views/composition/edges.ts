@@ -1,4 +1,4 @@
-/** Edges of the composition graph: which pass a threshold, and how many chance would give. */
+/** Edges of the composition graph: which pass a threshold, and how many are expected under the null. */
 import type { CompositionAnswer, EmbedAndLogitEdges } from "../../generated/answers";
 import type { DataTable } from "../../lib/page/export";
 import { ENDS, parseEdge, printEdge } from "../../lib/names";

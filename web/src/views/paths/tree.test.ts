@@ -26,9 +26,9 @@ const why = {
 } as unknown as PathExplanation;
 
 describe("the tree of a prediction", () => {
-  it("has the orders, what is left out last, and the total", () => {
+  it("has the orders, the omitted rest last, and the total", () => {
     const rows = rowsOf(why, new Set());
-    expect(rows.map((row) => row.label)).toEqual(["direct", "one head", "two heads", "left out", "logit"]);
+    expect(rows.map((row) => row.label)).toEqual(["direct", "one head", "two heads", "omitted", "logit"]);
     expect(rows.map((row) => row.start)).toEqual([0, 1, 6, 6.25, 0]);
   });
 
@@ -41,17 +41,17 @@ describe("the tree of a prediction", () => {
     const one = of(1, "one head", "two heads");
     expect(one.map((row) => row.label)).toEqual(["embed→L1H1", "embed→L0H0", "paths not listed"]);
     expect(one.reduce((total, row) => total + row.value, 0)).toBeCloseTo(5);
-    const two = of(2, "two heads", "left out");
+    const two = of(2, "two heads", "omitted");
     expect(two.map((row) => row.label)).toEqual(["embed→L0H0→L1H1", "embed→L0H1→L1H1"]);
     expect(two.map((row) => row.start)).toEqual([6, 6.75]);
   });
 
   it("never shows the remainder, a relative error, as logits", () => {
-    const leftOut = rowsOf(why, new Set()).find((row) => row.kind === "left out");
-    expect(leftOut?.value).toBeCloseTo(0.25);
+    const omitted = rowsOf(why, new Set()).find((row) => row.kind === "omitted");
+    expect(omitted?.value).toBeCloseTo(0.25);
     const saved = csvRows(why);
     expect(saved.flat()).not.toContain(why.toward.remainder);
-    expect(saved.at(-2)).toEqual(["", "(left out)", 0.25]);
+    expect(saved.at(-2)).toEqual(["", "(omitted)", 0.25]);
     expect(saved.at(-1)).toEqual(["", "(logit)", 6.5]);
   });
 
@@ -64,7 +64,7 @@ describe("the tree of a prediction", () => {
     expect(orders().at(-1)).toMatchObject({ value: expect.closeTo(0.02), count: "near zero, 1.0 × 10²¹ paths", opens: true, open: false });
     expect(orders("~").map((row) => row.label).slice(4)).toEqual(["three heads", "four heads", "five heads"]);
     expect(orders("4").at(3)?.open).toBe(true);
-    const ends = (...open: string[]) => rowsOf(deep, new Set(open)).find((row) => row.kind === "left out")?.start;
+    const ends = (...open: string[]) => rowsOf(deep, new Set(open)).find((row) => row.kind === "omitted")?.start;
     expect(ends("~")).toBeCloseTo(ends() ?? NaN);
     expect(rowsOf(why, new Set()).map((row) => row.key)).not.toContain("~");
   });

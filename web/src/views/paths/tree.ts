@@ -80,7 +80,7 @@ export function orderName(order: number): string {
 export interface Row {
   /** Names the row in the URL: "1", "1.L1H4". Single paths have none. */
   key: string;
-  kind: "order" | "head" | "path" | "unlisted" | "left out" | "total";
+  kind: "order" | "head" | "path" | "unlisted" | "omitted" | "total";
   label: string;
   value: number;
   /** Where its bar begins: the sum of all before it on its level. */
@@ -102,7 +102,7 @@ const row = (kind: Row["kind"], label: string, value: number, start: number, mor
   ...more,
 });
 
-/** All rows that are visible with these keys open, in order; "left out" is the last before the total. */
+/** All rows that are visible with these keys open, in order; "omitted" is the last before the total. */
 export function rowsOf(why: PathExplanation, open: ReadonlySet<string>, total = "logit"): Row[] {
   const rows: Row[] = [];
   let start = 0;
@@ -128,16 +128,16 @@ export function rowsOf(why: PathExplanation, open: ReadonlySet<string>, total = 
     if (isOpen) for (const order of small) addOrder(order, 1);
     else start += folded.value;
   }
-  rows.push(row("left out", "left out", leftOut(why), start));
+  rows.push(row("omitted", "omitted", omitted(why), start));
   rows.push(row("total", total, why.toward.total, 0));
   return rows;
 }
 
 /**
- * What the orders leave out of the total, in logits. (`remainder` compares the total with the model's own logit, as
+ * The total minus all orders, in logits. (`remainder` compares the total with the model's own logit, as
  * a relative error without a sign; it belongs in the status line.)
  */
-const leftOut = (why: PathExplanation): number =>
+const omitted = (why: PathExplanation): number =>
   why.toward.total - orderTotals(why).reduce((total, order) => total + order.value, 0);
 
 /** The rows of the CSV file: order, path, what it adds. */
@@ -145,7 +145,7 @@ export function csvRows(why: PathExplanation, total = "logit"): (string | number
   return [
     ...orderTotals(why).map((order) => [order.order, "(all of this order)", order.value]),
     ...listedPaths(why).map((path) => [path.heads.length, path.name, path.value]),
-    ["", "(left out)", leftOut(why)],
+    ["", "(omitted)", omitted(why)],
     ["", `(${total})`, why.toward.total],
   ];
 }

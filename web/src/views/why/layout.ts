@@ -128,7 +128,7 @@ function contentOf(circuit: CircuitGraph, node: Node, label: string, drawn: Read
   };
 }
 
-/** Inputs of a node that are not drawn: kept ones, which a click opens, and what was left out. */
+/** Inputs of a node that are not drawn: kept ones, which a click opens, and omitted ones. */
 function badgeOf(circuit: CircuitGraph, node: Node, name: string, drawn: ReadonlySet<string>, isOpen: boolean): GraphNode["badge"] {
   const hidden = circuit.inputs(node.id).filter((edge) => !drawn.has(edge.id));
   const values = [...hidden, ...circuit.leftOut(node.id)].filter((each) => each.kind === "v");
@@ -137,7 +137,7 @@ function badgeOf(circuit: CircuitGraph, node: Node, name: string, drawn: Readonl
   const more = hidden.length > 0 ? `${plural(hidden.length, "smaller input")} not drawn; ` : "";
   return {
     text: hidden.length > 0 ? `+${hidden.length}` : isOpen ? "−" : "…",
-    title: `${name}: ${more}values not drawn and left out add ${signed(share)} logits`,
+    title: `${name}: ${more}omitted values add ${signed(share)} logits`,
     opens: hidden.length > 0 || isOpen,
   };
 }
