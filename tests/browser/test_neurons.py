@@ -56,6 +56,20 @@ def test_an_mlp_opens_into_neurons_that_add_up(page: Page, live: str, width: int
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize(("view", "region"), [("why", "Details"), ("paths", "Waterfall")])
+def test_shading_by_source_token_adds_up(page: Page, live: str, view: str, region: str) -> None:
+    page.goto(f"{live}{WHY.replace('why', view)}&selected=logits@26")
+    note = page.get_by_text("attention and gates held")
+    expect(note).to_contain_text("Tokens add up to")
+    said = re.search(
+        r"add up to (\S+) of (\S+?)(?:, positions and biases (\S+))?\. ", note.inner_text()
+    )
+    assert said
+    tokens, total, rest = (number(one) for one in said.groups("0"))
+    assert tokens + rest == pytest.approx(total, abs=0.011)
+    expect(page.get_by_role("region", name=region).locator("h2")).to_contain_text(said.group(2))
+
+
 def test_an_attention_only_model_has_neither(page: Page, live: str) -> None:
     page.goto(f"{live}#/why?example=0")
     settled(page)

@@ -8,10 +8,11 @@ from tests.explorer.variants import VARIANTS
 
 from pathsum.base.errors import InputError
 from pathsum.cli.main import main
+from pathsum.explorer.answers.prediction import SourceTotals
 from pathsum.explorer.explorer import Explorer, find_question
 from pathsum.explorer.params import decode
 from pathsum.heads import Neuron
-from pathsum.model import construct
+from pathsum.model import construct, random_model
 from pathsum.paths.breakdown import NodeNeurons
 from pathsum.paths.graph import Graph
 
@@ -21,6 +22,30 @@ WITH_MLPS = {
     "memory": construct.memory,
 }
 ABOUT = {"ids": "1,2,3,1,2,3,1", "position": 5}
+
+
+@pytest.mark.parametrize("versus", ["mean", "none", 7])
+@pytest.mark.parametrize("variant", [*VARIANTS, "memory"])
+def test_tokens_positions_and_biases_add_up_to_the_prediction(
+    variant: str, versus: str | int
+) -> None:
+    model = (WITH_MLPS | VARIANTS)[variant]()
+    explorer = Explorer([model], bundled=())
+    shown = explorer.answer("sources", {**ABOUT, "token": 4, "versus": versus})
+    assert isinstance(shown, SourceTotals) and len(shown.tokens) == 6
+    logits = model.trace([1, 2, 3, 1, 2, 3, 1]).uncapped_logits_at(5)[0]
+    rivals = {"mean": logits.mean(), "none": 0.0}
+    total = float(logits[4] - (logits[versus] if isinstance(versus, int) else rivals[versus]))
+    near = pytest.approx(total, abs=1e-5 * (1 + float(logits.abs().max())))
+    assert shown.total == near and float(shown.tokens.sum()) + shown.rest == near
+
+
+def test_without_biases_the_tokens_are_the_whole_prediction() -> None:
+    plain = WITH_MLPS["silu, gated"]().config
+    explorer = Explorer([random_model(plain, seed=1)], bundled=())
+    shown = explorer.answer("sources", ABOUT)
+    assert isinstance(shown, SourceTotals) and shown.rest == pytest.approx(0, abs=1e-6)
+    assert abs(shown.total) > 1e-3
 
 
 @pytest.mark.parametrize("variant", WITH_MLPS)

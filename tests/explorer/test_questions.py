@@ -43,6 +43,7 @@ def params_for(name: str, explorer: Explorer) -> list[dict[str, Any]]:
             {**text, "position": 6, "versus": "none"},
             {**text, "position": 2, "token": 5, "versus": 3},
         ],
+        "sources": [{**text, "position": 4}, {**text, "position": 2, "token": 5, "versus": 3}],
         "why": [{**text, "position": 5}, {**text, "position": 2, "token": 5, "versus": 3}],
         "story": [text, {"ids": "1,2,3"}, {"ids": "1"}],
         "without": [

@@ -20,7 +20,7 @@ from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, 
 from pathsum.explorer.answers.lens import answer_lens, lens_parts
 from pathsum.explorer.answers.model import gallery, model_info, vocabulary
 from pathsum.explorer.answers.neurons import neuron, neurons
-from pathsum.explorer.answers.prediction import paths, texts, why, without_parts
+from pathsum.explorer.answers.prediction import paths, sources, texts, why, without_parts
 from pathsum.explorer.answers.program import program, rules
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
 from pathsum.explorer.answers.whole_model import (
@@ -79,6 +79,7 @@ QUESTIONS = (
     Question("scores", scores, quick=True),
     Question("why", why),
     Question("paths", paths, quick=True),
+    Question("sources", sources, quick=True),
     Question("story", story, quick=True),
     Question("without", without_parts, quick=True),
     Question("neurons", neurons),

@@ -210,6 +210,9 @@ def _explained(
     for position in paths:
         if contents.has(ReportView.TEXT, ReportView.PATHS):
             yield Recorded("paths", {"example": example, "position": position})
+    if explorer.session.model(ModelParams()).config.mlp != "none":
+        for position in sorted({*paths, *graphs}):
+            yield Recorded("sources", {"example": example, "position": position})
     for position in graphs:
         yield Recorded("why", {"example": example, "position": position})
     if contents.has(ReportView.LENS):

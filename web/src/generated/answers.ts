@@ -287,6 +287,17 @@ export interface PathExplanation {
   routes: Routes[];
 }
 
+export interface SourceTotals {
+  format: "pathsum-page-sources";
+  version: 1;
+  position: number;
+  token: number;
+  total: number;
+  tokens: Matrix;
+  rest: number;
+  remainder: number;
+}
+
 export interface Reason {
   edge: string;
   share: number;
@@ -1312,6 +1323,7 @@ export interface Questions {
   scores: { params: ScoresParams; answer: ScoreParts };
   why: { params: PredictionParams; answer: Graph };
   paths: { params: PredictionParams; answer: PathExplanation };
+  sources: { params: PredictionParams; answer: SourceTotals };
   story: { params: StoryParams; answer: Story };
   without: { params: WithoutParams; answer: WithoutAnswer };
   neurons: { params: NeuronsParams; answer: NodeNeurons };

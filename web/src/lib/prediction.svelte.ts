@@ -1,6 +1,7 @@
 import type { ModelInfo, TextParams, TextRun, PredictionParams } from "../generated/answers";
 import { type Answer, answerOf } from "./source/answer.svelte";
 import type { Explorer } from "./page/explorer.svelte";
+import { signed } from "./format";
 import type { Explaining } from "./source/source";
 import { isSameText, mostTelling, predictionAt, textParams } from "./text";
 import { label } from "./tokens";
@@ -115,4 +116,40 @@ export function positionShown({ source, url, story }: Explorer, info: ModelInfo,
   const token = openingPosition({ story }, textParams(url, info), run);
   const explained = source.explained("why", textParams(url, info));
   return !explained || explained.size === 0 || explained.has(token) ? token : ([...explained][0] as number);
+}
+
+/**
+ * The prediction by source token, through heads and MLPs with gates held. Asks nothing for a model without MLPs, whose
+ * paths and graph already begin at tokens.
+ */
+export function sourcesOf(prediction: Prediction, { source }: Explorer, info: ModelInfo): Answer<"sources"> {
+  return answerOf(source, "sources", () => {
+    const about = prediction.params;
+    return info.mlp !== "none" && about !== null && source.has("sources", about) ? about : null;
+  });
+}
+
+/** A first token with this multiple of all others is beyond the scale, as an attention sink often is. */
+const SINK = 3;
+const largest = (values: ArrayLike<number>): number => Array.from(values).reduce((most, value) => Math.max(most, Math.abs(value)), 1e-9);
+
+/** One number per token of a text, and the end of their scale: the largest magnitude, but for that of a sink. */
+export function shadingOf(totals: ArrayLike<number>, length: number): { values: Float32Array; extent: number } {
+  const values = new Float32Array(length);
+  values.set(Array.from(totals).slice(0, length));
+  const others = largest(values.slice(1));
+  return { values, extent: isSink(totals) ? others : largest(values) };
+}
+
+const isSink = (totals: ArrayLike<number>): boolean => totals.length > 2 && Math.abs(totals[0]!) > SINK * largest(Array.from(totals).slice(1));
+
+/** What the shading of a model with MLPs means, with the numbers that add up; empty while they are not known. */
+export function sourcesNote({ value, error }: Answer<"sources">): string {
+  if (error) return `No shading: ${error.message}`;
+  if (!value) return "";
+  const { total, tokens, rest } = value;
+  const all = Array.from(tokens.data).reduce((sum, value) => sum + value, 0);
+  const others = Math.abs(rest) < 5e-3 ? "" : `, positions and biases ${signed(rest)}`;
+  const sink = isSink(tokens.data) ? ` The first token adds ${signed(tokens.data[0])}, which is beyond the scale.` : "";
+  return `Shading: what each token adds through heads and MLPs, attention and gates held. Tokens add up to ${signed(all)} of ${signed(total)}${others}.${sink}`;
 }

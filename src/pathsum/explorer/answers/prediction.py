@@ -1,4 +1,4 @@
-"""`why`, `paths`, `without` and `texts`: one prediction, explained and intervened on."""
+"""`why`, `paths`, `sources`, `without` and `texts`: one prediction, explained and intervened on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.losses import trace_losses
 from pathsum.paths import expand_logits
+from pathsum.paths.breakdown import find_name
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
@@ -117,6 +118,32 @@ def paths(session: Session, params: PredictionParams) -> PathExplanation:
     return explain_prediction(
         at.trace, at.position, at.token, at.versus, k, budget, session.progress, n_routes=ROUTES
     )
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTotals(Record, kind="page-sources"):
+    """A prediction by source token: all paths from each embedding through heads and MLPs.
+
+    Patterns, scales and gates are held fixed. `tokens` (one number per position up to the
+    prediction) and `rest`, the paths from positions and biases, add up to `total`.
+    """
+
+    position: int
+    token: int
+    total: float
+    tokens: Tensor
+    rest: float
+    remainder: float
+
+
+def sources(session: Session, params: PredictionParams) -> SourceTotals:
+    """A prediction by source token, through MLPs as well."""
+    at = find_prediction(session, params)
+    toward = expand_logits(at.trace, "linear").toward(at.position, at.token, at.versus)
+    grid = toward.by_source
+    tokens = grid.values[find_name(grid.rows, "embed")]
+    rest = grid.sum() - float(tokens.sum())
+    return SourceTotals(at.position, at.token, toward.total, tokens, rest, toward.remainder)
 
 
 # Predictions that are listed, and things that may be switched off in one link.
