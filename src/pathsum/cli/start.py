@@ -20,7 +20,7 @@ REPORT = Path("pathsum-demo.html")
 DEFAULT = "two-layer"
 NEXT = (
     ("pathsum explore {model}", "the same page, live: type your own text"),
-    ("pathsum atlas {model}", "every score of every head, against chance"),
+    ("pathsum atlas {model}", "every score of every head, against its null"),
     ("pathsum composition {model}", "which heads read which through the stream"),
     ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
     ("pathsum terms {model}", "how much each order of paths reduces the loss"),
