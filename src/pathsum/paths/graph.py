@@ -384,7 +384,7 @@ class Graph(Record, kind="circuit"):
         from pathsum.paths.score import split_neurons
 
         if self.is_mean:
-            raise InputError("neurons are those of one prompt; use one of .circuits")
+            raise InputError("neurons belong to one prompt; use one of .circuits")
         return split_neurons(self, name)
 
     @property
