@@ -12,7 +12,7 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from rich.console import Group, RenderableType
@@ -54,7 +54,7 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def jsonable(
-    value: object, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
+    value: Any, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
 ) -> Any:
     """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
 
@@ -64,79 +64,35 @@ def jsonable(
     >>> jsonable((1, float("nan"), 2 + 3j))
     [1, None, [2.0, 3.0]]
     """
-    return _converter(type(value))(value, tensor, None if digits is None else f"%.{digits}g")
 
+    def converted(value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, float):
+            rounded = value if digits is None else float(f"{value:.{digits}g}")
+            return rounded if math.isfinite(value) else None
+        if isinstance(value, Tensor):
+            return tensor(value)
+        if getattr(kind, "to_json", Record.to_json) is not Record.to_json:
+            return converted(value.to_json())
+        names = _public_fields(kind)
+        if names is not None:
+            return {name: converted(getattr(value, name)) for name in names}
+        if isinstance(value, int | str):
+            return value.value if isinstance(value, enum.Enum) else value
+        if isinstance(value, complex):
+            return [converted(value.real), converted(value.imag)]
+        if isinstance(value, Mapping):
+            return {str(key): converted(item) for key, item in value.items()}
+        if isinstance(value, Sequence | set | frozenset):
+            return list(map(converted, value))
+        raise FailedError(
+            f"a result holds a {kind.__name__}, which has no JSON form; "
+            "give the type a to_json method or store a plain value"
+        )
 
-_Converter: TypeAlias = Callable[[Any, Callable[[Tensor], Any], str | None], Any]
-"""Turns a value into JSON, given a function for tensors and a format that rounds floats."""
-
-
-@cache
-def _converter(kind: type) -> _Converter:
-    """How values of a type become JSON, decided once per type."""
-    names = _public_fields(kind)
-    rules: tuple[tuple[bool, _Converter], ...] = (
-        (kind in _PLAIN, lambda value, _, __: value),
-        (issubclass(kind, float), _float),
-        (issubclass(kind, Tensor), lambda value, tensor, _: tensor(value)),
-        (getattr(kind, "to_json", Record.to_json) is not Record.to_json, _own),
-        (names is not None, _record_of(names or ())),
-        (issubclass(kind, int | str) and issubclass(kind, enum.Enum), _member),
-        (issubclass(kind, int | str), lambda value, _, __: value),
-        (issubclass(kind, complex), _complex),
-        (issubclass(kind, Mapping), _mapping),
-        (issubclass(kind, Sequence | set | frozenset), _sequence),
-    )
-    for applies, converter in rules:
-        if applies:
-            return converter
-    raise FailedError(
-        f"a result holds a {kind.__name__}, which has no JSON form; "
-        "give the type a to_json method or store a plain value"
-    )
-
-
-def _float(value: float, _: object, rounded: str | None) -> float | None:
-    if not math.isfinite(value):
-        return None
-    return value if rounded is None else float(rounded % value)
-
-
-def _own(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> Any:
-    found = value.to_json()
-    return found if type(found) in _PLAIN else _converter(type(found))(found, tensor, rounded)
-
-
-def _record_of(names: tuple[str, ...]) -> _Converter:
-    def converted(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> Any:
-        # Most of what records hold is plain, and a call takes longer than looking.
-        return {
-            name: item
-            if (kind := type(item := getattr(value, name))) in _PLAIN
-            else _converter(kind)(item, tensor, rounded)
-            for name in names
-        }
-
-    return converted
-
-
-def _sequence(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> list[Any]:
-    return [
-        item if (kind := type(item)) in _PLAIN else _converter(kind)(item, tensor, rounded)
-        for item in value
-    ]
-
-
-def _mapping(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> dict[str, Any]:
-    return {str(key): _converter(type(item))(item, tensor, rounded) for key, item in value.items()}
-
-
-def _complex(value: complex, _: object, rounded: str | None) -> list[float | None]:
-    return [_float(value.real, _, rounded), _float(value.imag, _, rounded)]
-
-
-def _member(value: enum.Enum, _: object, __: object) -> Any:
-    return value.value
+    return converted(value)
 
 
 class computed_field(cached_property[Field]):
