@@ -3,10 +3,10 @@
 import sys
 
 
-def run() -> None:
+def start() -> None:
     """The entry point of the installed command; an interrupt while it is imported ends it too."""
     try:
-        from pathsum.cli.main import run as run_command
+        from pathsum.cli.main import run_command
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(130)
@@ -14,4 +14,4 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    run()
+    start()

@@ -271,15 +271,14 @@ def test_edges_are_filtered_sorted_and_counted() -> None:
     assert every.tested == every.found == len(every) == 3 * 48
     assert every.expected == pytest.approx(144)
     assert [e.z for e in every] == sorted((e.z for e in every), reverse=True)
-    by_p = found.edges(("k",), max_p=0.2, by="p")
+    by_p = found.edges(("k",), max_p=0.2)
     assert all(e.kind == "k" and e.p <= 0.2 for e in by_p)
-    assert [e.p for e in by_p] == sorted(e.p for e in by_p)
+    assert [e.z for e in by_p] == sorted((e.z for e in by_p), reverse=True)
     assert by_p.expected == pytest.approx(0.2 * 48)
     assert by_p.found == int((found.k.p <= 0.2).sum())
-    most = found.edges(min_excess=0.02, k=3)
-    assert all(e.excess >= 0.02 for e in most) and len(most) <= 3
+    most = found.edges(min_z=1.0, k=3)
+    assert all(e.z >= 1.0 for e in most) and len(most) <= 3
     assert 0 < most.expected < 144
-    # Asking for p ≤ α through its own threshold on z gives the same expectation.
     edge = by_p.edges[0]
     i, j = found.heads.index(edge.writer), found.heads.index(edge.reader)
     assert float(found.k.score[i, j]) == edge.score
