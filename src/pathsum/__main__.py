@@ -3,7 +3,7 @@
 import sys
 
 
-def start() -> None:
+def run() -> None:
     """The entry point of the installed command; an interrupt while it is imported ends it too."""
     try:
         from pathsum.cli.main import run_command
@@ -14,4 +14,4 @@ def start() -> None:
 
 
 if __name__ == "__main__":
-    start()
+    run()
