@@ -30,9 +30,9 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
-from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import checked
 from pathsum.base.path import is_number
+from pathsum.base.record import HeadMapping
 from pathsum.base.table import Cell, rows_table
 from pathsum.circuits.neurons import (
     LayerNeurons,
