@@ -385,7 +385,14 @@ class HeadMapping(Generic[Entry]):
         An `Estimate` named `x` gives `x`, and where they are known `x_stderr`, `x_null` and `x_p`;
         a mapping contributes one value per key. Tensors and lists are left out.
         """
-        return [flat_fields(entry) for entry in self.entries()]
+        return [
+            dict(
+                cell
+                for name in _stored_fields(type(entry)) or ()
+                for cell in _cells(name, getattr(entry, name))
+            )
+            for entry in self.entries()
+        ]
 
     def to_pandas(self) -> Any:
         """`to_dicts` as a pandas DataFrame with one row per head, indexed by label."""
@@ -398,41 +405,17 @@ class HeadMapping(Generic[Entry]):
         return pandas.DataFrame(self.to_dicts()).set_index(self.LABEL)
 
 
-def flat_fields(record: object) -> dict[str, Cell]:
-    """The public fields of a dataclass that are numbers, strings or estimates, in one dictionary.
-
-    >>> from dataclasses import make_dataclass
-    >>> cost = Estimate(0.5, stderr=0.1, low=0.3, high=0.7)
-    >>> flat_fields(make_dataclass("Row", ["head", "cost"])("L1H0", cost))
-    {'head': 'L1H0', 'cost': 0.5, 'cost_stderr': 0.1}
-    """
-    cells: dict[str, Cell] = {}
-    if dataclasses.is_dataclass(record):
-        for field in dataclasses.fields(record):
-            if not field.name.startswith("_"):
-                cells |= _cells(field.name, getattr(record, field.name))
-    return cells
-
-
-def _cells(name: str, value: object) -> dict[str, Cell]:
+def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
     """The cells of one field: several for an estimate or a mapping, none for a tensor or list."""
     if isinstance(value, Estimate):
-        known = {"stderr": value.stderr, "null": value.null, "p": value.p}
-        extra: dict[str, Cell] = {
-            f"{name}_{part}": number for part, number in known.items() if number is not None
-        }
-        return {name: value.value, **extra}
-    if isinstance(value, Mapping):
-        flat: dict[str, Cell] = {}
-        for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType]
-            flat |= _cells(str(key), inner)  # pyright: ignore[reportUnknownArgumentType]
-        return flat
-    if isinstance(value, enum.Enum):
-        return {name: str(value.value)}
-    if isinstance(value, str):
-        return {name: str(value)}
-    if value is None or isinstance(value, bool | int | float):
-        return {name: value}
-    if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
-        return {name: value.item()}
-    return {}
+        known = ((f"{name}_{part}", getattr(value, part)) for part in ("stderr", "null", "p"))
+        yield name, value.value
+        yield from ((part, number) for part, number in known if number is not None)
+    elif isinstance(value, Mapping):
+        yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
+    elif isinstance(value, str):
+        yield name, str(value.value if isinstance(value, enum.Enum) else value)
+    elif value is None or isinstance(value, bool | int | float):
+        yield name, value
+    elif isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
+        yield name, value.item()
