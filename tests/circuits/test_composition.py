@@ -234,7 +234,7 @@ def test_rotary_offsets_are_averaged_or_chosen() -> None:
     averaged = ps.composition(model)
     assert averaged.notes == ("Rotary positions: QK is averaged over offsets 0 to 8.",)
     chosen = ps.composition(model, offset=3)
-    assert chosen.notes == ("Rotary positions: QK is that of offset 3.",)
+    assert chosen.notes == ("Rotary positions: QK is taken at offset 3.",)
     OV, QK = model.head("L0H1").ov.dense(), model.head("L1H2").qk_at(3).dense()
     assert float(chosen.q.score[1, 6]) == pytest.approx(
         float((OV @ QK).norm() / (OV.norm() * QK.norm())), abs=1e-12
