@@ -69,7 +69,7 @@ def test_a_virtual_head_has_the_same_views():
     assert card.attention is None
     assert card.head == "L0H0→L1H0"
     assert head_card(model, path).profile is None
-    with pytest.raises(InputError, match="has no QK circuit of its own"):
+    with pytest.raises(InputError, match="has no QK circuit; name one head"):
         token_card(model, path, "a", offset=1)
 
 
