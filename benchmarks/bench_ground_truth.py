@@ -1,6 +1,7 @@
 """Attribution methods on models whose circuits are known: AUC, precision and recall.
 
     python -m benchmarks.bench_ground_truth [--programs FOLDER] [--method NAME …] [--circuit NAME …]
+                                            [--inputs N]
 
 Models are planted circuits (`pathsum.model.planted`), the programs of `programs` compiled to
 transformers and, if a folder is given, the compiled programs in it: `NAME.npz` has the weights,
@@ -12,7 +13,7 @@ scored by the effects of cutting them. `share` is the same without cutting: the 
 by removing the edge from its read alone if that is larger. All other methods compare an edge with
 its value on another input; `gradient` (EAP) and `ig` (EAP-IG) score every edge of the model, the
 others those of their own circuit. An edge between components scores the sum of |score| over its
-positions, averaged over 16 inputs and all their positions. AUC is the probability that a true edge
+positions, averaged over N inputs and all their positions. AUC is the probability that a true edge
 scores above an unused one. An edge is found if it scores 2% of a prediction or more, the default
 threshold of a circuit; precision and recall are those of the edges found in any prediction. Each
 model is measured as it is and with noise on its weights (0.3% of a tensor's largest weight),
@@ -294,9 +295,10 @@ def judge(of: KnownCircuit, scores: Scores) -> Result:
     )
 
 
-def all_circuits(folder: Path | None, names: Sequence[str]) -> list[KnownCircuit]:
-    """Every known circuit, as built and with noise."""
+def all_circuits(folder: Path | None, names: Sequence[str], inputs: int) -> list[KnownCircuit]:
+    """Every known circuit, as built and with noise, on some inputs."""
     found = [*planted(), *generated(), *([] if folder is None else compiled(folder))]
+    found = [replace(x, tokens=x.tokens[:inputs], measured=x.measured[:inputs]) for x in found]
     plain = [one for one in found if not names or one.name in names]
     noisy = [one.with_noise() for one in plain]
     survivors = [one for one in noisy if one.right(one.model) >= SURVIVES]
@@ -307,10 +309,13 @@ def all_circuits(folder: Path | None, names: Sequence[str]) -> list[KnownCircuit
 
 
 def run(
-    folder: Path | None, methods: Sequence[str] = (), names: Sequence[str] = ()
+    folder: Path | None,
+    methods: Sequence[str] = (),
+    names: Sequence[str] = (),
+    inputs: int = INPUTS,
 ) -> list[Measurement]:
     """Print a table of all results; 1 − AUC and 1 − recall as measurements."""
-    circuits = all_circuits(folder, names)
+    circuits = all_circuits(folder, names, inputs)
     costs: list[Measurement] = []
     for method in methods or METHODS:
         results = {one.name: judge(one, METHODS[method](one)) for one in circuits}
@@ -355,5 +360,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--method", action="append", choices=list(METHODS), default=[])
     parser.add_argument("--circuit", action="append", default=[], help="measure these alone")
+    parser.add_argument("--inputs", type=int, default=INPUTS, metavar="N", help="at most 16")
     options = parser.parse_args()
-    run(options.programs, options.method, options.circuit)
+    run(options.programs, options.method, options.circuit, options.inputs)

@@ -11,8 +11,9 @@ MLPs recomputed and all other edges from the corrupted prompt. Every prompt has 
 shares integrated between the two runs (`circuit`), by EAP-IG, or random. Shares are ratios of sums
 over every second of the last 2 N prompts of each file in `examples/prompts` (neighbors are often
 mirror images), with 95% intervals; prompts whose corruption does not lower the logit difference are
-left out. `lead` is what the circuit keeps minus what EAP-IG keeps on the same prompts. A share
-above 1 is no better than 1: `CMD` is the mean of |1 − share| over the sizes and prompts.
+left out. `lead` is the circuit minus EAP-IG on the same prompts. A share above 1 is no better than
+1: `CMD` is the mean of |1 − share| over the sizes and prompts, and a negative lead in it favors the
+circuit.
 """
 
 import argparse
@@ -45,8 +46,13 @@ def main(prompts: int = 0) -> list[Measurement]:
     model = ps.load("smollm2")
     if not prompts:
         return speed(model)
+    pooled: dict[str, list[Tensor]] = {}
     for file in sorted(PROMPTS.glob("*.jsonl")):
-        print_faithfulness(model, file.stem, read_prompts(file)[-2 * prompts :: 2])
+        found = print_faithfulness(model, file.stem, read_prompts(file)[-2 * prompts :: 2])
+        for method, shares in found.items():
+            pooled.setdefault(method, []).extend(shares)
+    count = len(pooled["circuit"])
+    print_shares(f"all kinds, means over {count} prompts", pooled, [1.0] * count)
     return []
 
 
@@ -74,8 +80,10 @@ def speed(model: Model) -> list[Measurement]:
     ]
 
 
-def print_faithfulness(model: Model, name: str, prompts: Sequence[Prompt]) -> None:
-    """The share kept by each ranking at each size."""
+def print_faithfulness(
+    model: Model, name: str, prompts: Sequence[Prompt]
+) -> dict[str, list[Tensor]]:
+    """Print the share kept by each ranking at each size; the shares of each prompt."""
     kept: dict[str, list[Tensor]] = {}
     ranges: list[float] = []
     for prompt in prompts:
@@ -90,17 +98,24 @@ def print_faithfulness(model: Model, name: str, prompts: Sequence[Prompt]) -> No
             kept.setdefault(method, []).append(values - empty)
     if ranges:
         print_shares(f"{name}, {len(ranges)} of {len(prompts)} prompts", kept, ranges)
+    return {
+        method: [row / whole for row, whole in zip(rows, ranges, strict=True)]
+        for method, rows in kept.items()
+    }
 
 
 def print_shares(title: str, kept: dict[str, list[Tensor]], ranges: Sequence[float]) -> None:
-    """The shares kept with intervals, and how much more the circuit keeps than EAP-IG."""
+    """The shares kept, and the circuit compared with EAP-IG, with intervals."""
     whole = torch.tensor(ranges, dtype=torch.float64)
     print(f"{title}: kept at {', '.join(f'{n:,}' for n in SIZES)} edges")
     tables = {method: torch.stack(rows) for method, rows in kept.items()}
-    for method, table in {**tables, "lead": tables["circuit"] - tables["EAP-IG"]}.items():
+    far = {name: (1 - table / whole[:, None]).abs().mean(1) for name, table in tables.items()}
+    tables["lead"] = tables["circuit"] - tables["EAP-IG"]
+    far["lead"] = far["circuit"] - far["EAP-IG"]
+    for method, table in tables.items():
         shares = [ratio(column, whole).format(".2f") for column in table.T]
-        far = mean_estimate((1 - table / whole[:, None]).abs().mean(1)).format(".2f")
-        print(f"  {method:<8} {'   '.join(shares)}", "" if method == "lead" else f"  CMD {far}")
+        distance = mean_estimate(far[method]).format(".2f")
+        print(f"  {method:<8} {'   '.join(shares)}   CMD {distance}", flush=True)
 
 
 def rankings(runs: ComponentRuns) -> dict[str, Tensor]:
@@ -108,21 +123,16 @@ def rankings(runs: ComponentRuns) -> dict[str, Tensor]:
     target = runs.target
     versus = int(target.versus[0]) if isinstance(target.versus, Tensor) else target.versus
     place, token = int(target.positions[0]), int(target.tokens[0])
-    threshold, scores = 0.008, torch.zeros(runs.graph.exists.shape)
-    # Low enough that all edges of the largest circuit have a score.
-    while scores.count_nonzero() < max(SIZES) and threshold > 1e-5:
-        threshold /= 4
-        found = find_circuit(
-            *(runs.trace, place, token, versus),
-            threshold=threshold,
-            other=runs.other,
-            effects=False,
-            max_nodes=4000,
-        )
-        scores = given_scores(runs.graph, found)
+    found = find_circuit(
+        *(runs.trace, place, token, versus),
+        threshold=0.002,
+        other=runs.other,
+        effects=False,
+        max_nodes=4000,
+    )
     generator = torch.Generator().manual_seed(0)
     return {
-        "circuit": scores,
+        "circuit": given_scores(runs.graph, found),
         "EAP-IG": runs.eap(5),
         "random": torch.rand(runs.graph.exists.shape, generator=generator),
     }

@@ -111,7 +111,6 @@ _CAUSAL: dict[str, Callable[[], Variable]] = {
     "length": lambda: width(I, T, every, LENGTH),
     "double histogram": lambda: width(_h := _histogram(), _h, same, LENGTH),
     "seen before": lambda: apply(lambda n: n > 1, _histogram()),
-    "largest": _largest,
     "pair ab": lambda: apply(lambda x, y: x + y == "ab", _back(1), T),
     "xor": lambda: apply(lambda x, y: (x in "ab") != (y in "ab"), _back(1), _back(2)),
     "three equal": lambda: apply(lambda x, y, z: x == y == z, _back(1), _back(2), T),
@@ -126,6 +125,7 @@ _CAUSAL: dict[str, Callable[[], Variable]] = {
     "two-token induction": _two_token_induction,
 }
 _BOTH_WAYS: dict[str, Callable[[], Variable]] = {
+    "largest": _largest,
     "most frequent": _most_frequent,
     "sort by key": _sorted_by_key,
     "sort unique": lambda: attend(I, width(T, T, less, LENGTH), same, T),
