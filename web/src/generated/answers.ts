@@ -740,6 +740,7 @@ export interface TopContexts {
   head: string;
   by_attention: Context[];
   by_effect: Context[];
+  deciles: Context[];
   sequences: number;
   contexts: number;
   mean_weight: number;
