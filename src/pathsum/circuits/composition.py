@@ -536,7 +536,7 @@ def _notes_on_options(config: Config, centered: bool, offset: int | None) -> Ite
         )
     if config.positions == "rotary":
         over = f"averaged over offsets {config.offsets[0]} to {config.offsets[-1]}"
-        yield f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
+        yield f"Rotary positions: QK is {over if offset is None else f'taken at offset {offset}'}."
     if config.score_cap is not None:
         yield f"Q and K: scores before the cap (±{config.score_cap:g})."
 

@@ -72,7 +72,7 @@ from pathsum.model.weights import Weights
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 
 LEAST_DRAWS = DRAWS
-WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
+WRITES_NOTHING = "no ratio and no p-value: the head does not write to the logits"
 
 
 @dataclass(frozen=True, eq=False)

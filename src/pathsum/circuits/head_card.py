@@ -299,7 +299,7 @@ def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = si
     path = as_path(model, circuit)
     single = path.order == 1 and model.config.at(path.heads[0].layer).positions != "none"
     if not single:
-        require_tokens_out(model, "what this card shows of a head without offsets")
+        require_tokens_out(model, "the card of a head without offsets")
     copies = model.config.predicts_tokens
     return HeadCard(
         head=circuit_label(path),
@@ -322,7 +322,7 @@ def token_card(
     if path.order > 1 and offset is not None:
         raise InputError(
             f"offset={offset} was given for the virtual head {circuit_label(path)}, which has no "
-            "QK circuit of its own; name one head"
+            "QK circuit; name one head"
         )
     does = effect(model, path, token, k)
     attends = None

@@ -44,7 +44,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Column, Progress, silent, text_column
+from pathsum.base import Column, Progress, prose_column, silent, text_column
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
 from pathsum.text import Tokenizer
@@ -56,6 +56,8 @@ FIRES = 0.1
 """Logits that a head must add for a skip-trigram to count as firing."""
 CANDIDATES = 5000
 """The skip-trigrams with the largest gain where they are right are measured and classified."""
+EXAMPLES = 3
+"""So many examples are named for each pattern."""
 
 
 class Pattern(StrEnum):
@@ -267,11 +269,15 @@ class TextEffect:
 
 @dataclass(frozen=True)
 class PatternShare:
-    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain."""
+    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain.
+
+    `examples` are those of different sources that save the most loss.
+    """
 
     pattern: Annotated[Pattern, text_column("pattern")]
     count: Annotated[int, Column("triples")]
     share: Annotated[float, Column("share of gain", ".1%")]
+    examples: Annotated[tuple[str, ...], prose_column("examples", ";  ".join)] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +348,7 @@ def effects_on_text(
     }
     effects = [replace(one, saved=saved[one.head, one.ids]) for one in ranked]
     effects = sorted((one for one in effects if one.saved > 0), key=lambda one: -one.saved)
-    return effects, *_classes(model, ranked, gained)
+    return effects, *_classes(model, ranked, gained, effects)
 
 
 def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
@@ -439,9 +445,12 @@ class _Candidates:
 
 
 def _classes(
-    model: Model, strongest: Sequence[TextEffect], total: float
+    model: Model, strongest: Sequence[TextEffect], total: float, saving: Sequence[TextEffect]
 ) -> tuple[tuple[PatternShare, ...], float]:
-    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all."""
+    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all.
+
+    Examples are the first of those that save loss over all positions.
+    """
     counts, sums = Counter[Pattern](), defaultdict[Pattern, float](float)
     for one in strongest:
         pattern = pattern_of(model.tokenizer, *one.ids)
@@ -450,6 +459,15 @@ def _classes(
     covered = sum(sums.values())
     if covered <= 0:
         return (), 0.0
+    examples = defaultdict[Pattern, dict[str, str]](dict)
+    for one in saving:
+        known = examples[pattern_of(model.tokenizer, *one.ids)]
+        source, destination, out = map(model.token_text, one.ids)
+        if len(known) < EXAMPLES:
+            known.setdefault(source.strip("·").casefold(), f"{source} … {destination} → {out}")
     ranked = sorted(sums, key=lambda pattern: -sums[pattern])
-    shares = tuple(PatternShare(each, counts[each], sums[each] / covered) for each in ranked)
+    shares = tuple(
+        PatternShare(each, counts[each], sums[each] / covered, tuple(examples[each].values()))
+        for each in ranked
+    )
     return shares, covered / total

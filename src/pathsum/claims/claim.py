@@ -13,11 +13,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from pathsum.base import Progress, Record
+from pathsum.base import Column, Progress, Record, Table, token_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
+from pathsum.base.table import rows_table
 from pathsum.claims.examples import Example
 from pathsum.claims.verdict import ClaimRule, OverSeeds, Verdict, over_seeds
 from pathsum.model import Model
@@ -29,11 +30,11 @@ from pathsum.sources.named import BUNDLED, bundled_names
 class Bar:
     """A bar with its interval and null; `link` leads to the view that shows it."""
 
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    null: float | None = None
+    name: Annotated[str, token_column("")]
+    value: Annotated[float, Column("value", ".3g")]
+    low: Annotated[float | None, Column("low", ".3g")] = None
+    high: Annotated[float | None, Column("high", ".3g")] = None
+    null: Annotated[float | None, Column("null", ".3g")] = None
     link: str = ""
 
     @classmethod
@@ -51,6 +52,10 @@ class BarsPicture:
     bars: tuple[Bar, ...]
     threshold: float | None = None
     type: Literal["bars"] = "bars"
+
+    def to_table(self) -> Table:
+        """The bars as numbers."""
+        return rows_table(self.bars, self.title, self.axis)
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ def _first_example(subject: Subject) -> Tensor:
 @statement(
     "zero-bigram",
     ClaimRule(
-        "the distance of the loss from that of the smoothed bigram table",
+        "the distance of the loss from the loss of the smoothed bigram table",
         *("at most", 0.05, 0.2, "nats", 0.0),
     ),
 )
@@ -247,7 +247,7 @@ def bigram_statistics(subject: Subject) -> Measurement:
         )
     return Measurement(
         Estimate.around(abs(over.value), over.stderr),
-        f"loss {over.value:+.3f} nats from that of the smoothed bigram table",
+        f"loss {over.value:+.3f} nats from the loss of the smoothed bigram table",
         view=subject.link("text", example=0),
         picture=subject.result("bigrams of held-out text", lambda model, _: _bigrams(model)),
         note=note,

@@ -33,7 +33,7 @@ ALPHA = 0.01
 MOST_BARS = 10
 # Shares at or below and at or above which claims hold, which their pictures show as a line.
 SPARSE, STRIPE_LOST = 0.25, 0.5
-SMALL_P = "a small p says that two heads share directions, not that they are a circuit"
+SMALL_P = "a small p means that two heads share directions, not that they form a circuit"
 
 
 def _atlas(subject: Subject) -> Atlas:
@@ -72,15 +72,15 @@ def _best_induction_head(subject: Subject) -> InductionHead:
 @statement(
     "two-composition",
     ClaimRule(
-        "the number of edges with p ≤ 0.01, over that by chance,",
-        *("at least", 2.0, 1.2, "times chance", 0.0),
+        "the number of edges with p ≤ 0.01, over the number expected under the null,",
+        *("at least", 2.0, 1.2, "times the null", 0.0),
     ),
 )
 def heads_compose(subject: Subject) -> Measurement:
     """Heads read each other
 
-    What one head writes, a later one can read with its queries, its keys or its values. Composition
-    scores measure how much; a random rotation of the stream gives the score by chance.
+    A head can read the output of an earlier head with its queries, its keys or its values.
+    Composition scores measure how much it does; random rotations of the stream are the null.
     """
     found = _edges(subject, max_p=ALPHA)
     return Measurement(
@@ -101,7 +101,7 @@ def heads_compose(subject: Subject) -> Measurement:
 def composition_is_sparse(subject: Subject) -> Measurement:
     """Few pairs of heads compose
 
-    Most pairs of heads have no more in common than chance gives, and the few that do stand out.
+    Most pairs of heads share no more directions than random heads do; a few pairs stand out.
     """
     found = _edges(subject, max_p=ALPHA)
     composed = _composition(subject)
@@ -121,7 +121,7 @@ def composition_is_sparse(subject: Subject) -> Measurement:
         view=subject.link("composition"),
         picture=BarsPicture(
             f"Edges of each kind with p ≤ {ALPHA}",
-            "share of the edges (line: by chance)",
+            "share of the edges (line: null)",
             bars,
             SPARSE,
         ),
@@ -243,10 +243,10 @@ def mechanism(subject: Subject) -> Measurement:
     )
     return Measurement(
         Estimate(by_k[0].share_lost),
-        f"cutting {name} takes away {by_k[0].share_lost:.0%} of the stripe of {best.head}",
+        f"cutting {name} removes {by_k[0].share_lost:.0%} of the stripe of {best.head}",
         view=subject.link("composition", edge=name),
         picture=BarsPicture(
-            f"What cutting one edge takes away of the induction stripe of {best.head}",
+            f"Share of the induction stripe of {best.head} lost by cutting one edge",
             "share of the stripe lost",
             bars,
             STRIPE_LOST,
@@ -348,10 +348,10 @@ def repeated_random_tokens(subject: Subject) -> Measurement:
     ),
 )
 def resting(subject: Subject) -> Measurement:
-    """With nothing to copy, the head rests
+    """With nothing to copy, the head attends to the first token
 
-    Where the current token has not occurred before, there is nothing to attend to. The head then
-    attends to the first token, which does little.
+    If the current token has not occurred before, there is nothing to copy. The head then attends
+    to the first token, which has little effect.
     """
     best = _best_induction_head(subject)
     probe = repeats_probe(subject.model)

@@ -73,11 +73,11 @@ COPYING_BY_DATA = DataScore(
     ScoreInfo(
         name="copying",
         title="copying (data)",
-        about="When the head attends to a token, how much of what it raises is that very token.",
+        about="Share of the attended token in all logits that the head raises.",
         formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
         threshold=0.1,
-        reason="without copying it is one over the number of the probe's tokens, 0.04 for 25: "
-        "twice as much, and twice what random heads give",
+        reason="without copying it is 1 / the number of the probe's tokens, 0.04 for 25; the "
+        "threshold is above twice that, and the score must also reach twice its null",
         citation=PAPER_2022,
     ),
     _copying,
@@ -127,10 +127,10 @@ DELETING = DataScore(
     ScoreInfo(
         name="deleting",
         title="deleting (data)",
-        about="How much of what is in the stream the head takes out again.",
+        about="Share of the stream's vector that the head subtracts.",
         formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
         threshold=0.1,
-        reason="a tenth of what is in the stream; random heads give 0 on average",
+        reason="a tenth of the stream's vector; random heads subtract 0 on average",
         ceiling=None,  # a head can overshoot and write the negative of what it read
     ),
     _deleting,
@@ -260,13 +260,13 @@ MATCHING_THROUGH_PREVIOUS = HeadScore(
     ScoreInfo(
         name="matching_through_previous",
         title="matching through previous token",
-        about="Whether the head attends to where the token before is the current one, as induction "
-        "heads do, by what its keys read of a previous-token head.",
+        about="Whether the head attends to positions whose previous token is the current token, as "
+        "induction heads do, because its keys read a previous-token head.",
         evidence="weights",
         formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, OV the best previous-token "
         "head's below, keys centered over tokens",
-        null="this head's queries and keys, rotated at random; the previous-token head stays as "
-        "it is",
+        null="this head's queries and keys, rotated at random; the previous-token head is "
+        "unchanged",
         reason="any excess of positive eigenvalues that the null does not explain: same matches "
         "same, one token on",
         probe="none: weights alone; the probe only decides which head is the previous-token head",

@@ -85,7 +85,7 @@ FIRST_TOKEN = DataScore(
     ScoreInfo(
         name="first_token",
         title="first token",
-        about="How much the head rests on the first token, as heads do when nothing matches.",
+        about="Attention to the first token, where heads attend when nothing matches.",
         formula="mean over i ≥ 1 of A[i, 0]",
         threshold=HALF,
         reason=_HALF_REASON,
@@ -232,7 +232,7 @@ POSITIONAL = DataScore(
     ScoreInfo(
         name="positional",
         title="positional",
-        about="How much the offset alone decides where the head attends, whatever the tokens are.",
+        about="Share of the pattern's variance that the offset explains, regardless of the tokens.",
         formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first "
         "copy, and 0 where that is negative",
         threshold=HALF,
@@ -255,7 +255,7 @@ LOCAL_WINDOW = DataScore(
     ScoreInfo(
         name="local_window",
         title="local window",
-        about="How much the head attends to the five tokens just before, whatever they are.",
+        about="Attention to the five tokens before the current one, regardless of what they are.",
         formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
         threshold=0.7,
         reason="most of the attention, over more than one position, or it is a previous-token head",

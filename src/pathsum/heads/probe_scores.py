@@ -146,13 +146,12 @@ FUZZY_INDUCTION = DataScore(
     ScoreInfo(
         name="fuzzy_induction",
         title="fuzzy induction",
-        about="How much the head attends to what came next after a token similar to the current "
-        "one.",
+        about="Attention to the token that followed a token similar to the current one.",
         formula="mean over i in the second block of A[i, i−L+1], the second block being the "
         "nearest neighbors of the first by the cosine of centered embeddings",
         probe="a block of random tokens, then a block of their nearest neighbors by embedding",
         threshold=0.3,
-        reason="that of the induction stripe",
+        reason="the same as for the induction stripe",
         citation=PAPER_2022 + " (heads that match similar tokens)",
     ),
     _similar_stripe,

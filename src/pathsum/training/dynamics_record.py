@@ -120,8 +120,8 @@ class Dynamics(Record, kind="dynamics"):
             return f"No phase change: {self.why_none}."
         return (
             f"Phase change of this run at step {change.step:.0f} (95% interval of the fit "
-            f"{change.low:.0f} to {change.high:.0f}; over seeds it is another): {change.curve} of "
-            f"{change.head} goes from {change.before:.2f} to {change.after:.2f}, most of it "
+            f"{change.low:.0f} to {change.high:.0f}; seeds vary more): {change.curve} of "
+            f"{change.head} rises from {change.before:.2f} to {change.after:.2f}, mostly "
             f"between steps {change.begin:.0f} and {change.end:.0f}."
         )
 

@@ -81,7 +81,7 @@ MAX_TOKENS = 8192
 def token(session: Session, params: TokenParams) -> TokenTables:
     """A head's circuits for one token as source, as destination and as output."""
     model = session.model(params)
-    require_tokens_out(model, "what a token does as a source and as an output")
+    require_tokens_out(model, "the effect of a token as a source and as an output")
     name, wanted = model.head(params.head).label, model.token_id(params.token)
     shown = common_tokens(model)
     k = min(TABLE_LENGTH, int(shown.sum()))
