@@ -174,6 +174,21 @@ def test_the_same_arguments_give_the_same_program() -> None:
     assert one.to_dict() == two.to_dict()
 
 
+def test_a_fit_reports_each_evaluation_and_can_be_canceled() -> None:
+    tokens, seen = random_tokens(12, 16, 12), list[tuple[int, int, str]]()
+    ps.decompile(small_model(), tokens, budget=30, progress=lambda *step: seen.append(step))
+    fits = [(done, total) for done, total, doing in seen if doing == "fitting a random program"][1:]
+    assert len(fits) > 5 and [done for done, _ in fits] == list(range(len(fits)))
+    assert all(done < total for done, total in fits)
+
+    def stop(done: int, total: int, doing: str) -> None:
+        if doing == "fitting 30 numbers" and done == 5 and total > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ps.decompile(small_model(), tokens, budget=30, progress=stop)
+
+
 def test_held_out_sequences_are_not_fitted_on() -> None:
     model = small_model()
     tokens = torch.arange(20)[:, None] % 12 + torch.zeros(20, 12, dtype=torch.long)
