@@ -17,7 +17,13 @@ from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import construct
 from pathsum.model.sequences import split_corpus
 from pathsum.program.attention_rule import FOLLOWER, FeatureKind
-from pathsum.program.decompile import _matched_at_random, _rounded, _stages, _texts
+from pathsum.program.decompile import (
+    LAST_EVALUATIONS,
+    _matched_at_random,
+    _rounded,
+    _stages,
+    _texts,
+)
 from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
 from pathsum.program.fit import TableFit
 from pathsum.program.lexicon import Columns, Lexicon
@@ -182,7 +188,7 @@ def test_a_fit_reports_each_evaluation_and_can_be_canceled() -> None:
     assert all(done < total for done, total in fits)
 
     def stop(done: int, total: int, doing: str) -> None:
-        if doing == "fitting 30 numbers" and done == 5 and total > 10:
+        if doing == "fitting 30 numbers" and done == 5 and total == LAST_EVALUATIONS:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

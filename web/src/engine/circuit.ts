@@ -197,7 +197,7 @@ class Growth {
     if (high - low <= 16 * 2 ** -23 * Math.max(1, Math.abs(low), Math.abs(high))) {
       return `it attends to all ${scores.length} sources equally, so no scores need explaining`;
     }
-    return Math.abs(effect) < this.floor ? "where it attends matters too little to decompose its scores" : "";
+    return Math.abs(effect) < this.floor ? "its attention matters too little to decompose its scores" : "";
   }
 
   /** One candidate for each writer below a layer and each position in sight. */
