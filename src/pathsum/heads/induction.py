@@ -216,9 +216,7 @@ def induction(
         if (why := why_silent(model, head))
     }
     accepted = {head: scores[head] for head in candidates if head not in rejected}
-    heads = ()
-    if model.config.n_layers > 1:
-        heads = _test_heads(trace, probe, accepted, previous, progress)
+    heads = _test_heads(trace, probe, accepted, previous, progress) if model.config.n_layers > 1 else ()
     best = max(stripes.values(), default=0.0)
     first, second = copy_losses(trace, probe)
     return Induction(
