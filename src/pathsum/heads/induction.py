@@ -216,7 +216,7 @@ def induction(
         if (why := why_silent(model, head))
     }
     accepted = {head: scores[head] for head in candidates if head not in rejected}
-    heads = _test_heads(trace, probe, accepted, previous, progress) if model.config.n_layers > 1 else ()
+    heads = _test_heads(trace, probe, accepted, previous, progress)
     best = max(stripes.values(), default=0.0)
     first, second = copy_losses(trace, probe)
     return Induction(
@@ -283,6 +283,8 @@ def _test_heads(
     progress: Progress,
 ) -> tuple[InductionHead, ...]:
     """Cut the edges into each candidate and measure its contribution."""
+    if trace.model.config.n_layers < 2:
+        return ()
     composed = composition(trace.model, progress=progress)
     other = trace
     if candidates:
