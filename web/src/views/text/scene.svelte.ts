@@ -216,10 +216,6 @@ export class TextScene {
     return manyArcs([...this.manyHere, ...one], token, side, this.explorer.theme.mode);
   });
 
-  get ranks(): boolean {
-    return this.explorer.url.get("ranks");
-  }
-
   private before: Shown | null = null;
   /** Run and patterns come one after the other: until both are there the old text stays, whole. */
   readonly shown = $derived.by((): Shown | null => {
