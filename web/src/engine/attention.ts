@@ -1,9 +1,9 @@
 /** Why a head attends where it does: the effect of its attention, split over its scores (`pathsum.paths.attention`). */
 import { softmax, sum } from "../lib/algebra";
 
-/** Steps of the first rule, doubled until the split is complete to this share of the range of values. */
-const STEPS = 16;
-const MOST_STEPS = 4096;
+/** Nodes of the first rule, doubled until the split is complete to this share of the range of values. */
+const NODES = 16;
+const MOST_NODES = 1024;
 const TOLERANCE = 1e-6;
 
 export interface ScoreWeights {
@@ -21,16 +21,36 @@ export function integrateScores(scores: Float64Array, values: Float64Array): Sco
   const mean = (pattern: Float64Array): number => sum(pattern.map((weight, at) => weight * (values[at] as number)));
   const effect = mean(softmax(scores)) - uniform;
   const spread = Math.max(...values) - Math.min(...values);
-  for (let steps = STEPS; ; steps *= 2) {
+  for (let nodes = NODES; ; nodes *= 2) {
     const weights = new Float64Array(scores.length);
-    for (let step = 0; step <= steps; step++) {
-      // Simpson's rule: 1, 4, 2, 4, …, 4, 1.
-      const share = (step === 0 || step === steps ? 1 : step % 2 === 1 ? 4 : 2) / (3 * steps);
-      const pattern = softmax(scores.map((score) => (step / steps) * score));
+    for (const [point, share] of gaussLegendre(nodes)) {
+      const pattern = softmax(scores.map((score) => ((point + 1) / 2) * score));
       const own = mean(pattern);
-      pattern.forEach((weight, at) => ((weights[at] as number) += share * weight * ((values[at] as number) - own)));
+      pattern.forEach((weight, at) => ((weights[at] as number) += (share / 2) * weight * ((values[at] as number) - own)));
     }
     const error = Math.abs(sum(weights.map((weight, at) => weight * (scores[at] as number))) - effect);
-    if (error <= TOLERANCE * spread || steps >= MOST_STEPS) return { weights, uniform, effect, error };
+    if (error <= TOLERANCE * spread || nodes >= MOST_NODES) return { weights, uniform, effect, error };
   }
+}
+
+const rules = new Map<number, [point: number, weight: number][]>();
+
+/** Points and weights of the Gauss–Legendre rule on [−1, 1], the roots found by Newton's method. */
+function gaussLegendre(nodes: number): [point: number, weight: number][] {
+  let rule = rules.get(nodes);
+  if (!rule) {
+    rule = Array.from({ length: nodes }, (_, i) => {
+      let x = Math.cos((Math.PI * (i + 0.75)) / (nodes + 0.5));
+      for (;;) {
+        let [before, here] = [1, x];
+        for (let n = 2; n <= nodes; n++) [before, here] = [here, ((2 * n - 1) * x * here - (n - 1) * before) / n];
+        const slope = (nodes * (x * here - before)) / (x * x - 1);
+        const step = here / slope;
+        x -= step;
+        if (Math.abs(step) < 1e-15) return [x, 2 / ((1 - x * x) * slope * slope)];
+      }
+    });
+    rules.set(nodes, rule);
+  }
+  return rule;
 }
