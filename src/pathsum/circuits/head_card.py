@@ -31,7 +31,14 @@ from pathsum.base.errors import InputError
 from pathsum.base.table import columns_table
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.qk_ov import Effect, TokenAttention, attention, effect, token_ov, token_qk
+from pathsum.circuits.qk_ov import (
+    Effect,
+    TokenAttention,
+    effect,
+    token_attention,
+    token_ov,
+    token_qk,
+)
 from pathsum.circuits.token_basis import (
     Scored,
     Token,
@@ -327,5 +334,5 @@ def token_card(
     does = effect(model, path, token, k)
     attends = None
     if path.order == 1:
-        attends = attention(model, path.heads[0], token, k, offset=offset)
+        attends = token_attention(model, path.heads[0], token, k, offset=offset)
     return TokenCard(circuit_label(path), does.source, attends, does)

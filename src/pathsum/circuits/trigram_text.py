@@ -44,7 +44,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Column, Progress, prose_column, silent, text_column
+from pathsum.base import Column, Progress, computed_field, prose_column, silent, text_column
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
 from pathsum.text import Tokenizer
@@ -163,34 +163,15 @@ class Evidence:
     followed: int
     bigram_rate: float
 
-    @property
+    @computed_field
     def rate(self) -> float:
         """P(out | source … destination); NaN where the antecedent never occurs."""
         return self.followed / self.antecedents if self.antecedents else math.nan
 
-    @property
+    @computed_field
     def lift(self) -> float:
         """P(out | source … destination) / P(out | destination)."""
         return self.rate / self.bigram_rate if self.bigram_rate > 0 else math.nan
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """Counts, and the rates that follow from them."""
-        numbers = {"rate": self.rate, "bigram_rate": self.bigram_rate, "lift": self.lift}
-        finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-        return {"antecedents": self.antecedents, "followed": self.followed, **finite}
-
-    @classmethod
-    def json_schema(cls) -> dict[str, object]:
-        """Counts are whole numbers; a rate of what never occurs is null."""
-        rate = {"type": ["number", "null"]}
-        names = ("rate", "bigram_rate", "lift")
-        counts = {name: {"type": "integer"} for name in ("antecedents", "followed")}
-        return {
-            "type": "object",
-            "properties": {**counts, **dict.fromkeys(names, rate)},
-            "required": [*counts, *names],
-            "additionalProperties": False,
-        }
 
 
 def gather_evidence(

@@ -1,8 +1,8 @@
 """Claims of the paper: words, rule, measurement and picture; and how one is measured on a model.
 
-A claim is one function, decorated with its rule; its docstring has the claim's title and text:
+A claim is one function, whose docstring has the claim's title and text; rules.toml has its rule:
 
-    @statement("two-k", ClaimRule("the number of …", "at most", 0.0, 2.0))
+    @statement("two-k")
     def strongest_edge(subject: Subject) -> Measurement: …
 
 Its picture is plain data; the report and the browser draw it by its `type`.
@@ -10,6 +10,7 @@ Its picture is plain data; the report and the browser draw it by its `type`.
 
 import inspect
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -315,15 +316,21 @@ class Statement:
         return every if deepest is None else over_seeds(self.id, self.rule, deepest)
 
 
-def statement(
-    name: str, rule: ClaimRule, paper_value: str = "", paper_number: float | None = None
-) -> Callable[[Callable[[Subject], Measurement]], Statement]:
-    """Make the decorated function the measurement of a claim; its docstring has the words."""
+_RULES = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
+
+
+def statement(name: str) -> Callable[[Callable[[Subject], Measurement]], Statement]:
+    """Make the decorated function the measurement of a claim of rules.toml.
+
+    Its docstring has the words.
+    """
+    rule = dict(_RULES[name])
+    paper = {key: rule.pop(key) for key in ("paper_value", "paper_number") if key in rule}
 
     def decorate(measure: Callable[[Subject], Measurement]) -> Statement:
         title, _, text = inspect.cleandoc(measure.__doc__ or "").partition("\n\n")
         words = " ".join(text.split())
-        return Statement(name, title, words, rule, measure, paper_value, paper_number)
+        return Statement(name, title, words, ClaimRule(**rule), measure, **paper)
 
     return decorate
 

@@ -23,7 +23,6 @@ from pathsum.claims.claim import (
     statement,
 )
 from pathsum.claims.examples import examples, text_pieces
-from pathsum.claims.verdict import ClaimRule
 from pathsum.heads import Atlas, atlas
 from pathsum.model import Model
 from pathsum.paths import TermImportance, by_layer, term_importance
@@ -66,15 +65,7 @@ def _layers(subject: Subject) -> list[TermSetGain]:
     return [gain for gain in measured_terms(subject).sets if gain.name.startswith("layer ")]
 
 
-@statement(
-    "two-terms",
-    ClaimRule(
-        "the gain of virtual heads over the gain of single heads",
-        *("at most", 0.1, 0.25, "of the single heads' gain"),
-    ),
-    "0.3 nats against 5.2 (second-hand)",
-    0.3 / 5.2,
-)
+@statement("two-terms")
 def virtual_heads(subject: Subject) -> Measurement:
     """Virtual heads matter least
 
@@ -94,14 +85,7 @@ def virtual_heads(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-direct",
-    ClaimRule(
-        "the gain of single heads minus the gain of the direct path", "at least", 0.0, -0.5, "nats"
-    ),
-    "5.2 nats against 1.8 (second-hand)",
-    5.2 - 1.8,
-)
+@statement("two-direct")
 def heads_over_direct_path(subject: Subject) -> Measurement:
     """Single heads gain more than the direct path
 
@@ -126,15 +110,7 @@ def heads_over_direct_path(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-layers",
-    ClaimRule(
-        "the gain of the last layer minus the gain of the first, each given the others,",
-        *("at least", 1.0, 0.0, "nats"),
-    ),
-    "4.0 nats given the first layer, against 0.05 given the second (second-hand)",
-    4.0 - 0.05,
-)
+@statement("two-layers")
 def last_layer(subject: Subject) -> Measurement:
     """The last layer matters most
 
@@ -155,15 +131,7 @@ def last_layer(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-first",
-    ClaimRule(
-        "the first layer's gain given the others, over its gain alone,",
-        *("at most", 0.1, 0.5, "of its gain alone"),
-    ),
-    "0.05 nats of 1.3 alone (second-hand)",
-    0.05 / 1.3,
-)
+@statement("two-first")
 def first_layer(subject: Subject) -> Measurement:
     """The first layer adds almost nothing once the second is there
 
@@ -205,9 +173,7 @@ SCORES = ("copying", "copying_weights", "induction")
 HALF = 0.5
 
 
-@statement(
-    "one-heads", ClaimRule("the gain of the paths through one head", "at least", 0.25, 0.05, "nats")
-)
+@statement("one-heads")
 def gain_of_heads(subject: Subject) -> Measurement:
     """One layer adds skip-trigrams to the bigrams
 
@@ -230,12 +196,7 @@ def gain_of_heads(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "one-copying",
-    ClaimRule("the share of heads that copy", "at least", 0.6, 0.3, "of the heads", 0.0, 1.0),
-    "10 of 12 heads",
-    10 / 12,
-)
+@statement("one-copying")
 def heads_that_copy(subject: Subject) -> Measurement:
     """Most heads copy
 
@@ -274,14 +235,7 @@ def _atlas(subject: Subject) -> Atlas:
     )
 
 
-@statement(
-    "one-trigrams",
-    ClaimRule(
-        "the share of the skip-trigrams' gain that falls to the paper's four patterns",
-        *("at least", 0.5, 0.2, "of the gain"),
-    ),
-    "e.g. keep … in → mind",
-)
+@statement("one-trigrams")
 def trigram_patterns(subject: Subject) -> Measurement:
     """Most skip-trigrams copy, or complete a word
 
@@ -313,11 +267,7 @@ def trigram_patterns(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "one-bugs",
-    ClaimRule("the loss that bugs add where they act", "at least", 0.01, 0.001, "nats"),
-    "e.g. keep … in → bay",
-)
+@statement("one-bugs")
 def bugs_of_the_factored_form(subject: Subject) -> Measurement:
     """The factored form has bugs
 
@@ -364,13 +314,7 @@ def _strongest(subject: Subject) -> SkipTrigrams:
     return found
 
 
-@statement(
-    "one-positional",
-    ClaimRule(
-        "the largest share of the variance of a head's scores that position explains",
-        *("at least", HALF, 0.25, "of the variance", 0.0, 1.0),
-    ),
-)
+@statement("one-positional")
 def positional_heads(subject: Subject) -> Measurement:
     """Some heads attend by position
 
@@ -391,10 +335,7 @@ def positional_heads(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "one-no-induction",
-    ClaimRule("the largest induction stripe", "at most", 0.05, 0.15, "of its attention", 0.0, 1.0),
-)
+@statement("one-no-induction")
 def no_induction(subject: Subject) -> Measurement:
     """One layer cannot do induction
 

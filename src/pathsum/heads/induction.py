@@ -15,9 +15,8 @@ from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
-from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import checked
-from pathsum.base.record import computed_field
+from pathsum.base.record import HeadMapping, computed_field
 from pathsum.base.table import format_number, rows_table
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues

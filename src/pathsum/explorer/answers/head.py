@@ -10,10 +10,10 @@ from pathsum.base import Progress, Record
 from pathsum.circuits import (
     OffsetProfile,
     SkipTrigrams,
-    attention,
     effect,
     positional,
     skip_trigrams,
+    token_attention,
     token_ov,
     token_qk,
 )
@@ -84,7 +84,7 @@ def token(session: Session, params: TokenParams) -> TokenTables:
     k = min(TABLE_LENGTH, int(shown.sum()))
     circuits = head_circuits(session, params)
     moved = effect(model, name, wanted, k, ov=circuits.ov)
-    attends = attention(model, name, wanted, k, qk=circuits.qk)
+    attends = token_attention(model, name, wanted, k, qk=circuits.qk)
     return TokenTables(
         effect=moved,
         raised_by=top_scored(model, circuits.ov.column(wanted), k, shown),
