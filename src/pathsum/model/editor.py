@@ -60,7 +60,7 @@ class Editor:
             site = edit.site
             if not site.is_edge:
                 self.values.setdefault(site.without_positions, []).append(edit)
-            elif site.to is not None or (site.at is not None and site.side is None):
+            elif _enters_nodes(site):
                 at_nodes.append(edit)
             else:
                 self.edges.setdefault(site.read, []).append(edit)
@@ -73,13 +73,13 @@ class Editor:
         self.z: dict[int, PerHead] = {}
         self.outputs: dict[HeadId, Stream] = {}
         self.patterns: dict[HeadId, Tensor] = {}
-        self._sizes = self._find_sizes(edits, at_nodes)
+        self._sizes = self._find_sizes(edits)
         self.size = self._sizes[0]
         self._touched, self._attending_anew = self._find_touched()
 
     # ---- batches
 
-    def _find_sizes(self, edits: Sequence[Edit], at_nodes: Sequence[Edit]) -> list[int]:
+    def _find_sizes(self, edits: Sequence[Edit]) -> list[int]:
         """The size of the batch in each layer and for the logits."""
         n_layers, batch, alone = self.config.n_layers, self.batch, len(self.tokens)
         joins = [n_layers] * batch
@@ -91,7 +91,7 @@ class Editor:
             wide = isinstance(given, Tensor) and given.ndim == 3 and len(given) > alone
             if edit.sequence is not None:
                 joins[edit.sequence] = min(joins[edit.sequence], layer)
-            elif wide or edit in at_nodes:
+            elif wide or _enters_nodes(edit.site):
                 joins = [min(join, layer) for join in joins]
         if self.tiled:
             return [batch if min(joins) <= layer else alone for layer in range(n_layers)] + [batch]
@@ -444,6 +444,11 @@ class Editor:
         self.z[index] = out
         self.nodes.heads_written(layer, out, own, z)
         return attended
+
+
+def _enters_nodes(site: Site) -> bool:
+    """Whether a site is an edge into single nodes, not into a whole read."""
+    return site.to is not None or (site.is_edge and site.at is not None and site.side is None)
 
 
 def _layer_of(site: Site, n_layers: int) -> int:

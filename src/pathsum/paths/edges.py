@@ -220,13 +220,9 @@ def _first_changed(start: Trace, row: Edges, same: int) -> int:
     """The first position that changes when the edges are cut; 0 in runs that are edited already."""
     if not start.model.config.causal or start.every_edit:
         return 0
-
-    def first(edge: Site) -> int:
-        if edge.to is not None:
-            return edge.to
-        return 0 if isinstance(edge.reader, HeadId) else same
-
-    return min(map(first, row), default=0)
+    whole = [0 if isinstance(edge.reader, HeadId) else same for edge in row]
+    first = (at if e.to is None else e.to for e, at in zip(row, whole, strict=True))
+    return min(first, default=0)
 
 
 def values_with_only(
