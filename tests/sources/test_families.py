@@ -24,7 +24,7 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["qwen3", "llama", "mistral", "gemma3", "gemma2"])
+@pytest.mark.parametrize("case", ["qwen3", "llama", "mistral", "cohere", "gemma3", "gemma2"])
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Path) -> None:
     tiny.write(case, tmp_path)
@@ -32,16 +32,57 @@ def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Pa
     values = json.loads(file.read_text())
     scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 16}
     file.write_text(json.dumps({**values, "rope_scaling": scaling}))
+    found = open_hugging_face(tmp_path)(TOKENS)
+    torch.testing.assert_close(found, logits_of_folder(tmp_path), atol=1e-4, rtol=1e-4)
+    assert (found - plain).abs().max() > 1e-3
+
+
+def logits_of_folder(folder: Path) -> torch.Tensor:
+    """The logits of a checkpoint as transformers reads it."""
     import transformers
 
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path, attn_implementation="eager"
-    )
+    kind = transformers.AutoModelForCausalLM
+    theirs = kind.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
-        expected = theirs(TOKENS).logits
+        return theirs(TOKENS).logits
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("gemma2", "attn_logit_softcapping"),
+        ("gemma2", "final_logit_softcapping"),
+        ("phi3", "rms_norm_eps"),
+        ("glm", "rms_norm_eps"),
+        *((case, "rope_parameters") for case in ("gemma3", "mixtral", "cohere", "cohere2")),
+    ],
+)
+def test_a_missing_value_is_the_familys_default(case: str, name: str, tmp_path: Path) -> None:
+    tiny.write(case, tmp_path)
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    del values[name]
+    file.write_text(json.dumps(values))
     found = open_hugging_face(tmp_path)(TOKENS)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert (found - plain).abs().max() > 1e-3
+    torch.testing.assert_close(found, logits_of_folder(tmp_path), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("case", "changed", "message"),
+    [
+        ("gemma3", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
+        ("gpt_oss", {"rope_parameters": None}, "has no rope_parameters, which scale its rotations"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5, which pathsum does"),
+    ],
+)
+def test_values_that_contradict_a_family_are_refused(
+    case: str, changed: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    tiny.write(case, tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(ps.PathsumError, match=message):
+        ps.load(tmp_path)
 
 
 def _internlm2(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -100,9 +100,9 @@ def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
     return replace(layout, model={**layout.model, **last})
 
 
-def _cohere(foreign: ForeignConfig) -> CheckpointLayout:
+def _cohere(foreign: ForeignConfig, base: float = 500_000.0) -> CheckpointLayout:
     foreign.require_value("use_qk_norm", False)
-    fields = llama_fields(foreign)
+    fields = llama_fields(foreign, base=base)
     fields |= {
         "norm": "layer",
         "norm_eps": foreign.number("layer_norm_eps", 1e-5),
@@ -127,7 +127,7 @@ def _cohere(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _cohere2(foreign: ForeignConfig) -> CheckpointLayout:
-    layout = _cohere(foreign)
+    layout = _cohere(foreign, base=10_000.0)
     windows = alternating_windows(foreign, every=4)
     rotates = tuple(window is not None for window in windows)
     return replace(layout, config=layout.config.replace(windows=windows, rotary_layers=rotates))

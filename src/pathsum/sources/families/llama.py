@@ -44,8 +44,19 @@ QK_NORMS = {
 NORMS = {**norm_rows("ln1", "input_layernorm"), **norm_rows("ln2", "post_attention_layernorm")}
 
 
-def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict[str, Any]:
-    """The fields of `Config` that config.json calls the same in all of these families."""
+def llama_fields(
+    foreign: ForeignConfig,
+    activation: str = "silu_gated",
+    *,
+    eps: float = 1e-6,
+    base: float = 10_000.0,
+    fraction: float | None = None,
+) -> dict[str, Any]:
+    """The fields of `Config` that config.json calls the same in all of these families.
+
+    `eps`, `base` (of rotations) and `fraction` (of rotated dimensions) are a family's defaults; if
+    it always rotates all dimensions, `fraction` is None.
+    """
     if activation == "silu_gated":
         foreign.require_value("hidden_act", "silu")
     found = sizes(foreign)
@@ -55,11 +66,11 @@ def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict
         "n_kv_heads": foreign.size("num_key_value_heads", found["n_heads"]),
         "d_head": d_head,
         "norm": "rms",
-        "norm_eps": foreign.number("rms_norm_eps", 1e-6),
+        "norm_eps": foreign.number("rms_norm_eps", eps),
         "mlp": activation,
         "d_mlp": foreign.size("intermediate_size"),
         "tied": foreign.flag("tie_word_embeddings", False),
-        **rotary(foreign, d_head),
+        **rotary(foreign, d_head, base=base, fraction=fraction),
     }
 
 
@@ -105,8 +116,7 @@ def _qwen3(foreign: ForeignConfig) -> CheckpointLayout:
 def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("qk_layernorm", False)
     parallel = foreign.flag("use_parallel_residual", False)
-    fields = llama_fields(foreign)
-    fields |= rotary(foreign, fields["d_head"], fraction=0.25)
+    fields = llama_fields(foreign, fraction=0.25)
     fields |= {
         "norm": "layer",
         "norm_eps": foreign.number("layer_norm_eps", 1e-5),
@@ -153,7 +163,7 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign)
+    fields = llama_fields(foreign, eps=1e-5, fraction=1.0)
     config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
     layer = {
         **_fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
@@ -195,7 +205,9 @@ def _smollm3(foreign: ForeignConfig) -> CheckpointLayout:
     bias = foreign.flag("attention_bias", False)
     layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
     layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
-    return _finish(foreign, layer, rotary_layers=rotates, windows=windows)
+    fields = llama_fields(foreign, base=2e6)
+    config = Config(**fields, rotary_layers=rotates, windows=windows)
+    return llama_layout(foreign, config, NORMS | layer)
 
 
 def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
@@ -265,8 +277,7 @@ def _fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
 
 
 def _glm(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign)
-    fields |= rotary(foreign, fields["d_head"], fraction=0.5)
+    fields = llama_fields(foreign, eps=1.5625e-7, fraction=0.5)
     fields["rotary_pairing"] = "adjacent"
     bias = foreign.flag("attention_bias", True)
     layer = {**NORMS, **attention_rows(*PROJECTIONS, bias=bias), **FUSED_GATE}
