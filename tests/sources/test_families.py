@@ -24,7 +24,9 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["qwen3", "llama", "mistral", "cohere", "gemma3", "gemma2"])
+@pytest.mark.parametrize(
+    "case", ["qwen3", "llama", "mistral", "cohere", "cohere2", "gemma3", "gemma2"]
+)
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Path) -> None:
     tiny.write(case, tmp_path)
@@ -71,6 +73,7 @@ def test_a_missing_value_is_the_familys_default(case: str, name: str, tmp_path: 
     ("case", "changed", "message"),
     [
         ("gemma3", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
+        ("exaone4", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
         ("gpt_oss", {"rope_parameters": None}, "has no rope_parameters, which scale its rotations"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5, which pathsum does"),
     ],

@@ -292,7 +292,15 @@ CASES |= {
     "qwen3_moe": (
         "Qwen3MoeConfig",
         "Qwen3MoeForCausalLM",
-        {**_EXPERTS, "head_dim": 8, "moe_intermediate_size": 12, "norm_topk_prob": True},
+        {
+            **_EXPERTS,
+            "head_dim": 8,
+            "moe_intermediate_size": 12,
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 1,
+        },
     ),
     "qwen2_moe": (
         "Qwen2MoeConfig",

@@ -100,7 +100,7 @@ def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
     return replace(layout, model={**layout.model, **last})
 
 
-def _cohere(foreign: ForeignConfig, base: float = 500_000.0) -> CheckpointLayout:
+def _cohere(foreign: ForeignConfig, base: float = 500_000.0, **more: Any) -> CheckpointLayout:
     foreign.require_value("use_qk_norm", False)
     fields = llama_fields(foreign, base=base)
     fields |= {
@@ -110,6 +110,7 @@ def _cohere(foreign: ForeignConfig, base: float = 500_000.0) -> CheckpointLayout
         "rotary_pairing": "adjacent",
         # The unembedding is multiplied and the embedding is not: two tensors for us.
         "tied": False,
+        **more,
     }
     bias = foreign.flag("attention_bias", False)
     layer = {
@@ -127,10 +128,9 @@ def _cohere(foreign: ForeignConfig, base: float = 500_000.0) -> CheckpointLayout
 
 
 def _cohere2(foreign: ForeignConfig) -> CheckpointLayout:
-    layout = _cohere(foreign, base=10_000.0)
     windows = alternating_windows(foreign, every=4)
     rotates = tuple(window is not None for window in windows)
-    return replace(layout, config=layout.config.replace(windows=windows, rotary_layers=rotates))
+    return _cohere(foreign, base=10_000.0, windows=windows, rotary_layers=rotates)
 
 
 def _falcon(foreign: ForeignConfig) -> CheckpointLayout:

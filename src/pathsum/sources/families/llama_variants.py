@@ -169,7 +169,8 @@ def _norms_after(foreign: ForeignConfig, fields: dict[str, Any]) -> CheckpointLa
 def _exaone4(foreign: ForeignConfig) -> CheckpointLayout:
     fields = llama_fields(foreign, eps=1e-5)
     fields["qk_norm"] = "rms"
-    if "sliding_window" in foreign.values:
+    kinds = foreign.values.get("layer_types", [])
+    if "sliding_window" in foreign.values or "sliding_attention" in kinds:
         windows = alternating_windows(foreign, every=4)
         fields |= {"windows": windows, "rotary_layers": tuple(w is not None for w in windows)}
     return _norms_after(foreign, fields)
@@ -226,13 +227,14 @@ def _qwen_experts(foreign: ForeignConfig) -> dict[str, Any]:
         **llama_fields(foreign),
         **_expert_fields(foreign, "moe_intermediate_size"),
         "router": "chosen" if foreign.flag("norm_topk_prob", False) else "all",
-        "windows": upper_windows(foreign),
     }
 
 
 def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
     fields = _qwen_experts(foreign)
     fields["qk_norm"] = "rms"
+    if foreign.flag("use_sliding_window", False):
+        fields["windows"] = foreign.windows(fields["n_layers"])
     bias = foreign.flag("attention_bias", False)
     layer = {
         **NORMS,
@@ -256,6 +258,7 @@ def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
             f"multiple of moe_intermediate_size={width}; pathsum reads only experts of one size"
         )
     fields |= {
+        "windows": upper_windows(foreign),
         "d_mlp": fields["d_mlp"] + neurons,
         "n_experts": fields["n_experts"] + shared,
         "shared_experts": shared,
