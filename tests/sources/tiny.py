@@ -246,6 +246,11 @@ CASES |= {
     ),
     "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_GQA, "hidden_size": 32}),
     "cohere": ("CohereConfig", "CohereForCausalLM", {**_GQA, "logit_scale": 0.5}),
+    "cohere-qk-norm": (
+        "CohereConfig",
+        "CohereForCausalLM",
+        {**_GQA, "logit_scale": 0.5, "use_qk_norm": True, "attention_bias": True},
+    ),
     "cohere2": (
         "Cohere2Config",
         "Cohere2ForCausalLM",

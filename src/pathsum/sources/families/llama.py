@@ -4,18 +4,14 @@ SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Q
 queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
 outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
 fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a key/value head
-next to its key and value. Phi 3 and Baichuan-7B have fused projections; Baichuan2-7B normalizes the
-rows of its unembedding. StableLM has layer norms, partial rotary and, in some, parallel blocks. Phi
-1 and 2 have parallel blocks that share one norm. GLM rotates adjacent pairs of half of each head;
-GLM-4 adds norms after each block.
+next to its key and value. Phi 3 has fused projections. StableLM has layer norms, partial rotary
+and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that share one norm. GLM rotates
+adjacent pairs of half of each head; GLM-4 adds norms after each block.
 """
 
 from dataclasses import replace
 from typing import Any
 
-import torch.nn.functional as F
-
-from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.families import (
     Family,
@@ -166,7 +162,7 @@ def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
     fields = llama_fields(foreign, eps=1e-5, fraction=1.0)
     config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
     layer = {
-        **_fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
+        **fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
         "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
         **FUSED_GATE,
     }
@@ -247,26 +243,7 @@ def _exaone(foreign: ForeignConfig) -> CheckpointLayout:
     return CheckpointLayout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
 
 
-def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
-    if "max_position_embeddings" not in foreign.values:
-        raise ConfigError(
-            f"{foreign.where} has no max_position_embeddings, as in Baichuan-13B, which has ALiBi "
-            "positions and is not read; use Baichuan-7B or Baichuan2-7B"
-        )
-    layer = {
-        **_fused_rows("self_attn.W_pack", ("h k", "h k", "h k")),
-        "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
-        **mlp_rows(*GATED),
-    }
-    layout = _finish(foreign, layer)
-    if "z_loss_weight" not in foreign.values:
-        return layout
-    # Baichuan 2.
-    head = replace(layout.model["W_U"], combine=lambda W: F.normalize(W, dim=0))
-    return replace(layout, model={**layout.model, "W_U": head})
-
-
-def _fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
+def fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
     """Queries, keys and values one after the other in one tensor."""
     return {
         f"W_{letter}": Stored(
@@ -323,7 +300,6 @@ MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
 SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
 EXAONE3 = Family("EXAONE 3", ("exaone",), _exaone)
 INTERNLM2 = Family("InternLM2", ("internlm2",), _internlm2)
-BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)
 GRANITE = Family("Granite", ("granite",), _granite)
 GLM = Family("GLM", ("glm",), _glm)
 GLM4 = Family("GLM-4", ("glm4",), _glm4)
