@@ -224,13 +224,17 @@ def checks(
         found["previous_token"]["head"],
         found["induction"]["head"],
     )
+    # A norm divides the note of the previous-token head by what the MLP writes: matches are softer.
+    needs = (0.72, 0.68, 6, 1.5) if model.config.norm == "none" else (0.6, 0.55, 4, 1.0)
     return [
-        Check("induction stripe", stripe, "≥ 0.72", stripe >= 0.72),
-        Check("induction stripe, repeats of 64", long_stripe, "≥ 0.68", long_stripe >= 0.68),
+        Check("induction stripe", stripe, f"≥ {needs[0]}", stripe >= needs[0]),
+        Check(
+            "induction stripe, repeats of 64", long_stripe, f"≥ {needs[1]}", long_stripe >= needs[1]
+        ),
         Check("previous-token head", previous, "≥ 0.9", previous >= 0.9),
-        Check("drop on random repeats", drop, "≥ 6", drop >= 6),
+        Check("drop on random repeats", drop, f"≥ {needs[2]}", drop >= needs[2]),
         Check("random repeats, second time", second, f"< {uniform:.2f}", second < uniform),
-        Check("drop on a text shown twice", text, "≥ 1.5", text >= 1.5),
+        Check("drop on a text shown twice", text, f"≥ {needs[3]}", text >= needs[3]),
         Check("held-out loss", loss, f"≤ {most:.2f}", loss <= most),
         Check("largest K-composition, by z, is between the two", edge["z"], "it is", meets),
         *working,

@@ -208,8 +208,10 @@ def write_live(view: str) -> None:
     """A live figure of `two-layer` as an HTML page of its own, for a frame."""
     file = LIVE_FIGURES / f"{view}.html"
     ps.report("two-layer", file, texts=[LIVE[view]], views=[view], fragment=True)
-    text = file.read_text(encoding="utf-8")
-    file.write_text(f'<!doctype html><meta charset="utf-8"><body>{text}', encoding="utf-8")
+    # The frame decides the height, and nothing of the page around the figure shows.
+    text = file.read_text(encoding="utf-8").replace("height: 720px", "height: 100vh", 1)
+    head = '<!doctype html><meta charset="utf-8"><body style="margin: 0">'
+    file.write_text(head + text, encoding="utf-8")
 
 
 def main(names: list[str]) -> None:

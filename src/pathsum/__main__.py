@@ -6,7 +6,7 @@ import sys
 def run() -> None:
     """The entry point of the installed command; an interrupt while it is imported ends it too."""
     try:
-        from pathsum.cli.main import run as run_command
+        from pathsum.cli.main import run_command
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(130)

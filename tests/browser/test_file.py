@@ -128,7 +128,7 @@ def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) ->
     page.goto(f"{report_file}#/composition?edge={EDGE}")
     expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
     page.goto(f"{report_file}#/paper?claim=two-mechanism")
-    expect(page.get_by_text("takes away").first).to_be_visible()
+    expect(page.get_by_text("removes").first).to_be_visible()
 
 
 def test_its_text_has_a_story_and_the_graph(page: Page, recorded_file: str) -> None:

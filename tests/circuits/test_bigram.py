@@ -86,7 +86,7 @@ def test_the_loss_of_a_zero_layer_model_is_its_own():
 
 def test_counts_are_those_of_a_dense_table():
     tokens = text(table(), sequences=6, length=11)
-    counts = count_bigrams([tokens[:2], tokens[2:]], V, merge_at=7)
+    counts = count_bigrams([tokens[:2], tokens[2:]], V)
     dense = torch.zeros(V, V, dtype=torch.long)
     for a, b in zip(tokens[:, :-1].flatten(), tokens[:, 1:].flatten(), strict=True):
         dense[a, b] += 1

@@ -39,11 +39,15 @@ def changed(model: Model, name: str, tensor: Tensor) -> Model:
 )
 def test_a_planted_composition_has_the_largest_excess(build: Any, kind: str) -> None:
     found = ps.composition(build())
-    for by in ("excess", "z", "p"):
-        best = found.edges(by=by).edges[0]
+    edges = found.edges()
+    for best in (
+        max(edges, key=lambda edge: edge.excess),
+        max(edges, key=lambda edge: edge.z),
+        min(edges, key=lambda edge: edge.p),
+    ):
         assert (best.writer, best.reader, best.kind) == ("L0H0", "L1H0", kind)
     assert best.p <= 1e-4  # hand-built heads prefer axes
-    assert sum(edge.p < 0.001 for edge in found.edges()) == 1
+    assert sum(edge.p < 0.001 for edge in edges) == 1
 
 
 def test_rows_write_columns_read_and_nan_elsewhere() -> None:
@@ -230,7 +234,7 @@ def test_rotary_offsets_are_averaged_or_chosen() -> None:
     averaged = ps.composition(model)
     assert averaged.notes == ("Rotary positions: QK is averaged over offsets 0 to 8.",)
     chosen = ps.composition(model, offset=3)
-    assert chosen.notes == ("Rotary positions: QK is that of offset 3.",)
+    assert chosen.notes == ("Rotary positions: QK is taken at offset 3.",)
     OV, QK = model.head("L0H1").ov.dense(), model.head("L1H2").qk_at(3).dense()
     assert float(chosen.q.score[1, 6]) == pytest.approx(
         float((OV @ QK).norm() / (OV.norm() * QK.norm())), abs=1e-12
@@ -271,15 +275,14 @@ def test_edges_are_filtered_sorted_and_counted() -> None:
     assert every.tested == every.found == len(every) == 3 * 48
     assert every.expected == pytest.approx(144)
     assert [e.z for e in every] == sorted((e.z for e in every), reverse=True)
-    by_p = found.edges(("k",), max_p=0.2, by="p")
+    by_p = found.edges(("k",), max_p=0.2)
     assert all(e.kind == "k" and e.p <= 0.2 for e in by_p)
-    assert [e.p for e in by_p] == sorted(e.p for e in by_p)
+    assert [e.z for e in by_p] == sorted((e.z for e in by_p), reverse=True)
     assert by_p.expected == pytest.approx(0.2 * 48)
     assert by_p.found == int((found.k.p <= 0.2).sum())
-    most = found.edges(min_excess=0.02, k=3)
-    assert all(e.excess >= 0.02 for e in most) and len(most) <= 3
+    most = found.edges(min_z=1.0, k=3)
+    assert all(e.z >= 1.0 for e in most) and len(most) <= 3
     assert 0 < most.expected < 144
-    # Asking for p ≤ α through its own threshold on z gives the same expectation.
     edge = by_p.edges[0]
     i, j = found.heads.index(edge.writer), found.heads.index(edge.reader)
     assert float(found.k.score[i, j]) == edge.score

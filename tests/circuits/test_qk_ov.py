@@ -5,7 +5,7 @@ import torch
 
 from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError, TokenError
-from pathsum.circuits import attention, effect, head_card, token_card, token_ov, token_qk
+from pathsum.circuits import effect, head_card, token_attention, token_card, token_ov, token_qk
 from pathsum.circuits.token_basis import find_token
 from pathsum.model import Config, Model, Path, construct, random_model
 from pathsum.text import Tokenizer
@@ -19,9 +19,9 @@ def model() -> Model:
 
 
 def test_what_attends_and_what_is_raised(model: Model):
-    looks = attention(model, "L0H0", "keep", k=3)
+    looks = token_attention(model, "L0H0", "keep", k=3)
     assert looks.attended_by[0].token.text == "in"
-    assert attention(model, "L0H1", "at", k=3).attends_to[0].token.text == "keep"
+    assert token_attention(model, "L0H1", "at", k=3).attends_to[0].token.text == "keep"
     does = effect(model, "L0H0", "keep", k=2)
     assert does.raises[0].token.text == "mind"
     assert does.raises[0].value > 0 > does.lowers[0].value
@@ -36,7 +36,7 @@ def test_rows_are_centered(model: Model):
 def test_values_are_entries_of_the_dense_circuits():
     model = random_model(Config(2, 2, 16, 8, 30, 12, norm="layer"), seed=4, biases=True, gains=True)
     dense = token_qk(model, "L0H1").dense()
-    looks = attention(model, "L0H1", 7, k=30)
+    looks = token_attention(model, "L0H1", 7, k=30)
     for scored in looks.attends_to:
         assert scored.value == pytest.approx(float(dense[7, scored.token.id]), abs=1e-5)
     for scored in looks.attended_by:
@@ -50,12 +50,15 @@ def test_values_are_entries_of_the_dense_circuits():
 
 def test_rotary_circuits_depend_on_the_offset():
     model = random_model(Config(1, 1, 16, 8, 20, 12, positions="rotary"), seed=1)
-    near, far = attention(model, "L0H0", 3, offset=0), attention(model, "L0H0", 3, offset=9)
+    near, far = (
+        token_attention(model, "L0H0", 3, offset=0),
+        token_attention(model, "L0H0", 3, offset=9),
+    )
     assert near.attends_to != far.attends_to
     assert far.note == "rotary: at offset 9"
-    assert attention(model, "L0H0", 3).note == "rotary: averaged over offsets 0 to 11"
+    assert token_attention(model, "L0H0", 3).note == "rotary: averaged over offsets 0 to 11"
     with pytest.raises(InputError, match="offset=12 is out of range"):
-        attention(model, "L0H0", 3, offset=12)
+        token_attention(model, "L0H0", 3, offset=12)
 
 
 def test_a_virtual_head_has_the_same_views():
@@ -66,7 +69,7 @@ def test_a_virtual_head_has_the_same_views():
     assert card.attention is None
     assert card.head == "L0H0→L1H0"
     assert head_card(model, path).profile is None
-    with pytest.raises(InputError, match="has no QK circuit of its own"):
+    with pytest.raises(InputError, match="has no QK circuit; name one head"):
         token_card(model, path, "a", offset=1)
 
 
@@ -74,11 +77,11 @@ def test_bad_input_raises(model: Model):
     with pytest.raises(TokenError, match="'kepe' is not a word .* did you mean 'keep'"):
         effect(model, "L0H0", "kepe")
     with pytest.raises(HeadError, match="L0H1 is the nearest"):
-        attention(model, "L0H7", "keep")
+        token_attention(model, "L0H7", "keep")
     with pytest.raises(InputError, match="k=0 tokens were requested"):
-        attention(model, "L0H0", "keep", k=0)
+        token_attention(model, "L0H0", "keep", k=0)
     with pytest.raises(InputError, match="the same at every offset"):
-        attention(model, "L0H0", "keep", offset=1)
+        token_attention(model, "L0H0", "keep", offset=1)
     two = random_model(Config(2, 1, 8, 4, 10, 8))
     with pytest.raises(InputError, match="L0H0 cannot read its key through L1H0"):
         token_qk(two, "L0H0", key_through=Path("embed", ["L1H0"]))

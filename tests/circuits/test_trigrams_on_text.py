@@ -82,6 +82,26 @@ def test_the_score_is_the_loss_without_it(norm: str) -> None:
         assert triple.score == pytest.approx(float(rise.mean()), rel=1e-9)
 
 
+def test_classes_have_examples_and_sources_have_rows() -> None:
+    triples = [*TRIPLES, ("keep", "on", "keep")]
+    model = construct.skip_trigrams(triples)
+    found = skip_trigrams(model, k=1, corpus=text_of(model, triples, 60))
+    examples = {one.pattern: one.examples for one in found.classes}
+    assert examples[Pattern.COPY] == ("keep … on → keep",)
+    # One example of each source, and no more of it.
+    assert {one.partition(" … ")[0] for one in examples[Pattern.OTHER]} == {"keep", "open"}
+    assert len(examples[Pattern.OTHER]) == 2
+    rows = {(one.head, one.source): one for one in found.sources}
+    assert {source for _, source in rows} == {"keep", "open"}  # whatever k is
+    for triple in skip_trigrams(model, corpus=text_of(model, triples, 60)):
+        row = rows[triple.head, triple.source.text]
+        assert triple.destination.text in row.destinations and triple.out.text in row.outs
+        assert row.score >= triple.score and "→" in row.occurrence
+    scores = [one.score for one in found.sources]
+    assert scores == sorted(scores, reverse=True)
+    assert "by source word" in str(found)
+
+
 def test_variants_by_space_and_case_are_one_row() -> None:
     triples = [(word, "in", "mind") for word in ("keep", " keep", "Keep")]
     model = construct.skip_trigrams(triples, n_heads=1)

@@ -177,6 +177,10 @@ def test_induction_by_queries_fails_the_claim_of_k_composition() -> None:
     found = paper(construct.induction_by_q(), claims=["two-induction", "two-mechanism"])
     assert found["two-induction"].verdict == "holds"
     assert found["two-mechanism"].verdict == "does not hold"
+    # A few claims are printed with the numbers of their bar charts.
+    bars = found["two-mechanism"].picture
+    assert isinstance(bars, BarsPicture)
+    assert bars.title in str(found) and str(found).count(bars.bars[-1].name) == 1
 
 
 def test_pictures_show_their_claim(hand_built: Paper) -> None:
@@ -193,6 +197,7 @@ def test_pictures_show_their_claim(hand_built: Paper) -> None:
     sums = hand_built["paths"].picture
     assert isinstance(sums, BarsPicture)
     assert sums.bars[-1].value == pytest.approx(sums.bars[-2].value, abs=1e-4)
+    assert cut.title not in str(hand_built)
     kinds = [repr(one.picture) for one in hand_built.claims if one.picture is not None]
     assert len(set(kinds)) == len(kinds)  # each has one of its own
 

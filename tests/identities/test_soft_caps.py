@@ -12,7 +12,7 @@ from torch import Tensor
 import pathsum as ps
 from pathsum.circuits import positional, source_table
 from pathsum.circuits.bigram import DirectPath
-from pathsum.circuits.qk_ov import attention, effect, token_ov, token_qk
+from pathsum.circuits.qk_ov import effect, token_attention, token_ov, token_qk
 from pathsum.circuits.token_basis import Token
 from pathsum.circuits.trigram_bugs import Bug, Cause, bug_cost
 from pathsum.circuits.trigram_text import Pattern
@@ -127,7 +127,7 @@ def test_weights_alone_say_the_same_with_and_without_caps() -> None:
 def test_every_result_says_that_it_is_before_the_cap() -> None:
     model = capped_model(positions="rotary")
     scores, logits = "scores before the cap (±1.5)", "logits before the cap (±2)"
-    assert scores in attention(model, "L0H0", 3).note
+    assert scores in token_attention(model, "L0H0", 3).note
     assert logits in effect(model, "L0H0", 3).note
     assert logits in ps.copying(model).note and logits in ps.copying(model).heads[0].note
     assert any(scores in note for note in ps.composition(model).notes)
@@ -137,7 +137,7 @@ def test_every_result_says_that_it_is_before_the_cap() -> None:
     assert scores in found.note and logits in found.note
     assert "capped at ±2" in ps.bigram(model, k=2).note
     for note in (
-        attention(without_caps(model), "L0H0", 3).note,
+        token_attention(without_caps(model), "L0H0", 3).note,
         ps.atlas(without_caps(model), sequences=2, draws=99).note,
     ):
         assert "before the cap" not in note

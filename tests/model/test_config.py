@@ -48,7 +48,7 @@ def test_plain_values_round_trip() -> None:
         ({"d_mlp": 8}, "d_mlp=8 is given, but mlp='none' has no neurons"),
         ({"block": "parallel"}, "block='parallel' needs an MLP that reads what the heads read"),
         ({"start_token": 128}, "start_token=128 is out of range for 128 tokens"),
-        ({"rotary_base": 500.0}, "rotary_base is set, but positions='qk' rotates nothing"),
+        ({"rotary_base": 500.0}, "rotary_base is set, but positions='qk' does not rotate"),
         ({"positions": "rotary", "rotary_fraction": 0.3}, "an even number of them"),
         ({"score_cap": -1.0}, "score_cap=-1.0 must be a finite number above 0"),
         ({"norm_eps": float("nan")}, "norm_eps=nan must be a finite number"),

@@ -130,7 +130,7 @@ def test_table_and_json() -> None:
 
 def test_bad_input() -> None:
     model = ps.construct.induction()
-    with pytest.raises(InputError, match="there is no description"):
+    with pytest.raises(InputError, match="no description is given"):
         replace(model, "L1H0", PROBE.tokens)
     with pytest.raises(InputError, match="did you mean 'induction'"):
         replace(model, "L1H0", PROBE.tokens, pattern="inductive")

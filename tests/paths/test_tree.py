@@ -1,5 +1,7 @@
 """Trees and sentences of models with MLPs: the MLPs of one position are one node."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -141,3 +143,21 @@ def test_a_node_that_is_read_twice_is_opened_once_and_shows_what_its_inputs_add_
         first, *others = [line for line in lines if f" {node.node} " in line]
         assert f"(node total {node.value:+.2f})" in first
         assert others and all(line.endswith("(above)") for line in others)
+
+
+def test_a_printed_circuit_has_its_strongest_edges_and_adds_up_the_others() -> None:
+    found = construct.induction().trace("a b c d a").circuit(token="b")
+    assert len(found.edges) > 6
+    console = Console(width=200, color_system=None)
+    with console.capture() as captured:
+        console.print(found.printed(4))
+    lines = captured.get().splitlines()
+    drawn = [str(edge.edge.start) for edge in found.ranked[:4]]
+    branches = [line for line in lines if "── " in line]
+    edges = [line for line in branches if "omitted" not in line and "carried" not in line]
+    assert sorted(line.split("── ")[1].split()[1] for line in edges) == sorted(drawn)
+    assert f"The 4 strongest of {len(found.edges)} edges are printed." in " ".join(lines)
+    # The edges into the logits, drawn and omitted, add up to the prediction.
+    into = [line for line in branches if line.startswith(("├──", "└──"))]
+    parts = [float(re.findall(r"[+-][\d.]+(?= logits|$)", line)[0]) for line in into]
+    assert sum(parts) == pytest.approx(found.total, abs=0.02)

@@ -1,5 +1,6 @@
 """`dynamics` on snapshots made by hand, whose phase change is where it was planted."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,7 +19,6 @@ from pathsum.model.losses import run_losses
 from pathsum.model.storage import HELD_OUT
 from pathsum.training import Curve, Dynamics, train
 from pathsum.training.checkpoint import held_out_tokens, save_snapshot
-from pathsum.training.dynamics_record import line_plot
 
 MIDDLE = 90.0
 
@@ -124,8 +124,6 @@ def test_records_have_schemas_and_views(found: Dynamics) -> None:
 
 
 def test_what_a_page_shows_is_escaped(found: Dynamics) -> None:
-    import dataclasses
-
     curve = dataclasses.replace(found.curves[0], title="<b>", about='"<i>&', head="<u>")
     page = dataclasses.replace(
         found, run="<script>", curves=(curve, *found.curves[1:])
@@ -133,10 +131,14 @@ def test_what_a_page_shows_is_escaped(found: Dynamics) -> None:
     assert not re.search(r"<script|<b>|<i>|<u>", page)
 
 
-def test_plots_of_what_cannot_be_plotted() -> None:
-    assert "fewer than two" in line_plot("x", [0, 1], [0.0, 1.0]).plain
-    flat = line_plot("x", [1, 2, 4], [1.0, 1.0, 1.0], marks=(99.0,)).plain
-    assert "1.000" in flat
+def test_the_terminal_shows_each_curve_on_one_line(found: Dynamics) -> None:
+    lines = str(found).splitlines()
+    loss = next(line for line in lines if line.startswith("held-out loss"))
+    bars = re.findall("[▁▂▃▄▅▆▇█]+", loss)
+    assert [len(bar) for bar in bars] == [sum(step > 0 for step in found.steps)]
+    assert loss.endswith(f" to {float(found.curve('loss').values[1:].max()):.3f}")
+    short = dataclasses.replace(found, steps=(0,) * (len(found.steps) - 1) + (1,))
+    assert "held-out loss: fewer than two snapshots" in str(short)
 
 
 def test_a_run_keeps_its_held_out_text(text: Path, tmp_path: Path) -> None:

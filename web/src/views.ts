@@ -1,5 +1,4 @@
 import type { Component } from "svelte";
-import type { ViewProps } from "./lib/page/views";
 import Atlas from "./views/atlas/View.svelte";
 import Compare from "./views/compare/View.svelte";
 import Composition from "./views/composition/View.svelte";
@@ -16,7 +15,7 @@ import Training from "./views/training/View.svelte";
 import Why from "./views/why/View.svelte";
 
 /** The component of each view of `lib/page/views.ts`. */
-export const COMPONENTS: Readonly<Record<string, Component<ViewProps>>> = {
+export const COMPONENTS: Readonly<Record<string, Component>> = {
   story: Story,
   text: Text,
   why: Why,

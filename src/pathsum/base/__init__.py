@@ -4,8 +4,7 @@ errors      the exception tree
 shapes      the shape vocabulary and the row convention
 path        HeadId, Source, Path and Part: `L1H4`, `embed→L0H7→L1H4`
 site        Site: components, named values, reads and edges: `L1H4.pattern`, `L0H7@4→L1H4@9.k`
-head_mapping  HeadMapping, the mapping protocol of collections of heads
-record      Record, the base of all results: to_dict, to_table, terminal and notebook views; JSON
+record      Record, the base of all results: to_dict, to_table, views, JSON; HeadMapping
 estimate    Estimate: value, standard error, interval, null and p; how p-values are printed
 sentence    sentences about numbers, filled into spans; consoles that escape control characters
 table       Table and its columns, described by the fields of records: terminal and HTML views
@@ -34,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathsum.base.estimate import Estimate
-    from pathsum.base.head_mapping import HeadMapping
     from pathsum.base.json_schema import schema
     from pathsum.base.options import Progress, parse_choice, parse_option, silent
     from pathsum.base.path import (
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
         find_head,
         is_number,
     )
-    from pathsum.base.record import Record, computed_field, jsonable, records
+    from pathsum.base.record import HeadMapping, Record, computed_field, jsonable, records
     from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_read, parse_writer
     from pathsum.base.table import (
         Column,
@@ -66,9 +64,8 @@ _NAMES = {
     "site": "LOGITS Side Site SiteName Writer parse_read parse_writer",
     "options": "Progress parse_choice parse_option silent",
     "estimate": "Estimate",
-    "head_mapping": "HeadMapping",
     "path": "HeadId HeadName find_head is_number ARROW Part PartName Path Source",
-    "record": "Record computed_field jsonable records",
+    "record": "HeadMapping Record computed_field jsonable records",
     "json_schema": "schema",
     "table": "Column Row Table interval_columns prose_column rows_table stacked text_column "
     "token_column",

@@ -1,4 +1,4 @@
-"""The base of every result, and values as JSON.
+"""The base of every result, the mapping protocol of collections of heads, and values as JSON.
 
 Tensors become nested lists, complex numbers pairs, NaN and infinity null.
 """
@@ -6,22 +6,31 @@ Tensors become nested lists, complex numbers pairs, NaN and infinity null.
 import dataclasses
 import enum
 import html
+import importlib
 import io
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from rich.console import Group, RenderableType
 from torch import Tensor
 
-from pathsum.base.errors import FailedError
+from pathsum.base.errors import FailedError, HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.options import checked_methods
-from pathsum.base.path import Printed
+from pathsum.base.path import HeadId, HeadName, Printed
 from pathsum.base.sentence import SafeConsole
 from pathsum.base.table import (
     Cell,
@@ -54,7 +63,7 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 
 def jsonable(
-    value: object, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
+    value: Any, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
 ) -> Any:
     """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
 
@@ -64,79 +73,35 @@ def jsonable(
     >>> jsonable((1, float("nan"), 2 + 3j))
     [1, None, [2.0, 3.0]]
     """
-    return _converter(type(value))(value, tensor, None if digits is None else f"%.{digits}g")
 
+    def converted(value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, float):
+            rounded = value if digits is None else float(f"{value:.{digits}g}")
+            return rounded if math.isfinite(value) else None
+        if isinstance(value, Tensor):
+            return tensor(value)
+        if getattr(kind, "to_json", Record.to_json) is not Record.to_json:
+            return converted(value.to_json())
+        names = _public_fields(kind)
+        if names is not None:
+            return {name: converted(getattr(value, name)) for name in names}
+        if isinstance(value, int | str):
+            return value.value if isinstance(value, enum.Enum) else value
+        if isinstance(value, complex):
+            return [converted(value.real), converted(value.imag)]
+        if isinstance(value, Mapping):
+            return {str(key): converted(item) for key, item in value.items()}
+        if isinstance(value, Sequence | set | frozenset):
+            return list(map(converted, value))
+        raise FailedError(
+            f"a result holds a {kind.__name__}, which has no JSON form; "
+            "give the type a to_json method or store a plain value"
+        )
 
-_Converter: TypeAlias = Callable[[Any, Callable[[Tensor], Any], str | None], Any]
-"""Turns a value into JSON, given a function for tensors and a format that rounds floats."""
-
-
-@cache
-def _converter(kind: type) -> _Converter:
-    """How values of a type become JSON, decided once per type."""
-    names = _public_fields(kind)
-    rules: tuple[tuple[bool, _Converter], ...] = (
-        (kind in _PLAIN, lambda value, _, __: value),
-        (issubclass(kind, float), _float),
-        (issubclass(kind, Tensor), lambda value, tensor, _: tensor(value)),
-        (getattr(kind, "to_json", Record.to_json) is not Record.to_json, _own),
-        (names is not None, _record_of(names or ())),
-        (issubclass(kind, int | str) and issubclass(kind, enum.Enum), _member),
-        (issubclass(kind, int | str), lambda value, _, __: value),
-        (issubclass(kind, complex), _complex),
-        (issubclass(kind, Mapping), _mapping),
-        (issubclass(kind, Sequence | set | frozenset), _sequence),
-    )
-    for applies, converter in rules:
-        if applies:
-            return converter
-    raise FailedError(
-        f"a result holds a {kind.__name__}, which has no JSON form; "
-        "give the type a to_json method or store a plain value"
-    )
-
-
-def _float(value: float, _: object, rounded: str | None) -> float | None:
-    if not math.isfinite(value):
-        return None
-    return value if rounded is None else float(rounded % value)
-
-
-def _own(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> Any:
-    found = value.to_json()
-    return found if type(found) in _PLAIN else _converter(type(found))(found, tensor, rounded)
-
-
-def _record_of(names: tuple[str, ...]) -> _Converter:
-    def converted(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> Any:
-        # Most of what records hold is plain, and a call takes longer than looking.
-        return {
-            name: item
-            if (kind := type(item := getattr(value, name))) in _PLAIN
-            else _converter(kind)(item, tensor, rounded)
-            for name in names
-        }
-
-    return converted
-
-
-def _sequence(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> list[Any]:
-    return [
-        item if (kind := type(item)) in _PLAIN else _converter(kind)(item, tensor, rounded)
-        for item in value
-    ]
-
-
-def _mapping(value: Any, tensor: Callable[[Tensor], Any], rounded: str | None) -> dict[str, Any]:
-    return {str(key): _converter(type(item))(item, tensor, rounded) for key, item in value.items()}
-
-
-def _complex(value: complex, _: object, rounded: str | None) -> list[float | None]:
-    return [_float(value.real, _, rounded), _float(value.imag, _, rounded)]
-
-
-def _member(value: enum.Enum, _: object, __: object) -> Any:
-    return value.value
+    return converted(value)
 
 
 class computed_field(cached_property[Field]):
@@ -331,3 +296,126 @@ def _fields(record: Record) -> tuple[str, ...]:
     if names is None:
         raise TypeError(f"{type(record).__name__} is a Record but not a dataclass")
     return names
+
+
+Entry = TypeVar("Entry")
+
+
+class HeadMapping(Generic[Entry]):
+    """A mixin for records with a field `heads`: a mapping from head label to record.
+
+    A mapping of something else names its field of records, and the field of each that is its label,
+    in `ENTRIES` and `LABEL` (neurons: `neurons` and `neuron`).
+
+        >>> from pathsum.circuits import copying
+        >>> from pathsum.model import construct
+        >>> found = copying(construct.induction())
+        >>> len(found), list(found)
+        (4, ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
+        >>> found["L1H0"] is found[(1, 0)]
+        True
+        >>> found.to_dicts()[2]["ratio"] > 0.9
+        True
+
+    Iteration yields labels, as for any mapping; `x.heads` is the tuple of records. A lookup takes a
+    label or a pair (layer, head). Subclasses may override `missing` to say why a head is absent.
+
+        @dataclass(frozen=True, eq=False)
+        class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
+            heads: tuple[HeadCopying, ...]
+    """
+
+    ENTRIES: ClassVar[str] = "heads"
+    LABEL: ClassVar[str] = "head"
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The records."""
+        return getattr(self, self.ENTRIES)
+
+    def by_label(self) -> dict[str, Entry]:
+        """The records in a plain dictionary, in order of the heads."""
+        return {getattr(entry, self.LABEL): entry for entry in self.entries()}
+
+    def __len__(self) -> int:
+        return len(self.entries())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_label())
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str | tuple):
+            return False
+        try:
+            return self.label_of(name) in self.by_label()  # pyright: ignore[reportUnknownArgumentType]
+        except HeadError:
+            return False
+
+    def __getitem__(self, name: HeadName) -> Entry:
+        label = self.label_of(name)
+        entry = self.by_label().get(label)
+        if entry is None:
+            raise self.missing(label)
+        return entry
+
+    def label_of(self, name: HeadName) -> str:
+        """The label that a name means, whether or not there is a record for it."""
+        return HeadId.parse(name)
+
+    def missing(self, label: str) -> HeadError:
+        """The error for a head without a record."""
+        known = list(self)
+        listed = ", ".join([*known[:8], *(["…"] if len(known) > 8 else [])]) or "no head"
+        return HeadError(f"there is no result for {label}, only for {listed}")
+
+    def keys(self) -> KeysView[str]:
+        """The labels."""
+        return self.by_label().keys()
+
+    def values(self) -> ValuesView[Entry]:
+        """The records."""
+        return self.by_label().values()
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Pairs of label and record."""
+        return self.by_label().items()
+
+    def to_dicts(self) -> list[dict[str, Cell]]:
+        """One flat dictionary per head, with numbers as numbers.
+
+        An `Estimate` named `x` gives `x`, and where they are known `x_stderr`, `x_null` and `x_p`;
+        a mapping contributes one value per key. Tensors and lists are left out.
+        """
+        return [
+            dict(
+                cell
+                for name in _stored_fields(type(entry)) or ()
+                for cell in _cells(name, getattr(entry, name))
+            )
+            for entry in self.entries()
+        ]
+
+    def to_pandas(self) -> Any:
+        """`to_dicts` as a pandas DataFrame with one row per head, indexed by label."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise FailedError(
+                "pandas is not installed; run `pip install pandas`, or use to_dicts()"
+            ) from None
+        return pandas.DataFrame(self.to_dicts()).set_index(self.LABEL)
+
+
+def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
+    """The cells of one field: several for an estimate or a mapping, none for a tensor or list."""
+    if isinstance(value, Estimate):
+        known = ((f"{name}_{part}", getattr(value, part)) for part in ("stderr", "null", "p"))
+        yield name, value.value
+        yield from ((part, number) for part, number in known if number is not None)
+    elif isinstance(value, Mapping):
+        yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
+    elif isinstance(value, str):
+        yield name, str(value.value if isinstance(value, enum.Enum) else value)
+    elif value is None or isinstance(value, bool | int | float):
+        yield name, value
+    elif isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
+        yield name, value.item()

@@ -22,7 +22,7 @@ overwrite the screen. Every console of pathsum is a `SafeConsole`.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Literal, TypeAlias
@@ -186,6 +186,17 @@ def percent(share: float) -> str:
         return f"{value:.1f}%" if value < 99.95 else "> 99.9%"
     decimals = 0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 2
     return f"{value:.{decimals}f}%".replace("-", MINUS)
+
+
+def sparkline(values: Sequence[float], low: float, high: float) -> str:
+    """Numbers as a row of bars.
+
+    >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0)
+    '▁▅█'
+    """
+    bars, span = "▁▂▃▄▅▆▇█", max(high - low, 1e-9)
+    shares = (min(1.0, max(0.0, (value - low) / span)) for value in values)
+    return "".join(bars[round(share * (len(bars) - 1))] for share in shares)
 
 
 def _flat(pieces: Iterable[Slot]) -> Iterator[Span]:

@@ -33,7 +33,7 @@ from pathsum.circuits.composition_pairs import composition_by
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.head_card import HeadCard, clusters, head_card, source_table, token_card
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.qk_ov import Effect, attention, effect, token_ov, token_qk
+from pathsum.circuits.qk_ov import Effect, effect, token_attention, token_ov, token_qk
 from pathsum.circuits.trigram_bugs import bug_cost, forced_bugs
 from pathsum.circuits.trigrams import SkipTrigrams, skip_trigrams
 from pathsum.circuits.virtual_weights import VirtualWeights, virtual_weights
@@ -50,7 +50,6 @@ __all__ = [
     "SkipTrigrams",
     "VirtualWeights",
     "align_heads",
-    "attention",
     "bandwidth",
     "bigram",
     "bug_cost",
@@ -66,6 +65,7 @@ __all__ = [
     "positional",
     "skip_trigrams",
     "source_table",
+    "token_attention",
     "token_card",
     "token_ov",
     "token_qk",

@@ -193,7 +193,7 @@ class HeadAlignment(Record, kind="head-alignment"):
         """One row per matched pair, most similar first."""
         columns = (
             *(text_column(self.left), text_column(self.right), Column("similarity", "+.3f")),
-            *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("chance", "+.3f")),
+            *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("null", "+.3f")),
             # Heads without a match raise the smallest possible p (see `_p`).
             counted_p(max(1, self.draws * len(self.matches) // max(self.similarity.shape))),
         )
@@ -201,8 +201,8 @@ class HeadAlignment(Record, kind="head-alignment"):
         rows = tuple((str(m.left), str(m.right), m.score, m.qk, m.ov, m.null, m.p) for m in ranked)
         legend = (
             "cosines of scores (QK) and of effects on logits (OV), between tokens and offsets; "
-            "chance: what either head is matched with if it is rotated at random in its stream, "
-            f"{self.draws} draws"
+            "null: the mean similarity of the match if either head is rotated at random in its "
+            f"stream, {self.draws} draws"
         )
         title = f"heads of {self.left} and {self.right}"
         return Table(columns, rows, title, joined((legend, self.note)))
@@ -375,8 +375,8 @@ def can_align(left: Model, right: Model) -> bool:
 def _check(left: Model, right: Model) -> None:
     for model in (left, right):
         require_heads(model)
-        require_score_edges(model, "what heads attend to")
-        require_logit_edges(model, "what heads do to logits")
+        require_score_edges(model, "the attention of heads")
+        require_logit_edges(model, "the effect of heads on logits")
     texts = [None if each.tokenizer is None else each.tokenizer.to_json() for each in (left, right)]
     same_texts = None in texts or texts[0] == texts[1]
     if left.config.d_vocab != right.config.d_vocab or not same_texts:

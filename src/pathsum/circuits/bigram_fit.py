@@ -23,8 +23,6 @@ from pathsum.base.table import rows_table
 from pathsum.model.sequences import Split
 from pathsum.text.shards import spaced
 
-MERGE_AT = 4_000_000
-"""Pairs collected before they are merged into the sorted list of distinct ones."""
 ROWS_PER_BUCKET = 200
 """Tokens per bucket for KL and rank correlation, evenly spaced by frequency."""
 
@@ -90,35 +88,11 @@ class BigramCounts:
         return torch.zeros(self.vocab, dtype=torch.float64).index_add(0, at, values.double())
 
 
-def count_bigrams(
-    parts: Sequence[Int[Tensor, "_ _"]],
-    vocab: int,
-    *,
-    merge_at: int = MERGE_AT,
-    progress: Progress = silent,
-) -> BigramCounts:
-    """Count adjacent pairs; memory grows with the number of distinct pairs, not with the text.
-
-    `merge_at` pairs are collected before they are merged: more is faster and takes more memory.
-    """
-    keys = torch.empty(0, dtype=torch.long)
-    counts = torch.empty(0, dtype=torch.long)
-    pending: list[Tensor] = []
-    for index, part in enumerate(parts):
-        progress(index, len(parts), "counting bigrams")
-        pairs = (part[:, :-1] * vocab + part[:, 1:]).flatten()
-        pending += list(pairs.split(merge_at))
-        while sum(map(len, pending)) > merge_at:
-            keys, counts = _merged(keys, counts, [pending.pop(0)])
-    keys, counts = _merged(keys, counts, pending)
-    return BigramCounts(vocab, keys, counts)
-
-
-def _merged(keys: Tensor, counts: Tensor, pending: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    arrived, times = torch.cat([keys[:0], *pending]).unique(return_counts=True)
-    distinct, where = torch.cat([keys, arrived]).unique(return_inverse=True)
-    total = torch.zeros_like(distinct).index_add(0, where, torch.cat([counts, times]))
-    return distinct, total
+def count_bigrams(parts: Sequence[Int[Tensor, "_ _"]], vocab: int) -> BigramCounts:
+    """Count adjacent pairs."""
+    pairs = [(part[:, :-1] * vocab + part[:, 1:]).flatten() for part in parts]
+    none = torch.empty(0, dtype=torch.long)
+    return BigramCounts(vocab, *torch.cat([none, *pairs]).unique(return_counts=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +148,8 @@ def fit_bigrams(
     parts: Split, logits: Logits, vocab: int, block: int, *, progress: Progress = silent
 ) -> BigramFit:
     """Compare a table of logits, given row by row, with the bigrams of a text."""
-    counts = count_bigrams(parts.counted, vocab, progress=progress)
-    held = count_bigrams(parts.held_out, vocab, progress=progress)
+    counts = count_bigrams(parts.counted, vocab)
+    held = count_bigrams(parts.held_out, vocab)
     first, second, times = held.first, held.second, held.counts.double()
     ours = _losses(first, second, logits, block, progress)
     unigram = -counts.unigram()[second].log()

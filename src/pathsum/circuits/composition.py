@@ -17,7 +17,7 @@ matrices a few rows r at a time, from the diagonal on, because P and G are symme
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -53,8 +53,6 @@ from pathsum.model.losses import run_losses
 from pathsum.model.processes import shared_sum
 from pathsum.model.rotary import check_offset
 from pathsum.model.sequences import TextOrTokens, token_batches
-
-OrderBy: TypeAlias = Literal["z", "p", "excess", "score"]
 
 SHARED_MEAN = 5.0
 """A share along the ones-vector above this multiple of its expectation is noted."""
@@ -128,28 +126,21 @@ class PairScores:
     @property
     def p_rotations(self) -> Float[Tensor, "head head"]:
         """The p-value under random rotations alone."""
-        p = _null_of_z(self.null_sd, self.skewness).p(self.z.nan_to_num())
+        p = self._null_of_z.p(self.z.nan_to_num())
         return torch.where(self.score.isnan(), torch.nan, p)
 
-    def tails(
-        self, min_z: float | None, max_p: float | None, min_excess: float | None
-    ) -> Float[Tensor, " pair"]:
+    @property
+    def _null_of_z(self) -> RotationNull:
+        sd = self.null_sd
+        return RotationNull(torch.zeros_like(sd), (sd > 0).double(), self.skewness)
+
+    def tails(self, min_z: float | None, max_p: float | None) -> Float[Tensor, " pair"]:
         """The probability that each pair passes the thresholds under the null of score²."""
-        there = ~self.score.isnan()
-        score, excess, z, sd = (x[there] for x in (self.score, self.excess, self.z, self.null_sd))
-        unit = _null_of_z(sd, self.skewness[there])
-        tail = torch.ones_like(sd)
+        tail = torch.ones_like(self.null_sd)
         if min_z is not None:
-            tail = torch.minimum(tail, unit.tail(torch.full_like(sd, min_z)))
-        if min_excess is not None:
-            least = (score - excess + min_excess).clamp(min=0).square()
-            from_mean = least - score.square() + z * sd
-            tail = torch.minimum(tail, unit.tail((from_mean / sd).nan_to_num()))
-        return tail if max_p is None else tail.clamp(max=max_p)
-
-
-def _null_of_z(sd: Float[Tensor, "*any"], skewness: Float[Tensor, "*any"]) -> RotationNull:
-    return RotationNull(torch.zeros_like(sd), (sd > 0).double(), skewness)
+            tail = self._null_of_z.tail(tail * min_z)
+        tail = tail if max_p is None else tail.clamp(max=max_p)
+        return tail[~self.score.isnan()]
 
 
 @dataclass(frozen=True)
@@ -332,11 +323,9 @@ class Composition(Record, kind="composition"):
         *,
         min_z: float | None = None,
         max_p: float | None = None,
-        min_excess: float | None = None,
-        by: OrderBy = "z",
         k: int | None = None,
     ) -> Edges:
-        """The best k pairs of heads (all if k is None), with the number expected under the null.
+        """The k pairs with the largest z (all if None), with the number expected under the null.
 
         >>> import pathsum as ps
         >>> best = ps.composition(ps.construct.induction()).edges(max_p=0.001)
@@ -345,19 +334,14 @@ class Composition(Record, kind="composition"):
         >>> best.found, f"{best.expected:.3f}"  # 12 pairs were tried
         (1, '0.012')
         """
-        kinds, by = _check_selection(kinds, max_p, by, k)
+        kinds = _check_selection(kinds, max_p, k)
         chosen = [self.scores(kind) for kind in kinds]
-        score, excess, z, p = (
-            torch.stack([getattr(one, name) for one in chosen])
-            for name in ("score", "excess", "z", "p")
-        )
-        passing = there = ~score.isnan()
-        for values, least in ((z, min_z), (excess, min_excess)):
-            passing = passing if least is None else passing & (values >= least)
+        z, p = (torch.stack([getattr(one, name) for one in chosen]) for name in ("z", "p"))
+        passing = there = ~torch.stack([one.score for one in chosen]).isnan()
+        passing = passing if min_z is None else passing & (z >= min_z)
         passing = passing if max_p is None else passing & (p <= max_p)
-        # Ascending: best first, edges without a number last.
-        key = -{"z": z, "excess": excess, "score": score, "p": -p}[by]
-        order = key[passing].nan_to_num(nan=torch.inf).sort(stable=True).indices[:k]
+        # Edges without a z last.
+        order = (-z[passing]).nan_to_num(nan=torch.inf).sort(stable=True).indices[:k]
         return Edges(
             model=self.model,
             edges=tuple(
@@ -366,7 +350,7 @@ class Composition(Record, kind="composition"):
             ),
             tested=int(there.sum()),
             found=int(passing.sum()),
-            expected=float(sum(one.tails(min_z, max_p, min_excess).sum() for one in chosen)),
+            expected=float(sum(one.tails(min_z, max_p).sum() for one in chosen)),
             unlikely=int((p < ALPHA).sum()),
             null=self.null_notes,
             notes=self.notes,
@@ -499,11 +483,10 @@ def _clear_missing_edges(
 
 
 def _check_selection(
-    kinds: Sequence[CompositionKind], max_p: float | None, by: OrderBy, k: int | None
-) -> tuple[tuple[CompositionKind, ...], OrderBy]:
+    kinds: Sequence[CompositionKind], max_p: float | None, k: int | None
+) -> tuple[CompositionKind, ...]:
     each: list[CompositionKind] = [parse_choice(KINDS, kind, "kind") for kind in kinds]
-    parsed = tuple(dict.fromkeys(each))
-    if not parsed:
+    if not each:
         raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
     if max_p is not None and not 0 <= max_p <= 1:
         raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
@@ -514,7 +497,7 @@ def _check_selection(
         )
     if k is not None:
         parse_count(k, "edges")
-    return parsed, parse_choice(get_args(OrderBy), by, "by")
+    return tuple(dict.fromkeys(each))
 
 
 def check_order(writer: HeadId, reader: HeadId) -> None:
@@ -536,7 +519,7 @@ def _notes_on_options(config: Config, centered: bool, offset: int | None) -> Ite
         )
     if config.positions == "rotary":
         over = f"averaged over offsets {config.offsets[0]} to {config.offsets[-1]}"
-        yield f"Rotary positions: QK is {over if offset is None else f'that of offset {offset}'}."
+        yield f"Rotary positions: QK is {over if offset is None else f'taken at offset {offset}'}."
     if config.score_cap is not None:
         yield f"Q and K: scores before the cap (±{config.score_cap:g})."
 

@@ -151,7 +151,7 @@ def _alike_notes(whole: Composition, tables: dict[CompositionKind, PairScores]) 
         if alike := int((~whole.scores(kind).p.isnan() & scores.p.isnan()).sum()):
             yield (
                 f"{alike} {kind.upper()} edges have no permuted p: the heads of their layers have "
-                "the same directions, so exchanging these changes nothing."
+                "the same directions, so permuting them has no effect."
             )
 
 

@@ -50,8 +50,8 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import BoundedP, ProbabilityColumn
-from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import checked, parse_choice, parse_draws
+from pathsum.base.record import HeadMapping
 from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import average_rotation, token_ov
 from pathsum.circuits.token_basis import (
@@ -72,7 +72,7 @@ from pathsum.model.weights import Weights
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 
 LEAST_DRAWS = DRAWS
-WRITES_NOTHING = "no ratio and no p: the head writes nothing to the logits"
+WRITES_NOTHING = "no ratio and no p-value: the head does not write to the logits"
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,14 @@ from pathsum.base.errors import InputError
 from pathsum.base.table import columns_table
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.qk_ov import Effect, TokenAttention, attention, effect, token_ov, token_qk
+from pathsum.circuits.qk_ov import (
+    Effect,
+    TokenAttention,
+    effect,
+    token_attention,
+    token_ov,
+    token_qk,
+)
 from pathsum.circuits.token_basis import (
     Scored,
     Token,
@@ -299,7 +306,7 @@ def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = si
     path = as_path(model, circuit)
     single = path.order == 1 and model.config.at(path.heads[0].layer).positions != "none"
     if not single:
-        require_tokens_out(model, "what this card shows of a head without offsets")
+        require_tokens_out(model, "the card of a head without offsets")
     copies = model.config.predicts_tokens
     return HeadCard(
         head=circuit_label(path),
@@ -322,10 +329,10 @@ def token_card(
     if path.order > 1 and offset is not None:
         raise InputError(
             f"offset={offset} was given for the virtual head {circuit_label(path)}, which has no "
-            "QK circuit of its own; name one head"
+            "QK circuit; name one head"
         )
     does = effect(model, path, token, k)
     attends = None
     if path.order == 1:
-        attends = attention(model, path.heads[0], token, k, offset=offset)
+        attends = token_attention(model, path.heads[0], token, k, offset=offset)
     return TokenCard(circuit_label(path), does.source, attends, does)

@@ -92,6 +92,11 @@ class RotationScores:
     z: Float[Tensor, " neuron"]
     p: Float[Tensor, " neuron"]
 
+    @property
+    def lists(self) -> tuple[list[float], list[float], list[float]]:
+        """The numbers as lists."""
+        return self.score.tolist(), self.z.tolist(), self.p.tolist()
+
 
 class LayerNeurons:
     """The reads and writes of the neurons of one MLP.
@@ -236,8 +241,7 @@ class LayerNeurons:
         for label, end in ends:
             found = self.scores(end, vectors)
             if found is not None:
-                numbers = (found.score.tolist(), found.z.tolist(), found.p.tolist())
-                for of_vector, row in zip(edges, zip(*numbers, strict=True), strict=True):
+                for of_vector, row in zip(edges, zip(*found.lists, strict=True), strict=True):
                     of_vector.append(NeuronEdge(label, *row))
         return edges
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import InputError
-from pathsum.base.head_mapping import HeadMapping
+from pathsum.base.record import HeadMapping
 from pathsum.base.table import columns_table
 from pathsum.circuits.qk_ov import token_keys, token_queries
 from pathsum.circuits.reads_and_writes import rotated_gram

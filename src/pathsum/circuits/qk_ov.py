@@ -107,7 +107,7 @@ def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
     return with_qk_gain(_read_alone(head, Side.K), gain, head.kv)
 
 
-def attention(
+def token_attention(
     model: Model,
     head: HeadName,
     token: str | int,

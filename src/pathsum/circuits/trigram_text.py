@@ -44,7 +44,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Column, Progress, silent, text_column
+from pathsum.base import Column, Progress, computed_field, prose_column, silent, text_column
 from pathsum.model import Head, HeadId, Model, Path, Trace
 from pathsum.model.folding import unembed_through
 from pathsum.text import Tokenizer
@@ -56,6 +56,8 @@ FIRES = 0.1
 """Logits that a head must add for a skip-trigram to count as firing."""
 CANDIDATES = 5000
 """The skip-trigrams with the largest gain where they are right are measured and classified."""
+EXAMPLES = 3
+"""So many examples are named for each pattern."""
 
 
 class Pattern(StrEnum):
@@ -161,34 +163,15 @@ class Evidence:
     followed: int
     bigram_rate: float
 
-    @property
+    @computed_field
     def rate(self) -> float:
         """P(out | source … destination); NaN where the antecedent never occurs."""
         return self.followed / self.antecedents if self.antecedents else math.nan
 
-    @property
+    @computed_field
     def lift(self) -> float:
         """P(out | source … destination) / P(out | destination)."""
         return self.rate / self.bigram_rate if self.bigram_rate > 0 else math.nan
-
-    def to_json(self) -> dict[str, float | int | None]:
-        """Counts, and the rates that follow from them."""
-        numbers = {"rate": self.rate, "bigram_rate": self.bigram_rate, "lift": self.lift}
-        finite = {name: None if math.isnan(value) else value for name, value in numbers.items()}
-        return {"antecedents": self.antecedents, "followed": self.followed, **finite}
-
-    @classmethod
-    def json_schema(cls) -> dict[str, object]:
-        """Counts are whole numbers; a rate of what never occurs is null."""
-        rate = {"type": ["number", "null"]}
-        names = ("rate", "bigram_rate", "lift")
-        counts = {name: {"type": "integer"} for name in ("antecedents", "followed")}
-        return {
-            "type": "object",
-            "properties": {**counts, **dict.fromkeys(names, rate)},
-            "required": [*counts, *names],
-            "additionalProperties": False,
-        }
 
 
 def gather_evidence(
@@ -267,11 +250,15 @@ class TextEffect:
 
 @dataclass(frozen=True)
 class PatternShare:
-    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain."""
+    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain.
+
+    `examples` are those of different sources that save the most loss.
+    """
 
     pattern: Annotated[Pattern, text_column("pattern")]
     count: Annotated[int, Column("triples")]
     share: Annotated[float, Column("share of gain", ".1%")]
+    examples: Annotated[tuple[str, ...], prose_column("examples", ";  ".join)] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +329,7 @@ def effects_on_text(
     }
     effects = [replace(one, saved=saved[one.head, one.ids]) for one in ranked]
     effects = sorted((one for one in effects if one.saved > 0), key=lambda one: -one.saved)
-    return effects, *_classes(model, ranked, gained)
+    return effects, *_classes(model, ranked, gained, effects)
 
 
 def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
@@ -439,9 +426,12 @@ class _Candidates:
 
 
 def _classes(
-    model: Model, strongest: Sequence[TextEffect], total: float
+    model: Model, strongest: Sequence[TextEffect], total: float, saving: Sequence[TextEffect]
 ) -> tuple[tuple[PatternShare, ...], float]:
-    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all."""
+    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all.
+
+    Examples are the first of those that save loss over all positions.
+    """
     counts, sums = Counter[Pattern](), defaultdict[Pattern, float](float)
     for one in strongest:
         pattern = pattern_of(model.tokenizer, *one.ids)
@@ -450,6 +440,15 @@ def _classes(
     covered = sum(sums.values())
     if covered <= 0:
         return (), 0.0
+    examples = defaultdict[Pattern, dict[str, str]](dict)
+    for one in saving:
+        known = examples[pattern_of(model.tokenizer, *one.ids)]
+        source, destination, out = map(model.token_text, one.ids)
+        if len(known) < EXAMPLES:
+            known.setdefault(source.strip("·").casefold(), f"{source} … {destination} → {out}")
     ranked = sorted(sums, key=lambda pattern: -sums[pattern])
-    shares = tuple(PatternShare(each, counts[each], sums[each] / covered) for each in ranked)
+    shares = tuple(
+        PatternShare(each, counts[each], sums[each] / covered, tuple(examples[each].values()))
+        for each in ranked
+    )
     return shares, covered / total

@@ -17,6 +17,8 @@ a list of triples would repeat each (source, out) for every destination that att
 Triples are therefore de-duplicated on (source, out), keeping the destination that attends most.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -93,6 +95,11 @@ TEXT_SEQUENCES = 32
 """At most so many sequences of the text are read, evenly spaced."""
 BUGS_SHOWN = 10
 """At most so many bugs are listed below the table."""
+PER_SOURCE = 4
+"""At most so many destinations and outs are named for each source."""
+SOURCES, SOURCES_SHOWN = 50, 12
+"""So many source words are kept, and so many are listed below the table."""
+_WORD = re.compile(r"[^\W\d_]{3}")
 AROUND = 3
 """Tokens of the text quoted before a destination."""
 
@@ -164,12 +171,28 @@ class SkipTrigram(Record, kind="skip-trigram"):
         return f"{self.source} … {self.destination} → {self.out}"
 
 
+@dataclass(frozen=True)
+class SourceGain:
+    """The skip-trigrams of one source in one head: the paper's table, as measured on text.
+
+    Destinations and outs are those of the skip-trigrams that save loss, the most important first.
+    `score` is the sum of their scores.
+    """
+
+    head: Annotated[HeadId, text_column("head")]
+    source: Annotated[str, token_column("source")]
+    destinations: Annotated[tuple[str, ...], token_column("destinations", "  ".join)]
+    outs: Annotated[tuple[str, ...], token_column("outs", "  ".join)]
+    score: Annotated[float, Column("score", ".4g")]
+    occurrence: Annotated[str, token_column("in the text")]
+
+
 @dataclass(frozen=True, eq=False)
 class SkipTrigrams(Record, kind="skip-trigrams"):
     """The strongest skip-trigrams, best first; a sequence of `SkipTrigram`.
 
     In a ranking on text, `classes` is the share of each pattern in the total gain of skip-trigrams
-    where they are right.
+    where they are right, and `sources` are the words whose skip-trigrams save most.
     """
 
     triples: tuple[SkipTrigram, ...]
@@ -178,6 +201,7 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
     note: str
     rank: Rank = Rank.WEIGHTS
     classes: tuple[PatternShare, ...] = ()
+    sources: tuple[SourceGain, ...] = ()
 
     def __len__(self) -> int:
         return len(self.triples)
@@ -208,12 +232,28 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
         """One row per pattern: its share of the gain of skip-trigrams where they are right."""
         return rows_table(self.classes, "by pattern", row=PatternShare)
 
+    def sources_table(self) -> Table:
+        """The paper's table: one row per source word, with a place in the text."""
+        return rows_table(self.sources[:SOURCES_SHOWN], "by source word", row=SourceGain)
+
     def __rich__(self) -> RenderableType:
         parts = [self.to_table(), *([self.classes_table()] if self.classes else [])]
+        if self.sources:
+            parts.append(self.sources_table())
         if self.bugs:
-            strongest = sorted(self.bugs, key=lambda bug: -bug.score)[:BUGS_SHOWN]
-            parts.append(Bugs(tuple(strongest)).to_table())
+            parts.append(Bugs(_various(self.bugs)[:BUGS_SHOWN]).to_table())
         return stacked(*parts)
+
+
+def _various(bugs: Sequence[Bug]) -> tuple[Bug, ...]:
+    """The strongest bugs, two of each source: those of one source often differ only in space."""
+    seen = Counter[tuple[HeadId, int]]()
+    found: list[Bug] = []
+    for bug in sorted(bugs, key=lambda bug: -bug.score):
+        seen[bug.head, bug.source.id] += 1
+        if seen[bug.head, bug.source.id] <= 2:
+            found.append(bug)
+    return tuple(found)
 
 
 @torch.no_grad()
@@ -268,8 +308,8 @@ def skip_trigrams(
     chosen = default if rank is None else parse_option(Rank, rank, "rank")
     if chosen is Rank.TEXT and offset is not None:
         raise InputError(
-            f"offset={offset} chooses a QK circuit of the weights, but on text the attention is "
-            "that of the run; leave it out, or use rank='weights'"
+            f"offset={offset} chooses a QK circuit of the weights, but the ranking on text uses "
+            "the attention of the run; leave it out, or use rank='weights'"
         )
     if sequences < 1:
         raise InputError(f"sequences={sequences}; rank on at least one")
@@ -424,7 +464,8 @@ def _ranked_on_text(
     groups: dict[tuple[str, ...], list[TextEffect]] = {}
     for effect in effects:
         groups.setdefault(_group(model, effect), []).append(effect)
-    ranked = sorted(groups.values(), key=lambda group: -sum(one.saved for one in group))[:k]
+    every = sorted(groups.values(), key=lambda group: -sum(one.saved for one in group))
+    ranked = every[:k]
     if not ranked:
         return SkipTrigrams((), (), None, _silence(predictions), Rank.TEXT, classes)
     triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
@@ -454,14 +495,38 @@ def _ranked_on_text(
         )
     )
     found = _with_evidence(model, records, parts, unread or None, bugs, progress)
-    return SkipTrigrams(*found, note, Rank.TEXT, classes)
+    return SkipTrigrams(*found, note, Rank.TEXT, classes, _by_source(model, rows, every))
+
+
+def _by_source(
+    model: Model, rows: Sequence[Int[Tensor, " pos"]], groups: Sequence[list[TextEffect]]
+) -> tuple[SourceGain, ...]:
+    """Groups of skip-trigrams, best first, by head and source word; the best source first."""
+    found: dict[tuple[str, ...], list[list[TextEffect]]] = {}
+    for group in groups:
+        if _WORD.search(model.token_text(group[0].ids[0])):
+            found.setdefault(_group(model, group[0])[:2], []).append(group)
+
+    def texts(of_source: list[list[TextEffect]], part: int) -> tuple[str, ...]:
+        named = dict.fromkeys(model.token_text(group[0].ids[part]) for group in of_source)
+        return tuple(named)[:PER_SOURCE]
+
+    gains = [
+        SourceGain(
+            *(one[0][0].head, model.token_text(one[0][0].ids[0]), texts(one, 1), texts(one, 2)),
+            sum(each.saved for group in one for each in group),
+            _quoted(model, rows, one[0][0].occurrence),
+        )
+        for one in found.values()
+    ]
+    return tuple(sorted(gains, key=lambda gain: -gain.score)[:SOURCES])
 
 
 def _silence(predictions: int) -> str:
     return (
         f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} to "
-        "the logit of what comes next, from one source, and gain by it in total; rank='weights' "
-        "lists the strongest in the weights"
+        "the logit of the next token from one source and gain in total; rank='weights' lists the "
+        "strongest by weights"
     )
 
 

@@ -1,6 +1,6 @@
 """The paper's claims as data: each is a function with a statement, a rule and a figure.
 
-verdict     rules: from a number to a verdict; verdicts over seeds
+verdict     rules (rules.toml): from a number to a verdict; verdicts over seeds
 examples    example texts of a model, and the sequences that losses are measured on
 claim       the parts of a claim, the model that it is measured on, its result and its picture
 stream      claims about the residual stream and about zero-layer models

@@ -1,8 +1,8 @@
 """Claims of the paper: words, rule, measurement and picture; and how one is measured on a model.
 
-A claim is one function, decorated with its rule; its docstring has the claim's title and text:
+A claim is one function, whose docstring has the claim's title and text; rules.toml has its rule:
 
-    @statement("two-k", ClaimRule("the number of …", "at most", 0.0, 2.0))
+    @statement("two-k")
     def strongest_edge(subject: Subject) -> Measurement: …
 
 Its picture is plain data; the report and the browser draw it by its `type`.
@@ -10,14 +10,16 @@ Its picture is plain data; the report and the browser draw it by its `type`.
 
 import inspect
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from pathsum.base import Progress, Record
+from pathsum.base import Column, Progress, Record, Table, token_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import Estimate
+from pathsum.base.table import rows_table
 from pathsum.claims.examples import Example
 from pathsum.claims.verdict import ClaimRule, OverSeeds, Verdict, over_seeds
 from pathsum.model import Model
@@ -29,11 +31,11 @@ from pathsum.sources.named import BUNDLED, bundled_names
 class Bar:
     """A bar with its interval and null; `link` leads to the view that shows it."""
 
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    null: float | None = None
+    name: Annotated[str, token_column("")]
+    value: Annotated[float, Column("value", ".3g")]
+    low: Annotated[float | None, Column("low", ".3g")] = None
+    high: Annotated[float | None, Column("high", ".3g")] = None
+    null: Annotated[float | None, Column("null", ".3g")] = None
     link: str = ""
 
     @classmethod
@@ -51,6 +53,10 @@ class BarsPicture:
     bars: tuple[Bar, ...]
     threshold: float | None = None
     type: Literal["bars"] = "bars"
+
+    def to_table(self) -> Table:
+        """The bars as numbers."""
+        return rows_table(self.bars, self.title, self.axis)
 
 
 @dataclass(frozen=True)
@@ -310,15 +316,21 @@ class Statement:
         return every if deepest is None else over_seeds(self.id, self.rule, deepest)
 
 
-def statement(
-    name: str, rule: ClaimRule, paper_value: str = "", paper_number: float | None = None
-) -> Callable[[Callable[[Subject], Measurement]], Statement]:
-    """Make the decorated function the measurement of a claim; its docstring has the words."""
+_RULES = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
+
+
+def statement(name: str) -> Callable[[Callable[[Subject], Measurement]], Statement]:
+    """Make the decorated function the measurement of a claim of rules.toml.
+
+    Its docstring has the words.
+    """
+    rule = dict(_RULES[name])
+    paper = {key: rule.pop(key) for key in ("paper_value", "paper_number") if key in rule}
 
     def decorate(measure: Callable[[Subject], Measurement]) -> Statement:
         title, _, text = inspect.cleandoc(measure.__doc__ or "").partition("\n\n")
         words = " ".join(text.split())
-        return Statement(name, title, words, rule, measure, paper_value, paper_number)
+        return Statement(name, title, words, ClaimRule(**rule), measure, **paper)
 
     return decorate
 

@@ -7,14 +7,23 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from rich.console import RenderableType
 
-from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
+from pathsum.base import Progress, Record, Table, prose_column, silent, stacked, text_column
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import Estimate
 from pathsum.base.files import exists, user_path
 from pathsum.base.options import checked
 from pathsum.base.table import columns_table
-from pathsum.claims.claim import Claim, Section, SharedResults, Statement, Subject, measure
+from pathsum.claims.claim import (
+    BarsPicture,
+    Claim,
+    Section,
+    SharedResults,
+    Statement,
+    Subject,
+    measure,
+)
 from pathsum.claims.examples import examples
 from pathsum.claims.one_layer import ONE
 from pathsum.claims.stream import STREAM, ZERO
@@ -33,6 +42,8 @@ SECTIONS = (
     Section("one layer", ONE, lambda depth: depth == 1, "one layer"),
     Section("two layers", TWO, lambda depth: depth >= 2, "two layers or more"),
 )
+IN_DETAIL = 3
+"""With at most so many claims, the numbers of their bar charts are printed."""
 STATEMENTS = tuple((section, one) for section in SECTIONS for one in section.statements)
 
 
@@ -91,6 +102,12 @@ class Paper(Record, kind="paper"):
         over = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally_over_seeds.items())
         note = f"This model: {counts}. Over seeds: {over}. {OVER_SEEDS}"
         return columns_table(self.claims, columns, f"the paper's claims, {self.model}", note)
+
+    def __rich__(self) -> RenderableType:
+        """The table; for a few claims also the numbers of their bar charts."""
+        pictures = [one.picture for one in self.claims] if len(self.claims) <= IN_DETAIL else []
+        bars = [one.to_table() for one in pictures if isinstance(one, BarsPicture)]
+        return stacked(self.to_table(), *bars)
 
     def rules_table(self) -> Table:
         """The rule of each claim."""

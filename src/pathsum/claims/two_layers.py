@@ -23,7 +23,6 @@ from pathsum.claims.claim import (
     statement,
 )
 from pathsum.claims.one_layer import TERMS
-from pathsum.claims.verdict import ClaimRule
 from pathsum.heads import Atlas, HeadEntry, Induction, InductionHead, atlas, induction
 from pathsum.heads.probe import repeats_probe, second_copy
 from pathsum.model import Path
@@ -31,9 +30,7 @@ from pathsum.model.losses import sequence_losses
 
 ALPHA = 0.01
 MOST_BARS = 10
-# Shares at or below and at or above which claims hold, which their pictures show as a line.
-SPARSE, STRIPE_LOST = 0.25, 0.5
-SMALL_P = "a small p says that two heads share directions, not that they are a circuit"
+SMALL_P = "a small p means that two heads share directions, not that they form a circuit"
 
 
 def _atlas(subject: Subject) -> Atlas:
@@ -69,18 +66,12 @@ def _best_induction_head(subject: Subject) -> InductionHead:
     return max(found.heads, key=lambda head: head.stripe.value)
 
 
-@statement(
-    "two-composition",
-    ClaimRule(
-        "the number of edges with p ≤ 0.01, over that by chance,",
-        *("at least", 2.0, 1.2, "times chance", 0.0),
-    ),
-)
+@statement("two-composition")
 def heads_compose(subject: Subject) -> Measurement:
     """Heads read each other
 
-    What one head writes, a later one can read with its queries, its keys or its values. Composition
-    scores measure how much; a random rotation of the stream gives the score by chance.
+    A head can read the output of an earlier head with its queries, its keys or its values.
+    Composition scores measure how much it does; random rotations of the stream are the null.
     """
     found = _edges(subject, max_p=ALPHA)
     return Measurement(
@@ -93,15 +84,11 @@ def heads_compose(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-sparse",
-    ClaimRule("the share of edges with p ≤ 0.01", "at most", SPARSE, 0.5, "of the edges", 0.0, 1.0),
-    "most heads are in no significant composition",
-)
+@statement("two-sparse")
 def composition_is_sparse(subject: Subject) -> Measurement:
     """Few pairs of heads compose
 
-    Most pairs of heads have no more in common than chance gives, and the few that do stand out.
+    Most pairs of heads share no more directions than random heads do; a few pairs stand out.
     """
     found = _edges(subject, max_p=ALPHA)
     composed = _composition(subject)
@@ -121,23 +108,15 @@ def composition_is_sparse(subject: Subject) -> Measurement:
         view=subject.link("composition"),
         picture=BarsPicture(
             f"Edges of each kind with p ≤ {ALPHA}",
-            "share of the edges (line: by chance)",
+            "share of the edges (line: null)",
             bars,
-            SPARSE,
+            composition_is_sparse.rule.holds,
         ),
         note=SMALL_P,
     )
 
 
-@statement(
-    "two-k",
-    ClaimRule(
-        "the number of edges with a larger z than the best K edge of the previous-token head",
-        *("at most", 0.0, 2.0, "edges above it", 0.0),
-    ),
-    "K-composition with one previous-token head",
-    0.0,
-)
+@statement("two-k")
 def strongest_edge(subject: Subject) -> Measurement:
     """The strongest is K-composition with a previous-token head
 
@@ -166,13 +145,7 @@ def strongest_edge(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-previous",
-    ClaimRule(
-        "the most attention that a head gives to the previous token",
-        *("at least", 0.5, 0.3, "of its attention", 0.0, 1.0),
-    ),
-)
+@statement("two-previous")
 def previous_token_head(subject: Subject) -> Measurement:
     """A head attends one token back
 
@@ -191,10 +164,7 @@ def previous_token_head(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-induction",
-    ClaimRule("the largest induction stripe", "at least", 0.5, 0.3, "of its attention", 0.0, 1.0),
-)
+@statement("two-induction")
 def induction_heads(subject: Subject) -> Measurement:
     """Induction heads
 
@@ -213,15 +183,7 @@ def induction_heads(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-mechanism",
-    ClaimRule(
-        "the share of the stripe that cutting one K edge removes",
-        *("at least", STRIPE_LOST, 0.25, "of the stripe"),
-        highest=1.0,
-    ),
-    "K-composition",
-)
+@statement("two-mechanism")
 def mechanism(subject: Subject) -> Measurement:
     """They work by K-composition
 
@@ -243,27 +205,20 @@ def mechanism(subject: Subject) -> Measurement:
     )
     return Measurement(
         Estimate(by_k[0].share_lost),
-        f"cutting {name} takes away {by_k[0].share_lost:.0%} of the stripe of {best.head}",
+        f"cutting {name} removes {by_k[0].share_lost:.0%} of the stripe of {best.head}",
         view=subject.link("composition", edge=name),
         picture=BarsPicture(
-            f"What cutting one edge takes away of the induction stripe of {best.head}",
+            f"Share of the induction stripe of {best.head} lost by cutting one edge",
             "share of the stripe lost",
             bars,
-            STRIPE_LOST,
+            mechanism.rule.holds,
         ),
         note=f"{best.mechanism_text}; {best.k_share:.0%} of the score at the stripe comes from "
         "terms with a head only on the key side",
     )
 
 
-@statement(
-    "two-corner",
-    ClaimRule(
-        "the smallest eigenvalue positivity of an induction head, of OV or QK,",
-        *("at least", 0.25, 0.0, "", -1.0, 1.0),
-    ),
-    "every induction head sits in the positive corner",
-)
+@statement("two-corner")
 def positive_corner(subject: Subject) -> Measurement:
     """Positive eigenvalues on both sides
 
@@ -312,9 +267,7 @@ def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
     return others
 
 
-@statement(
-    "two-random", ClaimRule("the loss saved on the second copy", "at least", 2.0, 0.5, "nats")
-)
+@statement("two-random")
 def repeated_random_tokens(subject: Subject) -> Measurement:
     """It works on random tokens
 
@@ -340,18 +293,12 @@ def repeated_random_tokens(subject: Subject) -> Measurement:
     )
 
 
-@statement(
-    "two-resting",
-    ClaimRule(
-        "the induction head's attention to the first token where no token has repeated",
-        *("at least", 0.5, 0.25, "of its attention", 0.0, 1.0),
-    ),
-)
+@statement("two-resting")
 def resting(subject: Subject) -> Measurement:
-    """With nothing to copy, the head rests
+    """With nothing to copy, the head attends to the first token
 
-    Where the current token has not occurred before, there is nothing to attend to. The head then
-    attends to the first token, which does little.
+    If the current token has not occurred before, there is nothing to copy. The head then attends
+    to the first token, which has little effect.
     """
     best = _best_induction_head(subject)
     probe = repeats_probe(subject.model)

@@ -83,8 +83,8 @@ def _check_replacement(
     """Raise InputError if no replacement for the patched parts is given."""
     if with_ is None and reference is None:
         raise InputError(
-            "there is nothing to replace the patched parts by: --with OTHER_TEXT takes them from "
-            "that run, --reference zero or mean ablates them; give one of the two"
+            "no replacement is given for the patched parts; use --with OTHER_TEXT to patch from "
+            "that run, or --reference zero or mean to ablate them"
         )
     if reference is not None and not ablates:
         raise InputError(
@@ -137,8 +137,8 @@ def replace_command(
 
     if pattern is None and term is None and not copying and top_tokens is None:
         raise InputError(
-            "there is no description to replace the head by; give --pattern or --term for where it "
-            "attends, --copying or --top-tokens for what it moves, or both"
+            "no description is given to replace the head with; use --pattern or --term for its "
+            "attention, --copying or --top-tokens for its output, or both"
         )
     loaded = session.open()
     measured = given_sequences(loaded, text, tokens, sequences)

@@ -200,7 +200,7 @@ def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
     return None
 
 
-def run() -> None:
+def run_command() -> None:
     """The entry point of the installed command."""
     # Python has no stream for a descriptor that was closed; what is written there is lost.
     for name in ("stdout", "stderr"):

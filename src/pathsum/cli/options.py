@@ -59,6 +59,8 @@ from pathsum.base.errors import InputError
 from pathsum.cli.view import progress, show
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from pathsum.base import Progress, Record
     from pathsum.model import Model
 
@@ -108,10 +110,18 @@ class CommandSession:
         with join_world(), self.progress() as advance:
             return function(*arguments, **options, progress=advance)
 
-    def show(self, record: "Record", drawn: "Record | None" = None) -> None:
-        """Print a result and draw it, or `drawn`, with --figure; only in the first process."""
+    def show(
+        self,
+        record: "Record",
+        drawn: "Record | None" = None,
+        printed: "RenderableType | None" = None,
+    ) -> None:
+        """Print a result, or `printed`, and draw it, or `drawn`, with --figure.
+
+        Only the first process does.
+        """
         if _is_first():
-            show(record, self.json)
+            show(record, self.json, printed)
             write_figure(record if drawn is None else drawn, self.figure)
 
 

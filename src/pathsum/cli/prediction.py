@@ -53,6 +53,7 @@ def why_command(
     over: Path | None = None,
     draws: int | None = None,
     seed: int | None = None,
+    k: int = 20,
 ) -> None:
     """Explain a prediction through heads and MLPs, down to tokens.
 
@@ -80,10 +81,12 @@ def why_command(
             held-out text, or a short neutral text.
         --draws: With --faithfulness, the number of random circuits to compare with; default: 20.
         --seed: With --faithfulness, seed of the random circuits.
+        --k: How many edges of the circuit to print; --json has all of them.
     """
     from pathsum.paths.breakdown import NodeNeurons
     from pathsum.paths.circuit import mean_circuit
     from pathsum.paths.comparison import compare_predictions
+    from pathsum.paths.graph import Graph
     from pathsum.paths.prompts import read_prompts
 
     _check_graph(graph)
@@ -132,7 +135,7 @@ def why_command(
                 seed=seed or 0,
                 progress=advance,
             )
-    session.show(found)
+    session.show(found, printed=found.printed(k) if isinstance(found, Graph) else None)
 
 
 def _check_graph(graph: Path | None) -> None:

@@ -20,9 +20,9 @@ REPORT = Path("pathsum-demo.html")
 DEFAULT = "two-layer"
 NEXT = (
     ("pathsum explore {model}", "the same page, live: type your own text"),
-    ("pathsum atlas {model}", "every score of every head, against chance"),
+    ("pathsum atlas {model}", "every score of every head, against its null"),
     ("pathsum composition {model}", "which heads read which through the stream"),
-    ("pathsum trigrams one-layer", "skip-trigrams, and the bugs they force"),
+    ("pathsum trigrams one-layer-words", "skip-trigrams, and the bugs they force"),
     ("pathsum terms {model}", "how much each order of paths reduces the loss"),
     ("pathsum train two-layer --quick", "train one yourself, in minutes"),
 )
@@ -84,18 +84,18 @@ def _write_report(name: str, file: Path) -> None:
     with progress() as advance:
         written = report(name, file, progress=advance)
     size = f"{written.bytes / 1e6:.1f} MB"
-    _print(f"   {written.path} ({size}); it loads nothing from elsewhere\n")
+    _print(f"   {written.path} ({size}), self-contained\n")
 
 
 def _show_induction(found: "Induction") -> None:
-    _print("1. Repeated random tokens: nothing learned about words helps", bold=True)
+    _print("1. Repeated random tokens: knowledge of words does not help", bold=True)
     _print(
         f"   loss on the first copy {found.first_copy.value:.2f} nats, "
         f"on the second {found.second_copy.value:.2f}"
     )
     for head in found.heads:
         _print(
-            f"   {head.head} attends to what followed the same token earlier: "
+            f"   {head.head} attends to the token after the earlier copy: "
             f"{head.stripe.value:.2f} of its attention (null {head.stripe.null:.2f})"
         )
     _print("")

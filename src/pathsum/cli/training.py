@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pathsum.base.errors import InputError
-from pathsum.base.sentence import SafeConsole, printable
+from pathsum.base.sentence import SafeConsole, printable, sparkline
 from pathsum.cli.options import command, write_figure
 from pathsum.cli.view import INTERRUPTED, progress, say, show
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathsum.training import Metrics, Recipe
 
 
-_BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 40
 
 
@@ -84,18 +83,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def sparkline(values: list[float], low: float, high: float) -> str:
-    """The last numbers as a row of bars.
-
-    >>> sparkline([0.0, 0.5, 1.0], 0.0, 1.0)
-    '▁▅█'
-    """
-    last = len(_BARS) - 1
-    span = max(high - low, 1e-9)
-    shares = (min(1.0, max(0.0, (value - low) / span)) for value in values[-_WIDE:])
-    return "".join(_BARS[round(share * last)] for share in shares)
-
-
 class _Lines(View):
     """One line per report."""
 
@@ -133,16 +120,18 @@ class _Panel(View):
         bar = ProgressBar(total=metrics.steps, completed=metrics.step, width=_WIDE)
         table.add_row("step", f"{metrics.step:,} of {metrics.steps:,}", bar)
         low, high = min(self.losses), max(self.losses)
-        table.add_row("loss", f"{metrics.loss:.3f} nats", sparkline(self.losses, low, high))
-        probes = [found.probe for found in self.probed if found.probe is not None]
+        table.add_row(
+            "loss", f"{metrics.loss:.3f} nats", sparkline(self.losses[-_WIDE:], low, high)
+        )
+        probes = [one.probe for one in self.probed[-_WIDE:] if one.probe is not None]
         if probes:
             now = probes[-1]
             table.add_row("held out", f"{now.held_out_loss:.3f} nats", "")
             if now.induction_head:
-                previous = sparkline([probe.previous_token for probe in probes], 0.0, 1.0)
+                previous = sparkline([one.previous_token for one in probes], 0.0, 1.0)
                 shown = f"{now.previous_token:.2f} {now.previous_token_head}"
                 table.add_row("previous token", shown, previous)
-                stripe = sparkline([probe.induction for probe in probes], 0.0, 1.0)
+                stripe = sparkline([one.induction for one in probes], 0.0, 1.0)
                 table.add_row("induction", f"{now.induction:.2f} {now.induction_head}", stripe)
         speed = f"{metrics.tokens_per_second:,.0f} tokens/s"
         table.add_row("speed", speed, f"{metrics.gemm_share:.0%} of the GEMM rate")

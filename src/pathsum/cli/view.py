@@ -12,6 +12,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.sentence import SafeConsole, printable, printable_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from torch import Tensor
 
     from pathsum.base import Progress, Record
@@ -33,12 +34,12 @@ def console() -> SafeConsole:
     return SafeConsole(file=sys.stdout, highlight=False, width=None if known else PIPE_WIDTH)
 
 
-def show(record: "Record", as_json: bool) -> None:
-    """Print a result."""
+def show(record: "Record", as_json: bool, printed: "RenderableType | None" = None) -> None:
+    """Print a result, or what stands for it in the terminal."""
     if as_json:
         print(printable_json(record.dumps()))
     else:
-        console().print(record)
+        console().print(record if printed is None else printed)
 
 
 @contextmanager

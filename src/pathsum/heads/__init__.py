@@ -3,7 +3,7 @@
 In reading order:
 
 probe                repeated random tokens, losses on each copy; `in_context_learning`
-score                a score: its description, its value with p; one layer's heads on a probe
+score                a score: its description (scores.toml), its value with p; heads on a probe
 null                 scores on runs, compared with random heads
 pattern_scores       scores of attention patterns
 circuit_scores       copying, deleting and matching, from data and from weights

@@ -22,8 +22,8 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.errors import InputError, near_misses
-from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import checked, parse_draws, parse_probability
+from pathsum.base.record import HeadMapping
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note

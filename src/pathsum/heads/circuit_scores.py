@@ -5,7 +5,7 @@ its reads and writes rotated at random, which makes λ as likely as −λ, so th
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from typing import TypeVar
@@ -34,16 +34,14 @@ from pathsum.circuits.copying import (
     qk_values,
 )
 from pathsum.heads.score import (
-    PAPER_2022,
-    WEIGHTS_ALONE,
     DataScore,
     HeadScore,
     HeadScores,
     LayerView,
     Score,
-    ScoreInfo,
     WeightScore,
     against_rotations,
+    score_info,
 )
 from pathsum.model import HeadId, Model, Path
 from pathsum.model.folding import value_reads
@@ -69,21 +67,7 @@ def _copying(view: LayerView) -> Float[Tensor, "sequence head"]:
     return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1)
 
 
-COPYING_BY_DATA = DataScore(
-    ScoreInfo(
-        name="copying",
-        title="copying (data)",
-        about="When the head attends to a token, how much of what it raises is that very token.",
-        formula="mean over probe tokens t of ReLU(logit of t) / Σ over probe tokens of ReLU(logit)",
-        threshold=0.1,
-        reason="without copying it is one over the number of the probe's tokens, 0.04 for 25: "
-        "twice as much, and twice what random heads give",
-        citation=PAPER_2022,
-    ),
-    _copying,
-    of_ov=True,
-    of_tokens_out=True,
-)
+COPYING_BY_DATA = DataScore(score_info("copying"), _copying, of_ov=True, of_tokens_out=True)
 
 
 def _copying_by_weights(
@@ -101,19 +85,7 @@ def _copying_by_weights(
 
 
 COPYING_BY_WEIGHTS = WeightScore(
-    info=ScoreInfo(
-        name="copying_weights",
-        title="copying (weights)",
-        about="Whether attending to a token raises that same token, for all tokens at once.",
-        evidence="weights",
-        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E OV W_U, W_U centered",
-        null="this head's reads and writes, rotated at random between this model's embeddings",
-        reason="any excess of positive eigenvalues that the null does not explain",
-        probe=WEIGHTS_ALONE,
-    ),
-    of_ov=True,
-    of_tokens_out=True,
-    measure=_copying_by_weights,
+    info=score_info("copying_weights"), of_ov=True, of_tokens_out=True, measure=_copying_by_weights
 )
 
 
@@ -123,19 +95,7 @@ def _deleting(view: LayerView) -> Float[Tensor, "sequence head"]:
     return (-view.written_along_stream() / size[:, None])[..., 1:].mean(-1)
 
 
-DELETING = DataScore(
-    ScoreInfo(
-        name="deleting",
-        title="deleting (data)",
-        about="How much of what is in the stream the head takes out again.",
-        formula="mean over i ≥ 1 of −⟨write at i, stream at i⟩ / |stream at i|²",
-        threshold=0.1,
-        reason="a tenth of what is in the stream; random heads give 0 on average",
-        ceiling=None,  # a head can overshoot and write the negative of what it read
-    ),
-    _deleting,
-    of_ov=True,
-)
+DELETING = DataScore(replace(score_info("deleting"), ceiling=None), _deleting, of_ov=True)
 
 
 def _deleting_by_weights(
@@ -164,19 +124,7 @@ def _deleting_by_weights(
 
 
 DELETING_BY_WEIGHTS = WeightScore(
-    info=ScoreInfo(
-        name="deleting_weights",
-        title="deleting (weights)",
-        about="Whether the head writes the negative of what it reads.",
-        evidence="weights",
-        formula="−Σλ / Σ|λ|, λ the eigenvalues of OV in the stream's basis",
-        null="this head's reads and writes, rotated at random, and with the stream's axes permuted "
-        "and signed; p is the larger of the two",
-        reason="any excess of negative eigenvalues that the null does not explain",
-        probe=WEIGHTS_ALONE,
-    ),
-    of_ov=True,
-    measure=_deleting_by_weights,
+    info=score_info("deleting_weights"), of_ov=True, measure=_deleting_by_weights
 )
 
 
@@ -225,19 +173,7 @@ def _matching_by_weights(
     return _matching_scores(model, layers, draws, seed, progress, "matching")
 
 
-MATCHING_BY_WEIGHTS = WeightScore(
-    info=ScoreInfo(
-        name="matching_weights",
-        title="matching (weights)",
-        about="Whether tokens attend to the same token, by content alone and without composition.",
-        evidence="weights",
-        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK W_Eᵀ, keys centered over tokens",
-        null="this head's query and key reads, rotated at random",
-        reason="any excess of positive eigenvalues that the null does not explain",
-        probe=WEIGHTS_ALONE,
-    ),
-    measure=_matching_by_weights,
-)
+MATCHING_BY_WEIGHTS = WeightScore(info=score_info("matching_weights"), measure=_matching_by_weights)
 
 WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
 """Scores from weights alone that every model has."""
@@ -256,22 +192,7 @@ def score_by_weights(
     return HeadScores(result, {})
 
 
-MATCHING_THROUGH_PREVIOUS = HeadScore(
-    ScoreInfo(
-        name="matching_through_previous",
-        title="matching through previous token",
-        about="Whether the head attends to where the token before is the current one, as induction "
-        "heads do, by what its keys read of a previous-token head.",
-        evidence="weights",
-        formula="Σλ / Σ|λ|, λ the eigenvalues of W_E QK (OV)ᵀ W_Eᵀ, OV the best previous-token "
-        "head's below, keys centered over tokens",
-        null="this head's queries and keys, rotated at random; the previous-token head stays as "
-        "it is",
-        reason="any excess of positive eigenvalues that the null does not explain: same matches "
-        "same, one token on",
-        probe="none: weights alone; the probe only decides which head is the previous-token head",
-    )
-)
+MATCHING_THROUGH_PREVIOUS = HeadScore(score_info("matching_through_previous"))
 
 
 @dataclass(frozen=True)

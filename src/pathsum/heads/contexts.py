@@ -1,4 +1,4 @@
-"""`top_contexts`: the contexts of a text in which a head is most active.
+"""`top_contexts`: the contexts of a text in which a head, or a neuron, is most active.
 
 A context is a destination of the text with the source that mattered there. There are two rankings:
 
@@ -289,3 +289,63 @@ def _strongest(
             times=times[pair],
         )
     return tuple(result.values())
+
+
+@dataclass(frozen=True)
+class NeuronContext:
+    """A position of a text at which a neuron is active.
+
+    `tokens` are those up to the position, the last one included; `next` is the token that follows
+    and `effect` the neuron's direct effect on its logit, relative to the mean over the vocabulary
+    (None if nothing follows or a norm follows the MLP). `times` is the number of positions with the
+    same last two tokens and the same sign.
+    """
+
+    sequence: int
+    position: int
+    tokens: tuple[str, ...]
+    next: str | None
+    activation: float
+    effect: float | None
+    times: int
+
+
+def neuron_contexts(
+    model: Model,
+    rows: Sequence[Float[Tensor, " pos"]],
+    ids: Sequence[list[int]],
+    effects: Sequence[Float[Tensor, " next"]],
+    k: int,
+) -> tuple[NeuronContext, ...]:
+    """The k contexts of largest |activation|; only the strongest of similar contexts.
+
+    `effects` is empty where the neuron's effect on logits is not known.
+    """
+    places = [
+        (act, sequence, position)
+        for sequence, row in enumerate(rows)
+        for position, act in enumerate(row.tolist())
+        if position > 0 and act != 0
+    ]
+    places.sort(key=lambda place: -abs(place[0]))
+    alike: dict[tuple[bool, int, int], list[tuple[float, int, int]]] = {}
+    for act, sequence, position in places:
+        tokens = ids[sequence]
+        key = act > 0, tokens[position - 1], tokens[position]
+        alike.setdefault(key, []).append((act, sequence, position))
+    found: list[NeuronContext] = []
+    for same in list(alike.values())[:k]:
+        act, sequence, position = same[0]
+        tokens = ids[sequence]
+        follows = position + 1 < len(tokens)
+        found.append(
+            NeuronContext(
+                *(sequence, position),
+                tokens=tuple(map(model.token_text, tokens[max(0, position - 15) : position + 1])),
+                next=model.token_text(tokens[position + 1]) if follows else None,
+                activation=act,
+                effect=float(effects[sequence][position]) if effects and follows else None,
+                times=len(same),
+            )
+        )
+    return tuple(found)

@@ -15,10 +15,9 @@ from pathsum.algebra.spectrum import positivity
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
-from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import checked
-from pathsum.base.record import computed_field
-from pathsum.base.table import rows_table
+from pathsum.base.record import HeadMapping, computed_field
+from pathsum.base.table import format_number, rows_table
 from pathsum.circuits.composition import MEANING, composition
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
@@ -93,20 +92,22 @@ class InductionHead(Record, kind="induction-head"):
         """The measurements in words."""
         qk = self.qk_positivity
         through = "" if qk is None else f", QK through the partner {qk:+.2f}"
+        shares = (self.k_share, self.q_share, self.qk_share, self.none_share)
+        k, q, both, neither = (format_number(share, ".0%") for share in shares)
         lines = [
             (
-                f"score at the stripe: {self.k_share:.0%} from terms with a head on the key side "
-                f"only, {self.q_share:.0%} on the query side only, {self.qk_share:.0%} on both, "
-                f"{self.none_share:.0%} on neither"
+                f"score at the stripe: {k} from terms with a head on the key side only, {q} on the "
+                f"query side only, {both} on both sides, {neither} on neither"
             ),
             f"eigenvalue positivity: OV {self.ov_positivity:+.2f}{through}",
             (
-                f"without the head the loss on repeats rises by {self.cost} nats, with all "
-                f"patterns kept by {self.cost_patterns_kept}"
+                f"without the head, the loss on repeats rises by {self.cost} nats; with all "
+                f"patterns frozen, it rises by {self.cost_patterns_kept}"
             ),
         ]
         if self.recovered is not None:
-            lines.append(f"the ideal induction pattern recovers {self.recovered.value:.0%} of that")
+            share = f"{self.recovered.value:.0%}"
+            lines.append(f"the ideal induction pattern recovers {share} of this cost")
         if self.partner_recovered is not None:
             lines.append(
                 f"the ideal previous-token pattern in {self.partner} recovers "

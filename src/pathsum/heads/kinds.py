@@ -319,7 +319,7 @@ def without_kind(
     for group in same.values():
         for head in group if len(group) > 1 else ():
             others = ", ".join(other for other in group if other != head)
-            reasons[head] = f"no kind: its weights are those of {others}, so they act as one head"
+            reasons[head] = f"no kind: its weights equal those of {others}, so they act as one head"
     return {
         head: HeadEntry(head, UNKNOWN, (), scores[head], (why,), ())
         for head, why in reasons.items()

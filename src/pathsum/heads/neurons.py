@@ -6,13 +6,12 @@ Activity and cost are measured on a text: by default the model's held-out text, 
 one (`reference_text`). Position 0 is left out, because many models write one huge vector there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from rich.console import RenderableType
 from torch import Tensor
 
@@ -30,9 +29,9 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
-from pathsum.base.head_mapping import HeadMapping
 from pathsum.base.options import checked
 from pathsum.base.path import is_number
+from pathsum.base.record import HeadMapping
 from pathsum.base.table import Cell, rows_table
 from pathsum.circuits.neurons import (
     LayerNeurons,
@@ -42,6 +41,7 @@ from pathsum.circuits.neurons import (
     parse_neurons,
 )
 from pathsum.circuits.token_basis import joined
+from pathsum.heads.contexts import NeuronContext, neuron_contexts
 from pathsum.model import HeadName, Keep, Model, Trace
 from pathsum.model.folding import token_basis_note, unembed_through
 from pathsum.model.gating import neurons_of
@@ -123,25 +123,6 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
         return rows_table(
             ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary
         )
-
-
-@dataclass(frozen=True)
-class NeuronContext:
-    """A position of a text at which a neuron is active.
-
-    `tokens` are those up to the position, the last one included; `next` is the token that follows
-    and `effect` the neuron's direct effect on its logit, relative to the mean over the vocabulary
-    (None if nothing follows or a norm follows the MLP). `times` is the number of positions with the
-    same last two tokens and the same sign.
-    """
-
-    sequence: int
-    position: int
-    tokens: tuple[str, ...]
-    next: str | None
-    activation: float
-    effect: float | None
-    times: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,23 +240,17 @@ def neurons(
     if embed is None or logits is None:
         which = "embeddings are" if embed is None else "unembedding is"
         raise InputError(f"the {which} zero, so no neuron can be compared with tokens")
-    columns: dict[str, list[float] | list[str | None]] = {
-        "written": (size / count * layer.writes.double().norm(dim=-1).cpu()).tolist(),
-        "open": (opened / count).tolist(),
-        "opens": layer.strongest_inputs(side),
-        "raises": layer.strongest_outputs(),
-    }
-    for name, scores in (("embed", embed), ("logits", logits)):
-        columns |= {name: scores.score.tolist(), f"{name}_z": scores.z.tolist()}
-        columns[f"{name}_p"] = scores.p.tolist()
-    columns |= {"cosine": cosine.score.tolist(), "cosine_p": cosine.p.tolist()}
-    rows = zip(*columns.values(), strict=True)
+    written = size / count * layer.writes.double().norm(dim=-1).cpu()
+    columns: tuple[list[Any], ...] = (
+        *(written.tolist(), (opened / count).tolist(), layer.strongest_inputs(side), *embed.lists),
+        *(layer.strongest_outputs(), *logits.lists, cosine.score.tolist(), cosine.p.tolist()),
+    )
     return Neurons(
         model=model.name,
         mlp=str(wanted),
         neurons=tuple(
-            NeuronSummary(f"{wanted}.n{at}", **dict(zip(columns, row, strict=True)))  # pyright: ignore[reportArgumentType]
-            for at, row in enumerate(rows)
+            NeuronSummary(f"{wanted}.n{at}", *row)
+            for at, row in enumerate(zip(*columns, strict=True))
         ),
         k=k,
         text=over.tokens,
@@ -344,52 +319,11 @@ def neuron(
         cosine_p=float(cosine.p[at]),
         mean=float(inside.mean()),
         open=opened / len(inside),
-        contexts=_contexts(model, rows, ids, effects, k),
+        contexts=neuron_contexts(model, rows, ids, effects, k),
         text=over.tokens,
         cost=None if cost is None else cost.cost,
         note=token_basis_note(model.weights, wanted.layer),
     )
-
-
-def _contexts(
-    model: Model,
-    rows: Sequence[Float[Tensor, " pos"]],
-    ids: Sequence[list[int]],
-    effects: Sequence[Float[Tensor, " next"]],
-    k: int,
-) -> tuple[NeuronContext, ...]:
-    """The k contexts of largest |activation|; only the strongest of similar contexts.
-
-    `effects` is empty where the neuron's effect on logits is not known.
-    """
-    places = [
-        (act, sequence, position)
-        for sequence, row in enumerate(rows)
-        for position, act in enumerate(row.tolist())
-        if position > 0 and act != 0
-    ]
-    places.sort(key=lambda place: -abs(place[0]))
-    alike: dict[tuple[bool, int, int], list[tuple[float, int, int]]] = {}
-    for act, sequence, position in places:
-        tokens = ids[sequence]
-        key = act > 0, tokens[position - 1], tokens[position]
-        alike.setdefault(key, []).append((act, sequence, position))
-    found: list[NeuronContext] = []
-    for same in list(alike.values())[:k]:
-        act, sequence, position = same[0]
-        tokens = ids[sequence]
-        follows = position + 1 < len(tokens)
-        found.append(
-            NeuronContext(
-                *(sequence, position),
-                tokens=tuple(map(model.token_text, tokens[max(0, position - 15) : position + 1])),
-                next=model.token_text(tokens[position + 1]) if follows else None,
-                activation=act,
-                effect=float(effects[sequence][position]) if effects and follows else None,
-                times=len(same),
-            )
-        )
-    return tuple(found)
 
 
 def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> Iterator[Trace]:

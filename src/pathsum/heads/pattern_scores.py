@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from pathsum.heads.score import PAPER, PAPER_2022, DataScore, LayerView, ScoreInfo
+from pathsum.heads.score import DataScore, LayerView, score_info
 from pathsum.text.token_pool import RepeatedTokens
 
 HALF = 0.5
 WINDOW = 5
-_HALF_REASON = "half of the attention: no other single position can have as much"
 
 
 def attention_to(
@@ -45,53 +44,21 @@ def _previous_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return _from_second(view.pattern.diagonal(-1, dim1=-2, dim2=-1))
 
 
-PREVIOUS_TOKEN = DataScore(
-    ScoreInfo(
-        name="previous_token",
-        title="previous token",
-        about="How much the head attends to the token just before.",
-        formula="mean over i ≥ 1 of A[i, i−1]",
-        threshold=HALF,
-        reason=_HALF_REASON,
-        citation=PAPER_2022,
-    ),
-    by_position=_previous_token,
-)
+PREVIOUS_TOKEN = DataScore(score_info("previous_token"), by_position=_previous_token)
 
 
 def _current_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return _from_second(view.pattern.diagonal(dim1=-2, dim2=-1)[..., 1:])
 
 
-CURRENT_TOKEN = DataScore(
-    ScoreInfo(
-        name="current_token",
-        title="current token",
-        about="How much the head attends to its own position.",
-        formula="mean over i ≥ 1 of A[i, i]",
-        threshold=HALF,
-        reason=_HALF_REASON,
-        citation=PAPER_2022,
-    ),
-    by_position=_current_token,
-)
+CURRENT_TOKEN = DataScore(score_info("current_token"), by_position=_current_token)
 
 
 def _first_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return _from_second(view.pattern[:, :, 1:, 0])
 
 
-FIRST_TOKEN = DataScore(
-    ScoreInfo(
-        name="first_token",
-        title="first token",
-        about="How much the head rests on the first token, as heads do when nothing matches.",
-        formula="mean over i ≥ 1 of A[i, 0]",
-        threshold=HALF,
-        reason=_HALF_REASON,
-    ),
-    by_position=_first_token,
-)
+FIRST_TOKEN = DataScore(score_info("first_token"), by_position=_first_token)
 
 
 def _duplicate_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
@@ -100,15 +67,7 @@ def _duplicate_token(view: LayerView) -> Float[Tensor, "sequence head dest"]:
 
 
 DUPLICATE_TOKEN = DataScore(
-    ScoreInfo(
-        name="duplicate_token",
-        title="duplicate token",
-        about="How much the head attends to earlier copies of the current token.",
-        formula="mean over i with an earlier copy of Σ A[i, j], j < i with the token of i",
-        threshold=0.3,
-        reason="attention without matching gives the copies about 1/n",
-        citation="Wang et al. 2022, Interpretability in the Wild",
-    ),
+    score_info("duplicate_token"),
     by_position=_duplicate_token,
     needs="an earlier copy of its token",
 )
@@ -156,17 +115,7 @@ def _stripe_by_position(view: LayerView) -> Float[Tensor, "sequence head dest"]:
     return values
 
 
-INDUCTION_STRIPE = DataScore(
-    ScoreInfo(
-        name="induction",
-        title="induction stripe",
-        about="In a repeat, how much the head attends to the token that came next the first time.",
-        formula="mean over i in the second of two repeats of length L of A[i, i−L+1]",
-        threshold=0.3,
-        reason="far above what random heads give; trained induction heads reach 0.4 to 1",
-    ),
-    by_position=_stripe_by_position,
-)
+INDUCTION_STRIPE = DataScore(score_info("induction"), by_position=_stripe_by_position)
 
 
 def _prefix_matching(view: LayerView) -> Float[Tensor, "sequence head dest"]:
@@ -179,15 +128,7 @@ def _prefix_matching(view: LayerView) -> Float[Tensor, "sequence head dest"]:
 
 
 PREFIX_MATCHING = DataScore(
-    ScoreInfo(
-        name="prefix_matching",
-        title="prefix matching",
-        about="How much the head attends to all tokens that came after earlier copies of this one.",
-        formula="mean over queries with an earlier copy of Σ A[i, j+1], j < i with the token of i",
-        threshold=0.3,
-        reason="far above what random heads give; the 2022 paper's heads reach 0.94",
-        citation=PAPER_2022,
-    ),
+    score_info("prefix_matching"),
     by_position=_prefix_matching,
     needs="an earlier copy of its token",
 )
@@ -228,18 +169,7 @@ def offset_sums(pattern: Float[Tensor, "*some n n"]) -> Float[Tensor, "*some n"]
     return rows.sum(-2).roll(1, -1)
 
 
-POSITIONAL = DataScore(
-    ScoreInfo(
-        name="positional",
-        title="positional",
-        about="How much the offset alone decides where the head attends, whatever the tokens are.",
-        formula="1 − Σ(A − mean of A at this offset)² / Σ(A − mean of the row)², in the first "
-        "copy, and 0 where that is negative",
-        threshold=HALF,
-        reason="the offset explains more of the pattern than everything else together",
-    ),
-    _positional,
-)
+POSITIONAL = DataScore(score_info("positional"), _positional)
 
 
 def _local_window(view: LayerView) -> Float[Tensor, "sequence head dest"]:
@@ -252,15 +182,7 @@ def _local_window(view: LayerView) -> Float[Tensor, "sequence head dest"]:
 
 
 LOCAL_WINDOW = DataScore(
-    ScoreInfo(
-        name="local_window",
-        title="local window",
-        about="How much the head attends to the five tokens just before, whatever they are.",
-        formula="mean over i > 5 of Σ A[i, i−Δ], Δ = 1 … 5",
-        threshold=0.7,
-        reason="most of the attention, over more than one position, or it is a previous-token head",
-        citation=PAPER + " (erratum: heads that attend to the last several tokens)",
-    ),
+    score_info("local_window"),
     by_position=_local_window,
     needs=f"more than {WINDOW} positions before it",
 )

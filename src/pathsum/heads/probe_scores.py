@@ -27,19 +27,17 @@ from pathsum.heads.null import RandomHeads, by_draw, score_on_runs
 from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PATTERN_SCORES
 from pathsum.heads.probe import attention_trace, repeats_probe
 from pathsum.heads.score import (
-    PAPER_2022,
-    WEIGHTS_ALONE,
     DataScore,
     HeadScore,
     HeadScores,
     LayerOV,
     LayerView,
     Score,
-    ScoreInfo,
     against_null,
     layer_view,
     layer_views,
     on_text,
+    score_info,
 )
 from pathsum.model import HeadId, Model, Trace
 from pathsum.model.folding import centered_unembedding, embeddings_as_read
@@ -142,21 +140,7 @@ def _similar_stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
     return rows.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-FUZZY_INDUCTION = DataScore(
-    ScoreInfo(
-        name="fuzzy_induction",
-        title="fuzzy induction",
-        about="How much the head attends to what came next after a token similar to the current "
-        "one.",
-        formula="mean over i in the second block of A[i, i−L+1], the second block being the "
-        "nearest neighbors of the first by the cosine of centered embeddings",
-        probe="a block of random tokens, then a block of their nearest neighbors by embedding",
-        threshold=0.3,
-        reason="that of the induction stripe",
-        citation=PAPER_2022 + " (heads that match similar tokens)",
-    ),
-    _similar_stripe,
-)
+FUZZY_INDUCTION = DataScore(score_info("fuzzy_induction"), _similar_stripe)
 
 
 def score_on_similar_tokens(
@@ -247,36 +231,8 @@ def _attention_to_word(view: LayerView) -> Float[Tensor, "sequence head"]:
     return view.pattern[rows, :, -1, probe.positions[: len(view.pattern)]]
 
 
-WORD_PIECE = DataScore(
-    ScoreInfo(
-        name="word_piece",
-        title="word piece",
-        about="How much the first piece of a split word attends to the whole word earlier in the "
-        "text.",
-        formula="mean over split words of A[last, position of ab], the last token being a",
-        probe="random tokens with a whole word ab somewhere and its first piece a at the end",
-        threshold=0.3,
-        reason="attention without matching gives the word about 1/n",
-    ),
-    _attention_to_word,
-    of_tokens_out=True,
-)
-WORD_PIECE_BY_WEIGHTS = HeadScore(
-    ScoreInfo(
-        name="word_piece_weights",
-        title="word piece (weights)",
-        about="Whether attending to a whole word raises the second piece of the word when it is "
-        "split.",
-        evidence="weights",
-        formula="2 · mean over split words of the rank of b in the full OV row of ab, in [0, 1], "
-        "− 1",
-        null="this head's reads and writes, rotated at random between this model's embeddings",
-        reason="any excess over the middle rank that the null does not explain",
-        probe=WEIGHTS_ALONE,
-    ),
-    of_ov=True,
-    of_tokens_out=True,
-)
+WORD_PIECE = DataScore(score_info("word_piece"), _attention_to_word, of_tokens_out=True)
+WORD_PIECE_BY_WEIGHTS = HeadScore(score_info("word_piece_weights"), of_ov=True, of_tokens_out=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,11 @@ A head may do something only in one part of the context, which a mean over all o
 """
 
 import math
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
@@ -24,9 +26,7 @@ from pathsum.model.folding import centered_unembedding, value_reads
 from pathsum.text.token_pool import RepeatedTokens
 
 PAPER = "Elhage et al. 2021, A Mathematical Framework for Transformer Circuits"
-PAPER_2022 = "Olsson et al. 2022, In-context Learning and Induction Heads"
 REPEATS = "random tokens that training has seen, repeated, after the start token"
-WEIGHTS_ALONE = "none: weights alone"
 TEXT = "text that training did not see, or the tokens that were given"
 RANDOM_HEADS = "this head's own reads and writes, rotated at random, on the same stream"
 
@@ -102,6 +102,14 @@ class ScoreInfo(Record, kind="head-score-info"):
         shown = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
         rows = tuple((name, str(getattr(self, name))) for name in shown)
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
+
+
+_INFOS = tomllib.loads((Path(__file__).parent / "scores.toml").read_text(encoding="utf-8"))
+
+
+def score_info(name: str) -> ScoreInfo:
+    """The description of a score in scores.toml."""
+    return ScoreInfo(name=name, **_INFOS[name])
 
 
 @dataclass(frozen=True, eq=False)

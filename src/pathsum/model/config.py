@@ -323,7 +323,7 @@ def _check_rotary(config: Config) -> None:
         for field in dataclasses.fields(config):
             if field.name.startswith("rotary_") and getattr(config, field.name) != field.default:
                 raise ConfigError(
-                    f"{field.name} is set, but positions={config.positions!r} rotates nothing; "
+                    f"{field.name} is set, but positions={config.positions!r} does not rotate; "
                     "set positions='rotary', or leave it out"
                 )
         return
@@ -333,7 +333,7 @@ def _check_rotary(config: Config) -> None:
             f"{config.n_layers} layers; give true or false per layer"
         )
     if config.rotary_layers and not any(config.rotary_layers):
-        raise ConfigError("rotary_layers says that no layer rotates; use positions='none'")
+        raise ConfigError("rotary_layers lists no layer that rotates; use positions='none'")
     width = config.d_head * config.rotary_fraction
     if not 0 < config.rotary_fraction <= 1 or round(width) != width or round(width) % 2:
         raise ConfigError(

@@ -292,7 +292,7 @@ def center_writes(weights: Weights) -> Weights:
     if weights.config.norm != "layer":
         raise NotExactError(
             f"this model has norm={weights.config.norm!r}, which does not remove the mean of the "
-            "stream, so centering what is written would change its predictions; only models with "
+            "stream, so centering the writes would change its predictions; only models with "
             "norm='layer' can be centered"
         )
     written = {"W_E", "W_O", "b_O", "W_out", "b_out", "b_experts"}

@@ -135,7 +135,7 @@ def _check_writer(config: Config, writer: object) -> None:
         check_neuron(config, writer)
     elif writer != Source("embed"):
         raise PathError(
-            f"{writer} is the same in every run of one length, so exchanging it changes nothing; "
+            f"{writer} is the same in every run of one length, so patching it has no effect; "
             "name a head, 'embed' or an MLP"
         )
 

@@ -501,6 +501,6 @@ def refuse_overflow(computed: Tensor) -> None:
     """Raise InputError if a run overflowed; anything measured on it would be NaN too."""
     if not is_finite(computed):
         raise InputError(
-            f"the run overflowed {computed.dtype}: what it computed from finite weights is NaN or "
-            "infinite; check the weights (are they of the right scale?), or use float64"
+            f"the run overflowed {computed.dtype}: the weights are finite, but the result is NaN "
+            "or infinite; check the scale of the weights, or use float64"
         )

@@ -217,7 +217,7 @@ class NodeAttention:
             if even:
                 note = f"it attends to all {count} sources equally, so no scores need explaining"
             elif abs(effect) < floor:
-                note = "where it attends matters too little to decompose its scores"
+                note = "its attention matters too little to decompose its scores"
             else:
                 note = ""
             yield attended, note

@@ -126,8 +126,8 @@ class Faithfulness(Record, kind="faithfulness"):
         note = (
             f"kept: (value − {self.empty.value:+.2f}) / ({self.full.value:+.2f} − "
             f"{self.empty.value:+.2f}), with these edges alone and all others from the reference "
-            f"({self.reference}); damage: what is lost if they come from there and all others are "
-            f"recomputed{over}"
+            f"({self.reference}); damage: the loss if these edges come from there and all others "
+            f"are recomputed{over}"
         )
         if self.draws:
             note += f"; random: mean of {self.draws} circuits of the same size"

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 Unit: TypeAlias = Literal["logits", "score"]
 
 
+# Edges that `print` shows.
+PRINTED = 20
 # Edges with this probability or more belong to the circuit of many prompts.
 LIKELY = 0.5
 
@@ -382,7 +384,7 @@ class Graph(Record, kind="circuit"):
         from pathsum.paths.score import split_neurons
 
         if self.is_mean:
-            raise InputError("neurons are those of one prompt; use one of .circuits")
+            raise InputError("neurons belong to one prompt; use one of .circuits")
         return split_neurons(self, name)
 
     @property
@@ -470,14 +472,15 @@ class Graph(Record, kind="circuit"):
 
         return diff_graphs(self, other)
 
-    def tree(self) -> Tree:
+    def tree(self, k: int | None = None) -> Tree:
         """An indented tree; each head is expanded at its first occurrence.
 
-        Where a position has several MLPs, they are one node, such as `mlp3–mlp29@7`.
+        Where a position has several MLPs, they are one node, such as `mlp3–mlp29@7`. With `k`, only
+        the first k edges of `ranked` are drawn.
         """
         from pathsum.paths.tree import print_tree
 
-        return print_tree(self)
+        return print_tree(self, k)
 
     def to_graph(self) -> dict[str, Any]:
         """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
@@ -535,10 +538,16 @@ class Graph(Record, kind="circuit"):
             together = replace(first, exact=exact, share=share, effect=None, estimates=None)
             yield f"attention sink (position 0){ARROW}{reader}{side}", together
 
-    def __rich__(self) -> RenderableType:
+    def printed(self, k: int = PRINTED) -> RenderableType:
+        """What `print` shows: the sentence, the tree with the k strongest edges, and the notes."""
         if self.is_mean:
-            return Group(self.tree(), Text(), self.to_table(rows=30))
-        return Group(Text(self.sentence), self.tree(), self._note())
+            return Group(self.tree(k), Text(), self.to_table(rows=k))
+        count = len(self.edges)
+        more = f" The {k} strongest of {count} edges are printed." if k < count else ""
+        return Group(Text(self.sentence), self.tree(k), self._note() + more)
+
+    def __rich__(self) -> RenderableType:
+        return self.printed()
 
     def __repr__(self) -> str:
         size = f"{len(self.nodes)} nodes, {len(self.edges)} edges"

@@ -154,8 +154,8 @@ def check_runs(trace: Trace, other: Trace) -> None:
     """Raise InputError if parts of one run cannot replace parts of the other."""
     if other.model.weights is not trace.model.weights:
         raise InputError(
-            "the other run is of another model, whose residual stream has a basis of its own; "
-            "use two traces of the same model"
+            "the other run is of another model, whose residual stream has a different basis; use "
+            "two traces of the same model"
         )
     here, there = trace.tokens.shape, other.tokens.shape
     if here[1] != there[1]:

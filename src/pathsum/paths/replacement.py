@@ -185,7 +185,7 @@ class _Described:
     ) -> None:
         if pattern is None and ov is None:
             raise InputError(
-                "there is no description to replace the head by; give pattern= (an ideal pattern "
+                "no description is given to replace the head with; give pattern= (an ideal pattern "
                 "or a ScoreTerm), ov= ('copying' or TopTokens(n)), or both"
             )
         self.model, self.head, self.pattern, self.ov, self.first = model, head, pattern, ov, first

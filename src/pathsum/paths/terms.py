@@ -254,8 +254,8 @@ def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpO
         )
     if sets and mlps is MlpOutputs.RECOMPUTED and config.mlp != "none":
         raise NotExactError(
-            "recomputed MLPs mix what heads wrote, so their output cannot be split among terms; "
-            "use mlps='frozen' with sets, or leave out sets"
+            "recomputed MLPs mix the outputs of heads, so their output cannot be split among "
+            "terms; use mlps='frozen' with sets, or leave out sets"
         )
     recomputed = scale is Scales.RECOMPUTED and config.norm != "none"
     if recomputed and any(terms.order > 1 for terms in sets):

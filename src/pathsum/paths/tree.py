@@ -34,13 +34,20 @@ class MlpGroup:
 
     def inputs(self, graph: Graph) -> list[tuple[Site, float]]:
         """What the MLPs read from outside, with the sum of its shares, the largest first."""
-        inside = {node.node for node in self.nodes}
         found: dict[Site, float] = {}
-        for edge in graph.edges:
-            if edge.edge.end in inside and edge.edge.start not in inside:
-                start = edge.edge.start
-                found[start] = found.get(start, 0.0) + edge.share * view_part(graph, edge.kind)
+        for edge in self.edges(graph):
+            start = edge.edge.start
+            found[start] = found.get(start, 0.0) + edge.share * view_part(graph, edge.kind)
         return sorted(found.items(), key=lambda one: -abs(one[1]))
+
+    def edges(self, graph: Graph) -> list[GraphEdge]:
+        """The edges into the MLPs from outside."""
+        inside = {node.node for node in self.nodes}
+        return [
+            edge
+            for edge in graph.edges
+            if edge.edge.end in inside and edge.edge.start not in inside
+        ]
 
 
 def view_part(graph: Graph, side: Side) -> float:
@@ -58,20 +65,27 @@ def mlp_groups(graph: Graph) -> dict[Site, MlpGroup]:
     return {node.node: group for group in groups for node in group.nodes}
 
 
-def print_tree(graph: Graph) -> Tree:
-    """The tree; a node is opened where it first occurs, with its inputs for all its readers."""
+def print_tree(graph: Graph, k: int | None = None) -> Tree:
+    """The tree; a node is opened where it first occurs, with its inputs for all its readers.
+
+    With `k`, only the first k of `graph.ranked` are drawn, and the sums of omitted edges include
+    the others.
+    """
     # Text, not str: a token may contain what rich would read as markup.
     tree = Tree(Text(graph.title))
-    _Printer(graph).grow(tree, graph.top)
+    _Printer(graph, graph.ranked[:k]).grow(tree, graph.top)
     return tree
 
 
 class _Printer:
-    """A graph, and the names of nodes and groups that are in the tree already."""
+    """A graph, its edges that are drawn, and the nodes and groups that are in the tree already."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, drawn: Sequence[GraphEdge]) -> None:
         self.graph, self.groups = graph, mlp_groups(graph)
         self.nodes = {str(node): node for node in graph.nodes}
+        self.drawn = {edge.edge for edge in drawn}
+        # Nodes with kept inputs, none of which is drawn.
+        self.closed = {one.edge.end for one in graph.edges} - {one.edge.end for one in drawn}
         self.opened: set[str] = set()
 
     def grow(self, tree: Tree, node: Site) -> None:
@@ -79,15 +93,16 @@ class _Printer:
         self.opened.add(str(node))
         for side in (Side.V, Side.K, Side.Q, Side.U, Side.G):
             folded: dict[str, list[GraphEdge]] = {}
-            for edge in self.graph.inputs(node, side):
+            for edge in self._drawn(self.graph.inputs(node, side)):
                 group = self.groups.get(edge.edge.start)
                 name = str(edge) if group is None else group.name
                 folded.setdefault(name, []).append(edge)
             rows = folded.values()
             for edges in sorted(rows, key=lambda some: -abs(sum(one.share for one in some))):
                 self._add(tree, edges)
+            hidden = self._hidden(self.graph.inputs(node, side))
             rests = [one for one in self._rests(node) if one.kind is side]
-            self._add_rests(tree, rests, side.value.upper())
+            self._add_rests(tree, [*rests, *hidden], side.value.upper())
         if self.nodes[str(node)].note:
             tree.add(Text(f"({self.nodes[str(node)].note})"))
 
@@ -107,18 +122,24 @@ class _Printer:
             # What made the sink tells nothing about this prediction.
             tree.add(Text(line if sink else f"{line}  (above)"))
             return
-        self.opened.add(group.name)
-        inputs = group.inputs(self.graph)
+        inputs, read = group.inputs(self.graph), group.edges(self.graph)
+        starts = {edge.edge.start for edge in self._drawn(read)}
+        hidden = self._hidden([edge for edge in read if edge.edge.start not in starts])
         rests = self._rests(*(one.node for one in group.nodes))
         total = sum(part for _, part in inputs) + sum(
             rest.share * view_part(self.graph, rest.kind) for rest in rests
         )
         branch = tree.add(Text(line + _total(total, share)))
+        if not starts:
+            return
+        self.opened.add(group.name)
         for start, part in inputs:
+            if start not in starts:
+                continue
             one = self.nodes[str(start)]
             where = "" if one.attended is None else f"  ({one.attended})"
             self._open(branch, f"{start}{_text(one)}  {part:+.2f} logits{where}", start, part)
-        self._add_rests(branch, rests)
+        self._add_rests(branch, [*rests, *hidden])
 
     def _open(self, tree: Tree, line: str, node: Site, share: float) -> None:
         if not is_inner(node):
@@ -126,8 +147,20 @@ class _Printer:
         elif str(node) in self.opened:
             tree.add(Text(f"{line}  (above)"))
         else:
-            total = _total(self.nodes[str(node)].value, share)
-            self.grow(tree.add(Text(line + total)), node)
+            branch = tree.add(Text(line + _total(self.nodes[str(node)].value, share)))
+            if node not in self.closed:
+                self.grow(branch, node)
+
+    def _drawn(self, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
+        return [edge for edge in edges if edge.edge in self.drawn]
+
+    def _hidden(self, edges: Sequence[GraphEdge]) -> list[LeftOut]:
+        """The edges that are not drawn, as omitted ones."""
+        return [
+            LeftOut(edge.edge.end, edge.kind, edge.exact, edge.share, 1)
+            for edge in edges
+            if edge.edge not in self.drawn
+        ]
 
     def _rests(self, *nodes: Site) -> list[LeftOut]:
         return [one for one in self.graph.left_out if one.node in nodes]

@@ -330,7 +330,7 @@ def _compared(
 def _note(model: Model) -> str:
     left_out: list[str] = []
     if model.config.mlp != "none":
-        left_out.append("MLPs have no rules of their own")
+        left_out.append("MLPs have no rules")
     if len(model.heads) > MOST_HEADS:
         left_out.append(f"{MOST_HEADS} of {len(model.heads)} heads were considered")
     return "; ".join(left_out)

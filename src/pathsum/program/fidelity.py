@@ -55,7 +55,7 @@ class Fidelity(Record, kind="program-fidelity"):
             ("loss of unigram counts", self.loss_unigram),
             ("loss of bigram counts", self.loss_bigram),
         )
-        columns = (prose_column("fidelity"), *interval_columns("value", ".3f"), Column("chance"))
+        columns = (prose_column("fidelity"), *interval_columns("value", ".3f"), Column("null"))
         rows = tuple((name, *each.with_interval, each.null) for name, each in named)
         note = (
             f"measured on {self.predictions} predictions in {self.sequences} held-out sequences, "

@@ -292,4 +292,4 @@ class Program(Record, kind="program"):
             if not inside or (rule.source is None) == (rule.attention is None):
                 raise FileError(f"{path} is not a program: a rule of {rule.head!r} is not valid")
         if self.size != sum(rule.size for rule in self.rules):
-            raise FileError(f"{path} is not a program: its size is not that of its rules")
+            raise FileError(f"{path} is not a program: its size does not match its rules")

@@ -151,30 +151,20 @@ class Corpus:
         return made
 
     def check_complete(self) -> None:
-        """Raise FileError if tokens are missing or the tokenizer is of another size."""
+        """Raise FileError if tokens are missing or are not ids of the tokenizer."""
+        info, size = self.info, self.tokenizer.size
         try:
-            counts = (self.train.n_tokens, self.held_out.n_tokens)
             arrays = [*self.train.arrays, *self.held_out.arrays]
-            kinds = {array.dtype.kind for array in arrays}
+            largest = max((int(array.max()) for array in arrays if len(array)), default=0)
+            counts = (self.train.n_tokens, self.held_out.n_tokens)
+            are_ids = {array.dtype.kind for array in arrays} == {"u"} and largest < size
         except Exception as error:  # numpy parses headers as Python and lets any error through
             raise FileError(f"the tokens in {self.folder} cannot be read ({error})") from error
-        if kinds != {"u"}:
-            raise FileError(f"the tokens in {self.folder} are not ids")
-        if counts != (self.info.tokens, self.info.held_out_tokens):
+        if not are_ids or (*counts, size) != (info.tokens, info.held_out_tokens, info.vocabulary):
             raise FileError(
                 f"{self.folder} holds {counts[0]:,} tokens to train on and {counts[1]:,} held out, "
-                f"but {HEAD} lists {self.info.tokens:,} and {self.info.held_out_tokens:,}"
-            )
-        largest = max((int(array.max()) for array in arrays if len(array)), default=0)
-        if largest >= self.info.vocabulary:
-            raise FileError(
-                f"the tokens in {self.folder} hold the id {largest}, but {HEAD} lists a vocabulary "
-                f"of {self.info.vocabulary}"
-            )
-        if self.tokenizer.size != self.info.vocabulary:
-            raise FileError(
-                f"the tokenizer in {self.folder} has {self.tokenizer.size} tokens, but {HEAD} "
-                f"lists {self.info.vocabulary}"
+                f"up to {largest}, and a tokenizer of {size}, but {HEAD} lists {info.tokens:,}, "
+                f"{info.held_out_tokens:,} and {info.vocabulary}"
             )
 
     @cached_property

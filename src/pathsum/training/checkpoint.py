@@ -272,8 +272,8 @@ def warn_of_other_threads(folder: Path) -> None:
     if isinstance(before, int) and before != torch.get_num_threads():
         warnings.warn(
             f"the run in {folder} began with {before} threads and continues with "
-            f"{torch.get_num_threads()}: the last bits of its weights may differ from those of a "
-            f"run that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
+            f"{torch.get_num_threads()}: its weights may differ in the last bits from a run "
+            f"that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
             stacklevel=2,
         )
 

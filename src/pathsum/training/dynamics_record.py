@@ -3,25 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from jaxtyping import Float
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
-from pathsum.base import Column, Record, Table
+from pathsum.base import Column, Record, Table, stacked
 from pathsum.base.errors import InputError, near_misses
+from pathsum.base.sentence import sparkline
 from pathsum.training.curves import Curve, PhaseChange
 
 PLOTTED = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
 # Nine columns fit a terminal; the largest composition of any pair is only in the record.
 NOT_IN_TABLE = ("k_composition_largest",)
 _SHORT = {"in_context": "in context", "k_composition": "K excess", "k_composition_z": "K z"}
-COLUMNS, ROWS = 60, 4
-_BLANK = 0x2800
-# The bit of each dot of a braille character, by row and column.
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,20 +116,14 @@ class Dynamics(Record, kind="dynamics"):
             return f"No phase change: {self.why_none}."
         return (
             f"Phase change of this run at step {change.step:.0f} (95% interval of the fit "
-            f"{change.low:.0f} to {change.high:.0f}; over seeds it is another): {change.curve} of "
-            f"{change.head} goes from {change.before:.2f} to {change.after:.2f}, most of it "
+            f"{change.low:.0f} to {change.high:.0f}; seeds vary more): {change.curve} of "
+            f"{change.head} rises from {change.before:.2f} to {change.after:.2f}, mostly "
             f"between steps {change.begin:.0f} and {change.end:.0f}."
         )
 
     def __rich__(self) -> RenderableType:
-        marks = () if self.phase_change is None else (self.phase_change.step,)
-        plots = [
-            line_plot(curve.title, self.steps, curve.values.tolist(), marks)
-            for curve in self.curves
-            if curve.name in PLOTTED
-        ]
-        spaced: list[RenderableType] = [part for plot in plots for part in (plot, Text())]
-        return Group(*spaced, self.to_table())
+        lines = [_sparkline(curve, self.steps) for curve in self.curves if curve.name in PLOTTED]
+        return stacked(*lines, self.to_table())
 
     def to_html(self) -> str:
         """The table, because the figure shows the curves."""
@@ -145,79 +135,11 @@ def _column(curve: Curve) -> Column:
     return Column(_SHORT.get(curve.name, curve.title), spec, curve.unit)
 
 
-def line_plot(
-    title: str,
-    steps: Sequence[int],
-    values: Sequence[float],
-    marks: Sequence[float] = (),
-    columns: int = COLUMNS,
-    rows: int = ROWS,
-) -> Text:
-    """A curve over log(step), without step 0; a mark is a vertical line.
-
-    >>> print(line_plot("a step", [1, 10, 100, 1000], [0.0, 0.0, 1.0, 1.0], columns=8, rows=2))
-    a step
-     1.000 ⠀⠀⠀⠀⡰⠉⠉⠉
-     0.000 ⣀⣀⣀⠜⠀⠀⠀⠀
-           1   1000
-    """
-    points = _over_log_step(steps, values)
-    if len(points) < 2:
-        return Text(f"{title}: fewer than two snapshots after step 0")
-    left, right = points[0][0], points[-1][0]
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    canvas = _Canvas(columns, rows)
-    for mark in marks:
-        if left <= math.log(mark) <= right:
-            canvas.vertical_line((math.log(mark) - left) / (right - left))
-    canvas.line(_scaled(points))
-    labels = [f"{high:6.3f}", *[" " * 6] * (rows - 2), f"{low:6.3f}"]
-    lines = [title, *(f"{a} {b}" for a, b in zip(labels, canvas.lines(), strict=True))]
-    first, last = str(next(s for s in steps if s > 0)), str(steps[-1])
-    lines.append(" " * 7 + first + last.rjust(columns - len(first)))
-    return Text("\n".join(lines))
-
-
-def _over_log_step(steps: Sequence[int], values: Sequence[float]) -> list[tuple[float, float]]:
-    """The values that exist, over log(step)."""
-    return [(math.log(s), v) for s, v in zip(steps, values, strict=True) if s > 0 and v == v]
-
-
-def _scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points as shares of the ranges that they cover."""
-    columns = [[point[axis] for point in points] for axis in (0, 1)]
-    lows, spans = [min(c) for c in columns], [(max(c) - min(c)) or 1.0 for c in columns]
-    return [((x - lows[0]) / spans[0], (y - lows[1]) / spans[1]) for x, y in points]
-
-
-class _Canvas:
-    """Dots, two columns and four rows per character."""
-
-    def __init__(self, columns: int, rows: int) -> None:
-        self.dot_columns, self.dot_rows = 2 * columns, 4 * rows
-        self.cells = [[_BLANK] * columns for _ in range(rows)]
-
-    def dot(self, column: int, row: int) -> None:
-        self.cells[row // 4][column // 2] |= _DOTS[row % 4][column % 2]
-
-    def vertical_line(self, x: float) -> None:
-        column = round(x * (self.dot_columns - 1))
-        for row in range(0, self.dot_rows, 2):
-            self.dot(column, row)
-
-    def line(self, points: Sequence[tuple[float, float]]) -> None:
-        """Straight lines between points given as shares of the width and, from below, height."""
-        across, down = self.dot_columns - 1, self.dot_rows - 1
-        row = round((1 - points[0][1]) * down)
-        for (x0, y0), (x1, y1) in pairwise(points):
-            for column in range(round(x0 * across), round(x1 * across) + 1):
-                share = (column - x0 * across) / (x1 * across - x0 * across or 1.0)
-                height = y0 + min(1.0, max(0.0, share)) * (y1 - y0)
-                before, row = row, round((1 - height) * down)
-                # A steep line passes through every row between.
-                step = 1 if row >= before else -1
-                for passed in (row, *range(before + step, row, step)):
-                    self.dot(column, passed)
-
-    def lines(self) -> list[str]:
-        return ["".join(map(chr, row)) for row in self.cells]
+def _sparkline(curve: Curve, steps: Sequence[int]) -> Text:
+    """A curve on one line, a bar per snapshot after step 0; these are even in log(step)."""
+    pairs = zip(steps, curve.values.tolist(), strict=True)
+    known = [value for step, value in pairs if step > 0 and math.isfinite(value)]
+    if len(known) < 2:
+        return Text(f"{curve.title}: fewer than two snapshots after step 0")
+    low, high = min(known), max(known)
+    return Text(f"{curve.title:<22} {sparkline(known, low, high)}  {low:.3f} to {high:.3f}")

@@ -1,5 +1,5 @@
 /** Why a head attends where it does: the effect of its attention, split over its scores (`pathsum.paths.attention`). */
-import { softmax, sum } from "./algebra";
+import { softmax, sum } from "../lib/algebra";
 
 /** Nodes of the first rule, doubled until the split is complete to this share of the range of values. */
 const NODES = 16;

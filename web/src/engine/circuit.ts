@@ -4,7 +4,7 @@
  */
 import type { Attended, Graph, GraphEdge, GraphNode, LeftOut } from "../generated/answers";
 import { parseHead, type Side } from "../lib/names";
-import { add, argmax, dot, product, rowOf, softmax, sum, transposed } from "./algebra";
+import { add, argmax, dot, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { integrateScores } from "./attention";
 import { directParts, type Engine, type Prediction, targetOf, writersBelow } from "./engine";
 import { circuitSentence, type Lead, LeadFinder, type Shared } from "./reasons";

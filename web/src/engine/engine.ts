@@ -21,7 +21,7 @@ import type {
 } from "../generated/answers";
 import { parseHead } from "../lib/names";
 import { Refused } from "../lib/source/source";
-import { add, argmax, dot, largest, logSumExp, product, rowOf, softmax, sum, transposed } from "./algebra";
+import { add, argmax, dot, largest, logSumExp, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { circuit } from "./circuit";
 import { lens, lensParts } from "./lens";
 import { pathSum } from "./paths";

@@ -1,6 +1,6 @@
 /** The lens (`pathsum.paths.lens`) of an attention-only model: the stream before each layer, read at its own position. */
 import type { LensAnswer, LensPartsAnswer } from "../generated/answers";
-import { add, argmax, dot, product, rowOf, softmax, sum } from "./algebra";
+import { add, argmax, dot, product, rowOf, softmax, sum } from "../lib/algebra";
 import type { PageModel, Trace } from "./run";
 
 /** Positions of one answer, as in Python. */

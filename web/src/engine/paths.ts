@@ -1,7 +1,7 @@
 /** One prediction as a sum over paths: every path's value, split by the position that it begins at. */
 import type { Breakdown, Grid, PathExplanation, Routes } from "../generated/answers";
 import { parseHead } from "../lib/names";
-import { add, dot, largest, rowOf, softmax, sum, transposed } from "./algebra";
+import { add, dot, largest, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { type Engine, matrix, type Prediction, targetOf } from "./engine";
 import type { Trace } from "./run";
 

@@ -3,7 +3,7 @@ import type { Graph, Reason, Span } from "../generated/answers";
 import { WORDS } from "../generated/words";
 import { percent, signed } from "../lib/format";
 import { parseHead } from "../lib/names";
-import { dot, product, rowOf, softmax, sum, transposed } from "./algebra";
+import { dot, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { directParts, type Prediction, targetOf } from "./engine";
 import { type Edit, Trace } from "./run";
 import { concat, fill, headSpan, join, type Slot, span } from "./sentence";

@@ -9,7 +9,7 @@
 import type { Matrix, PageWeights } from "../generated/answers";
 import { parseHead, type Side } from "../lib/names";
 import { Refused } from "../lib/source/source";
-import { add, dot, product, rowOf, softmax } from "./algebra";
+import { add, dot, product, rowOf, softmax } from "../lib/algebra";
 
 /**
  * Something that is off: a head or the embedding (`reader` is null), or what a reader sees of it. Null positions

@@ -3,7 +3,7 @@ import type { Span, Story } from "../generated/answers";
 import { WORDS } from "../generated/words";
 import { percent, signed } from "../lib/format";
 import { parseHead } from "../lib/names";
-import { argmax, largest } from "./algebra";
+import { argmax, largest } from "../lib/algebra";
 import { circuit } from "./circuit";
 import { type Engine, lossesOf, rankByInterest, targetToken } from "./engine";
 import { COMPARABLE, copyingHeads, probabilityOf, without, writeReasons } from "./reasons";

@@ -665,6 +665,16 @@ export interface PatternShare {
   pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "brackets" | "indentation" | "word ending" | "names" | "other";
   count: number;
   share: number;
+  examples: string[];
+}
+
+export interface SourceGain {
+  head: string;
+  source: string;
+  destinations: string[];
+  outs: string[];
+  score: number;
+  occurrence: string;
 }
 
 export interface SkipTrigrams {
@@ -676,6 +686,7 @@ export interface SkipTrigrams {
   note: string;
   rank: "text" | "weights";
   classes: PatternShare[];
+  sources: SourceGain[];
 }
 
 export interface Ablation {

@@ -1,9 +1,9 @@
-import type { ModelInfo, TextParams, TextRun, PredictionParams } from "../generated/answers";
-import { type Answer, answerOf } from "./source/answer.svelte";
+import type { TextParams, TextRun, PredictionParams } from "../generated/answers";
+import type { Answer } from "./source/answer.svelte";
 import type { Explorer } from "./page/explorer.svelte";
 import { signed } from "./format";
 import type { Explaining } from "./source/source";
-import { isSameText, mostTelling, predictionAt, textParams } from "./text";
+import { isSameText, mostTelling, predictionAt } from "./text";
 import { label } from "./tokens";
 
 /** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */
@@ -18,11 +18,8 @@ export class Prediction {
   /** Another token was chosen to compare with, but not yet which one. */
   comparing = $state(false);
 
-  constructor(
-    private readonly explorer: Explorer,
-    private readonly info: ModelInfo,
-  ) {
-    this.runs = answerOf(explorer.source, "run", () => textParams(explorer.url, info));
+  constructor(private readonly explorer: Explorer) {
+    this.runs = explorer.answerOf("run", () => explorer.text);
     // A link must lead here without the story too.
     $effect(() => {
       const { run, position, explorer } = this;
@@ -45,12 +42,12 @@ export class Prediction {
   readonly position = $derived.by((): number | null => {
     const { run } = this;
     if (!run) return null;
-    return positionShown(this.explorer, this.info, run);
+    return positionShown(this.explorer, run);
   });
 
   /** The positions whose predictions can be explained here; null for all. */
   explained(name: Explaining): ReadonlySet<number> | null {
-    return this.explorer.source.explained(name, textParams(this.explorer.url, this.info));
+    return this.explorer.source.explained(name, this.explorer.text);
   }
 
   /** The token that was chosen; null for the next one. */
@@ -71,7 +68,7 @@ export class Prediction {
   /** The parameters of a question about this prediction; null while the text is still loading. */
   readonly params = $derived.by((): PredictionParams | null => {
     const { runs, position, token, other } = this;
-    if (position === null || !this.info.exact || runs.loading || !runs.params) return null;
+    if (position === null || !this.explorer.info.exact || runs.loading || !runs.params) return null;
     return {
       ...runs.params,
       position,
@@ -100,7 +97,7 @@ export class Prediction {
   }
 
   private known(id: number | "none" | undefined): number | null {
-    return typeof id === "number" && id < this.info.d_vocab ? id : null;
+    return typeof id === "number" && id < this.explorer.info.d_vocab ? id : null;
   }
 }
 
@@ -110,11 +107,11 @@ export function openingPosition({ story }: Pick<Explorer, "story">, about: TextP
 }
 
 /** The position that is explained: the one of the URL, else the most telling one that can be. */
-export function positionShown({ source, url, story }: Explorer, info: ModelInfo, run: TextRun): number {
+export function positionShown({ source, url, story, text }: Explorer, run: TextRun): number {
   const asked = url.get("position");
   if (asked !== undefined && asked < run.ids.length) return asked;
-  const token = openingPosition({ story }, textParams(url, info), run);
-  const explained = source.explained("why", textParams(url, info));
+  const token = openingPosition({ story }, text, run);
+  const explained = source.explained("why", text);
   return !explained || explained.size === 0 || explained.has(token) ? token : ([...explained][0] as number);
 }
 
@@ -122,8 +119,8 @@ export function positionShown({ source, url, story }: Explorer, info: ModelInfo,
  * The prediction by source token, through heads and MLPs with gates held. Asks nothing for a model without MLPs, whose
  * paths and graph already begin at tokens.
  */
-export function sourcesOf(prediction: Prediction, { source }: Explorer, info: ModelInfo): Answer<"sources"> {
-  return answerOf(source, "sources", () => {
+export function sourcesOf(prediction: Prediction, { answerOf, source, info }: Explorer): Answer<"sources"> {
+  return answerOf("sources", () => {
     const about = prediction.params;
     return info.mlp !== "none" && about !== null && source.has("sources", about) ? about : null;
   });

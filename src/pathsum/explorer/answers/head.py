@@ -10,10 +10,10 @@ from pathsum.base import Progress, Record
 from pathsum.circuits import (
     OffsetProfile,
     SkipTrigrams,
-    attention,
     effect,
     positional,
     skip_trigrams,
+    token_attention,
     token_ov,
     token_qk,
 )
@@ -78,13 +78,13 @@ MAX_TOKENS = 8192
 def token(session: Session, params: TokenParams) -> TokenTables:
     """A head's circuits for one token as source, as destination and as output."""
     model = session.model(params)
-    require_tokens_out(model, "what a token does as a source and as an output")
+    require_tokens_out(model, "the effect of a token as a source and as an output")
     name, wanted = model.head(params.head).label, model.token_id(params.token)
     shown = common_tokens(model)
     k = min(TABLE_LENGTH, int(shown.sum()))
     circuits = head_circuits(session, params)
     moved = effect(model, name, wanted, k, ov=circuits.ov)
-    attends = attention(model, name, wanted, k, qk=circuits.qk)
+    attends = token_attention(model, name, wanted, k, qk=circuits.qk)
     return TokenTables(
         effect=moved,
         raised_by=top_scored(model, circuits.ov.column(wanted), k, shown),

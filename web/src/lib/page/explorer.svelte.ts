@@ -1,10 +1,11 @@
-import { getContext, setContext, tick } from "svelte";
-import type { ModelInfo, TextParams, Vocabulary } from "../../generated/answers";
-import { Keyboard } from "./keyboard.svelte";
+import { createContext, tick } from "svelte";
+import type { ModelInfo, ModelParams, Params, QuestionName, TextParams, Vocabulary } from "../../generated/answers";
+import { type Answer, answerOf } from "../source/answer.svelte";
 import type { Source } from "../source/source";
+import { Keyboard } from "./keyboard.svelte";
 import type { UrlState } from "./state.svelte";
 import type { Theme } from "./theme.svelte";
-import { modelParams } from "../text";
+import { modelParams, textParams } from "../text";
 import { label } from "../tokens";
 import { TriedTexts } from "./tried.svelte";
 
@@ -18,6 +19,9 @@ export interface Status {
   weighting?: string;
 }
 
+/** Keys with `|` between them, what they do, and the function that does it. */
+export type Keys = readonly [keys: string, about: string, run: (event: KeyboardEvent) => void];
+
 /** Everything views share. `useExplorer()` gives it to any component. */
 export class Explorer {
   readonly keyboard = new Keyboard();
@@ -29,6 +33,7 @@ export class Explorer {
   reachable = $state(true);
   /** The page is being printed: parts that load when they are seen are loaded. */
   whole = $state(false);
+  /** The model that is shown; a view is made anew for another one. */
   info = $state.raw<ModelInfo>() as ModelInfo;
   /** The text whose story was told last, and the position that it is about: other views open there. */
   story = $state.raw<{ about: TextParams; position: number } | null>(null);
@@ -48,9 +53,41 @@ export class Explorer {
     this.tried = new TriedTexts(() => (source.kind === "live" ? localStorage : null));
   }
 
+  /** The model and training step that questions are about; nothing where it is the default. */
+  get about(): ModelParams {
+    return modelParams(this.url, this.info);
+  }
+
+  /** The text of the page, as a question names it. */
+  get text(): TextParams {
+    return textParams(this.url, this.info);
+  }
+
+  /** The answer of a question, which follows its parameters; called while a component is set up, as the two below. */
+  readonly answerOf = <N extends QuestionName>(name: N, params: () => Params[N] | null, pause = 0): Answer<N> =>
+    answerOf(this.source, name, params, pause);
+
+  /** What the status line says while a component is shown. */
+  says(status: () => Status): void {
+    $effect(() => {
+      this.status = status();
+      return () => (this.status = {});
+    });
+  }
+
+  /** Adds keys, listed under a heading, while a component is shown. */
+  keys(group: string, ...bindings: readonly Keys[]): void {
+    $effect(() => this.keyboard.add(...bindings.map(([keys, about, run]) => ({ keys: keys.split("|"), about, group, run }))));
+  }
+
+  /** Whether there is a way to a view: a report may lack it. */
+  leads(view: string): boolean {
+    return this.source.views?.includes(view) ?? true;
+  }
+
   /** Whether the model that is shown can be run: a report may hold answers only. */
   get canRun(): boolean {
-    return this.source.has("run", { ...modelParams(this.url, this.info), ids: "0" });
+    return this.source.has("run", { ...this.about, ids: "0" });
   }
 
   /** Whether spaces are marked in running text (`·`); tables mark them always. */
@@ -77,12 +114,4 @@ export class Explorer {
   }
 }
 
-const KEY = Symbol("explorer");
-
-export function provideExplorer(explorer: Explorer): Explorer {
-  return setContext(KEY, explorer);
-}
-
-export function useExplorer(): Explorer {
-  return getContext<Explorer>(KEY);
-}
+export const [useExplorer, provideExplorer] = createContext<Explorer>();

@@ -8,8 +8,6 @@ export interface KeyBinding {
   /** The heading it is listed under: a view's title, or "Everywhere". */
   group: string;
   run(event: KeyboardEvent): void;
-  /** Also while a text field has the focus (only Escape should). */
-  inFields?: boolean;
 }
 
 export const keysOf = (binding: KeyBinding): readonly string[] =>
@@ -62,10 +60,9 @@ export class Keyboard {
     const target = event.composedPath()[0];
     const element = target instanceof Element ? target : null;
     const name = pressed(event);
-    const inField = element?.matches(FIELDS) ?? false;
-    if (!inField && OWN_KEYS.some((own) => own.keys.includes(name) && element?.closest(own.selector))) return;
+    if (element?.matches(FIELDS) || OWN_KEYS.some((own) => own.keys.includes(name) && element?.closest(own.selector))) return;
     for (const binding of [...this.bindings].reverse()) {
-      if (!keysOf(binding).includes(name) || (inField && !binding.inFields)) continue;
+      if (!keysOf(binding).includes(name)) continue;
       event.preventDefault();
       binding.run(event);
       return;

@@ -121,7 +121,6 @@ export const KEYS = {
   other_step: number("compare", "model"),
   pair: text("compare", "model"),
   similarity: choice("compare", "both", "qk", "ov"),
-  diagonal: flag("compare", true),
   other_text: text("swap", "model text"),
   patch: choice("swap", "broken", "restored"),
 } as const;

@@ -1,10 +1,4 @@
-import type { ModelInfo } from "../../generated/answers";
 import type { Source } from "../source/source";
-
-export interface ViewProps {
-  source: Source;
-  info: ModelInfo;
-}
 
 export interface View {
   readonly name: string;

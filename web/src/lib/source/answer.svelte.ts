@@ -4,10 +4,10 @@ import type { Progress, Source } from "./source";
  * The answer of a question that depends on state: asks again when the question changes, keeps showing the
  * last answer meanwhile, and drops answers that come too late.
  *
- *     const run = answerOf(source, "run", () => textParams(url));   // run.value, run.error, run.loading
+ *     const run = explorer.answerOf("run", () => explorer.text);   // run.value, run.error, run.loading
  *
  * `params` returning null asks nothing. A question is withdrawn if it changes before its answer comes, or if
- * the component goes away. With `pause` (ms) it is sent once it has not changed for so long. Call it while a
+ * the component goes away. With a `pause` (ms) it is sent once it has not changed for so long. Call it while a
  * component is set up (it uses `$effect`).
  */
 export class Answer<N extends QuestionName> {
@@ -28,7 +28,7 @@ export function answerOf<N extends QuestionName>(
   source: Source,
   name: N,
   params: () => Params[N] | null,
-  { pause = 0 }: { pause?: number } = {},
+  pause = 0,
 ): Answer<N> {
   const answer = new Answer<N>();
   let latest = 0;

@@ -1,6 +1,6 @@
 import { describe, expect, it, vi } from "vitest";
 import { fetchWithToken, LiveSource } from "./live";
-import { encode } from "./encode";
+import { encode } from "./encode.testing";
 import type { Progress } from "./source";
 
 const answer = (): Response => new Response(encode({ name: "m" }, []) as BodyInit, { status: 200 });

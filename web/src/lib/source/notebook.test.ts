@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { encode } from "./encode";
+import { encode } from "./encode.testing";
 import { NotebookSource, type WidgetModel } from "./notebook";
 
 type Hear = Parameters<WidgetModel["on"]>[1];

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { ReportSource } from "./report";
 import { NotRecorded } from "./source";
-import { encode } from "./encode";
+import { encode } from "./encode.testing";
 
 async function pack(wire: Uint8Array): Promise<string> {
   const stream = new Blob([wire as BlobPart]).stream().pipeThrough(new CompressionStream("deflate-raw"));

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { encode } from "./encode";
+import { encode } from "./encode.testing";
 import { decode, row } from "./wire";
 
 const bytes = (array: ArrayBufferView): Uint8Array => new Uint8Array(array.buffer, array.byteOffset, array.byteLength);

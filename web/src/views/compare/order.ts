@@ -1,5 +1,5 @@
 /** How a similarity matrix is shown: matched heads along the diagonal, the rest after them. */
-import type { HeadAlignment, HeadMatch, Matrix } from "../../generated/answers";
+import type { HeadAlignment, Matrix } from "../../generated/answers";
 
 export interface Ordered {
   readonly rows: readonly number[];
@@ -7,22 +7,11 @@ export interface Ordered {
 }
 
 /** Matched heads first, the most alike on top; then, in their models' order, those left over. */
-export function matchedFirst(comparison: HeadAlignment): Ordered {
-  const pairs = [...comparison.matches].sort((a, b) => b.score - a.score);
-  const left = pairs.map((pair) => comparison.left_heads.indexOf(pair.left));
-  const right = pairs.map((pair) => comparison.right_heads.indexOf(pair.right));
-  const { rows, columns } = inModelOrder(comparison);
-  return {
-    rows: [...left, ...rows.filter((row) => !left.includes(row))],
-    columns: [...right, ...columns.filter((column) => !right.includes(column))],
-  };
-}
-
-export function inModelOrder(comparison: HeadAlignment): Ordered {
-  return {
-    rows: comparison.left_heads.map((_, index) => index),
-    columns: comparison.right_heads.map((_, index) => index),
-  };
+export function matchedFirst({ left_heads, right_heads, matches }: HeadAlignment): Ordered {
+  const pairs = [...matches].sort((a, b) => b.score - a.score);
+  const ordered = (heads: readonly string[], matched: readonly string[]) =>
+    [...matched, ...heads.filter((head) => !matched.includes(head))].map((head) => heads.indexOf(head));
+  return { rows: ordered(left_heads, pairs.map(({ left }) => left)), columns: ordered(right_heads, pairs.map(({ right }) => right)) };
 }
 
 export function cell(matrix: Matrix, row: number, column: number): number {
@@ -39,10 +28,7 @@ export const usualStep = (steps: readonly number[]): number | undefined => steps
 
 /** The two heads that are most alike: shown until others are chosen. */
 export function bestPair(comparison: HeadAlignment): Pair | null {
-  return comparison.matches.reduce<HeadMatch | null>(
-    (best, pair) => (best === null || pair.score > best.score ? pair : best),
-    null,
-  );
+  return [...comparison.matches].sort((a, b) => b.score - a.score)[0] ?? null;
 }
 
 /** Of a model compared with itself: the two different heads that are most alike. */

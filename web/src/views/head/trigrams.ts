@@ -51,7 +51,7 @@ export function worth(score: number, rank: Rank): string {
 }
 
 /** Which patterns have what share of all that skip-trigrams gain where they are right. */
-export function classesText(classes: readonly PatternShare[]): string {
+export function classesText(classes: readonly Pick<PatternShare, "pattern" | "share">[]): string {
   const shares = classes.map(({ pattern, share }) => `${pattern} ${percent(share)}`);
   return `Of what they gain where they are right: ${shares.join(", ")}.`;
 }

@@ -1,5 +1,5 @@
 import { CONTRASTS } from "../../lib/draw/matrix";
-import type { KeyBinding } from "../../lib/page/keyboard.svelte";
+import type { Keys } from "../../lib/page/explorer.svelte";
 import { toggled } from "./many";
 import { strongest } from "./patterns";
 import type { TextScene } from "./scene.svelte";
@@ -12,10 +12,9 @@ interface Actions {
 }
 
 /** Everything the Text view does, by key. */
-export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
+export function textKeys(scene: TextScene, actions: Actions): Keys[] {
   const { focus, explorer, info } = scene;
   const { url } = explorer;
-  const group = "Text";
   const last = (): number => (scene.shown?.run.ids.length ?? 1) - 1;
 
   function token(to: number): void {
@@ -49,37 +48,29 @@ export function textKeys(scene: TextScene, actions: Actions): KeyBinding[] {
   }
 
   return [
-    { keys: ["ArrowLeft", "ArrowRight"], about: "the token before, after", group, run: (event) => token((focus.token ?? 0) + (event.key === "ArrowLeft" ? -1 : 1)) },
-    { keys: ["Home", "End"], about: "first, last token", group, run: (event) => token(event.key === "Home" ? 0 : last()) },
-    { keys: ["ArrowUp", "ArrowDown"], about: "previous, next head", group, run: (event) => head(event.key === "ArrowUp" ? -1 : 1) },
-    { keys: ["Shift+ArrowUp", "Shift+ArrowDown"], about: "the same head one layer up, down", group, run: (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads) },
-    { keys: "Enter", about: "lock or unlock the token", group, run: () => focus.token !== null && focus.clickToken(focus.token) },
-    { keys: "h", about: "lock or unlock the head", group, run: () => focus.head !== null && focus.clickHead(focus.head) },
-    { keys: "m", about: "draw the focused head on the text together with others, or no longer", group, run: () => focus.head !== null && url.set({ heads: toggled(scene.many, focus.head) }, { push: true }) },
-    { keys: "d", about: "lock or unlock the cell of the strongest source, or the one under the pointer", group, run: lockCell },
-    { keys: ["Shift+ArrowLeft", "Shift+ArrowRight"], about: "previous, next source of the locked cell", group, run: (event) => source(event.key === "ArrowLeft" ? -1 : 1) },
-    { keys: "a", about: "all heads together", group, run: () => focus.freeHead() },
-    { keys: "Escape", about: "unlock everything", group, inFields: true, run: () => leaveOrFree(scene) },
-    { keys: "s", about: "use the focused token as destination or as source", group, run: () => url.set({ side: scene.side === "dest" ? "src" : "dest" }, { push: true }) },
-    { keys: "w", about: "next weighting: attention, information, effect", group, run: () => url.set({ weighting: after(["attention", "information", "effect"], scene.weighting) }, { push: true }) },
-    { keys: "c", about: "next contrast: linear, square root, per row", group, run: () => url.set({ contrast: after(CONTRASTS.map(({ value }) => value), scene.contrast) }) },
-    { keys: "0", about: "hide or show the first position", group, run: () => url.set({ hide_first: !scene.hideFirst }) },
-    { keys: "l", about: "lines between tokens", group, run: () => url.set({ lines: !scene.lines }) },
-    { keys: "b", about: "break lines where the text has line breaks", group, run: () => url.set({ line_breaks: !scene.breaks }) },
-    { keys: "r", about: "ranks under tokens", group, run: () => url.set({ ranks: !scene.ranks }) },
-    { keys: ["+", "="], about: "zoom into the matrix", group, run: () => actions.zoom(2) },
-    { keys: ["-", "_"], about: "zoom out", group, run: () => actions.zoom(0.5) },
-    { keys: "e", about: "edit the text", group, run: () => actions.edit() },
-    { keys: "n", about: "a new random repeat", group, run: () => actions.repeat() },
+    ["ArrowLeft|ArrowRight", "the token before, after", (event) => token((focus.token ?? 0) + (event.key === "ArrowLeft" ? -1 : 1))],
+    ["Home|End", "first, last token", (event) => token(event.key === "Home" ? 0 : last())],
+    ["ArrowUp|ArrowDown", "previous, next head", (event) => head(event.key === "ArrowUp" ? -1 : 1)],
+    ["Shift+ArrowUp|Shift+ArrowDown", "the same head one layer up, down", (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads)],
+    ["Enter", "lock or unlock the token", () => focus.token !== null && focus.clickToken(focus.token)],
+    ["h", "lock or unlock the head", () => focus.head !== null && focus.clickHead(focus.head)],
+    ["m", "draw the focused head on the text together with others, or no longer", () => focus.head !== null && url.set({ heads: toggled(scene.many, focus.head) }, { push: true })],
+    ["d", "lock or unlock the cell of the strongest source, or the one under the pointer", lockCell],
+    ["Shift+ArrowLeft|Shift+ArrowRight", "previous, next source of the locked cell", (event) => source(event.key === "ArrowLeft" ? -1 : 1)],
+    ["a", "all heads together", () => focus.freeHead()],
+    ["Escape", "unlock everything", () => focus.free()],
+    ["s", "use the focused token as destination or as source", () => url.set({ side: scene.side === "dest" ? "src" : "dest" }, { push: true })],
+    ["w", "next weighting: attention, information, effect", () => url.set({ weighting: after(["attention", "information", "effect"], scene.weighting) }, { push: true })],
+    ["c", "next contrast: linear, square root, per row", () => url.set({ contrast: after(CONTRASTS.map(({ value }) => value), scene.contrast) })],
+    ["0", "hide or show the first position", () => url.set({ hide_first: !scene.hideFirst })],
+    ["l", "lines between tokens", () => url.set({ lines: !scene.lines })],
+    ["b", "break lines where the text has line breaks", () => url.set({ line_breaks: !scene.breaks })],
+    ["r", "ranks under tokens", () => url.set({ ranks: !scene.ranks })],
+    ["+|=", "zoom into the matrix", () => actions.zoom(2)],
+    ["-|_", "zoom out", () => actions.zoom(0.5)],
+    ["e", "edit the text", () => actions.edit()],
+    ["n", "a new random repeat", () => actions.repeat()],
   ];
-}
-
-/** In the text box Esc leaves the box; elsewhere it frees. */
-function leaveOrFree(scene: TextScene): void {
-  const root = scene.explorer.root.getRootNode() as Document | ShadowRoot;
-  const active = root.activeElement;
-  if (active instanceof HTMLElement && active.matches("input, textarea, select")) active.blur();
-  else scene.focus.free();
 }
 
 const after = <T>(order: readonly T[], value: T): T => order[(order.indexOf(value) + 1) % order.length] as T;

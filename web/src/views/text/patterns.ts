@@ -1,3 +1,4 @@
+import { largest } from "../../lib/algebra";
 import type { AttentionAnswer } from "../../generated/answers";
 import { type Cells, sparseToDense } from "../../lib/draw/matrix";
 import type { Matrix } from "../../lib/source/wire";
@@ -75,53 +76,36 @@ export class Patterns {
     return { k, places: columns.data.subarray(from, to), entries: values.data.subarray(from, to) };
   }
 
+  /** The cells of a head that are there: `k` in each row, with the source and the value of each. */
+  private kept(head: number): { k: number; source: (at: number) => number; values: ArrayLike<number> } {
+    const { n } = this;
+    const dense = this.dense(head);
+    if (dense) return { k: n, source: (at) => at % n, values: dense };
+    const { k, places, entries } = this.sparse(head);
+    return { k, source: (at) => places[at] as number, values: entries };
+  }
+
   /** What one destination attends to. */
   private row(head: number, dest: number): Float32Array {
-    const { n } = this;
-    const values = this.dense(head);
-    if (values) return values.slice(dest * n, (dest + 1) * n);
-    const out = new Float32Array(n);
-    const { k, places, entries } = this.sparse(head);
-    for (let at = dest * k; at < (dest + 1) * k; at++) {
-      if (entries[at]) out[places[at] as number] = entries[at] as number;
-    }
+    const out = new Float32Array(this.n);
+    const { k, source, values } = this.kept(head);
+    for (let at = dest * k; at < (dest + 1) * k; at++) if (values[at]) out[source(at)] = values[at] as number;
     return out;
   }
 
   /** What attends to one source. */
   private column(head: number, src: number): Float32Array {
-    const { n } = this;
-    const out = new Float32Array(n);
-    const values = this.dense(head);
-    if (values) {
-      for (let i = 0; i < n; i++) out[i] = values[i * n + src] as number;
-      return out;
-    }
-    const { k, places, entries } = this.sparse(head);
-    for (let at = 0; at < n * k; at++) {
-      if (places[at] === src && entries[at]) out[Math.floor(at / k)] = entries[at] as number;
-    }
-    return out;
+    return Float32Array.from({ length: this.n }, (_, dest) => this.at(head, dest, src));
   }
 
   private together(): Float32Array {
     const { n } = this;
     const out = new Float32Array(n * n);
     const weight = this.isSigned ? 1 : 1 / this.heads.length;
-    const { dense, columns, values } = this.answer;
-    if (dense) {
-      const data = dense.data;
-      for (let h = 0, at = 0; h < this.heads.length; h++) {
-        for (let i = 0; i < n * n; i++, at++) (out[i] as number) += weight * (data[at] as number);
-      }
-      return out;
-    }
-    const k = (columns as Matrix).shape[2] as number;
-    const [where, what] = [(columns as Matrix).data, (values as Matrix).data];
-    for (let at = 0; at < what.length; at++) {
-      const dest = Math.floor(at / k) % n;
-      (out[dest * n + (where[at] as number)] as number) += weight * (what[at] as number);
-    }
+    this.heads.forEach((_, head) => {
+      const { k, source, values } = this.kept(head);
+      for (let at = 0; at < n * k; at++) (out[Math.floor(at / k) * n + source(at)] as number) += weight * (values[at] as number);
+    });
     return out;
   }
 
@@ -135,18 +119,11 @@ export class Patterns {
     const key = 2 * (head + 1) + (hideFirst ? 1 : 0);
     const known = this.extents.get(key);
     if (known !== undefined) return known;
-    const values = this.dense(head);
+    const { k, source, values } = this.kept(head);
     let most = 0;
-    if (values) {
-      for (let i = 0; i < values.length; i++) {
-        const size = Math.abs(values[i] as number);
-        if (size > most && !(hideFirst && i % this.n === 0)) most = size;
-      }
-    } else {
-      const { places, entries } = this.sparse(head);
-      for (let at = 0; at < entries.length; at++) {
-        if (!(hideFirst && places[at] === 0)) most = Math.max(most, Math.abs(entries[at] as number));
-      }
+    for (let at = 0; at < this.n * k; at++) {
+      const size = Math.abs(values[at] as number);
+      if (size > most && !(hideFirst && source(at) === 0)) most = size;
     }
     this.extents.set(key, most);
     return most;
@@ -235,13 +212,10 @@ export class Patterns {
 
   /** One value without making a whole head dense. */
   at(head: number, dest: number, src: number): number {
-    const { n } = this;
-    const { dense, columns, values } = this.answer;
-    if (dense) return dense.data[(head * n + dest) * n + src] as number;
-    const k = (columns as Matrix).shape[2] as number;
-    const from = (head * n + dest) * k;
-    for (let i = from; i < from + k; i++) {
-      if ((columns as Matrix).data[i] === src) return (values as Matrix).data[i] as number;
+    const { k, source, values } = this.kept(head);
+    // A dense row has its sources in order.
+    for (let at = dest * k + (k === this.n ? src : 0); at < (dest + 1) * k; at++) {
+      if (source(at) === src && values[at]) return values[at] as number;
     }
     return 0;
   }
@@ -249,15 +223,6 @@ export class Patterns {
 
 /** Indices of the `most` values of the largest size, largest first; zeros are left out. */
 export function strongest(values: ArrayLike<number>, most: number): number[] {
-  const order: number[] = [];
-  for (let i = 0; i < values.length; i++) {
-    const size = Math.abs(values[i] as number);
-    if (!(size > 0)) continue;
-    if (order.length === most && size <= Math.abs(values[order[most - 1] as number] as number)) continue;
-    let at = order.length;
-    while (at > 0 && Math.abs(values[order[at - 1] as number] as number) < size) at--;
-    order.splice(at, 0, i);
-    if (order.length > most) order.pop();
-  }
-  return order;
+  const sizes = Float64Array.from(values, Math.abs);
+  return largest(sizes, most).filter((i) => (sizes[i] as number) > 0);
 }

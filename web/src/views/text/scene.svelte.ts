@@ -1,15 +1,16 @@
-import { untrack } from "svelte";
-import type { ModelInfo, Story, TextParams, TextRun } from "../../generated/answers";
-import { type Answer, answerOf } from "../../lib/source/answer.svelte";
+import { createContext, untrack } from "svelte";
+import type { AttentionParams, ModelInfo, Story, StoryParams, TextParams, TextRun } from "../../generated/answers";
+import type { Answer } from "../../lib/source/answer.svelte";
 import { HEAD_STYLES, type Scale } from "../../lib/draw/color";
 import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/page/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
 import { ALL_HEADS } from "../../lib/names";
 import { label } from "../../lib/tokens";
-import { isSameText, mostTelling, textParams } from "../../lib/text";
+import { isSameText, mostTelling } from "../../lib/text";
 import { Focus } from "./focus.svelte";
-import { type HeadOnText, knownHeads, manyAt } from "./many";
+import type { Arc } from "../../lib/ui/Arcs.svelte";
+import { type HeadOnText, knownHeads, manyArcs, manyAt } from "./many";
 import { Patterns, type Side, type Weighting } from "./patterns";
 
 export const WEIGHTINGS: readonly { value: Weighting; label: string; about: string; unit: string }[] = [
@@ -51,6 +52,8 @@ export interface Shown {
   patterns: Patterns | null;
 }
 
+export const [useScene, provideScene] = createContext<TextScene>();
+
 /** What the Text view is about: a text, its run and patterns, and what is focused. Made once a view. */
 export class TextScene {
   readonly run: Answer<"run">;
@@ -60,40 +63,40 @@ export class TextScene {
   readonly story: Answer<"story">;
   readonly focus: Focus;
 
-  constructor(
-    readonly explorer: Explorer,
-    readonly info: ModelInfo,
-  ) {
-    const { source, url } = explorer;
-    const text = $derived(textParams(url, info));
-    this.run = answerOf(source, "run", () => text);
-    this.attention = answerOf(source, "attention", () => ({
-      ...text,
-      ...(this.weighting === "attention" ? {} : { weighting: this.weighting }),
-    }));
+  readonly info: ModelInfo;
+
+  constructor(readonly explorer: Explorer) {
+    const { answerOf, info, source, url } = explorer;
+    this.info = info;
+    this.run = answerOf("run", () => explorer.text);
+    this.attention = answerOf("attention", () => this.asked);
     this.focus = new Focus(
       url,
       () => info.heads,
       () => this.shown?.run.ids.length ?? Infinity,
     );
     // A locked head is requested alone only if the whole answer is sparse.
-    this.alone = answerOf(source, "attention", () => {
+    this.alone = answerOf("attention", () => {
       const head = this.focus.lockedHead;
-      if (head === null || this.attention.value === null || this.attention.value.dense !== null) return null;
-      return { ...text, ...(this.weighting === "attention" ? {} : { weighting: this.weighting }), head };
+      const isSparse = this.attention.value !== null && this.attention.value.dense === null;
+      return head !== null && isSparse ? { ...this.asked, head } : null;
     });
-    this.story = answerOf(
-      source,
-      "story",
-      () => {
-        if (!info.exact || !this.isShort) return null;
-        const position = this.focus.lockedToken;
-        // A report tells one story per text.
-        return [position === null ? text : { ...text, position }, text].find((about) => source.has("story", about)) ?? null;
-      },
-      { pause: 1 },
-    );
+    const story = (): StoryParams | null => {
+      if (!info.exact || !this.isShort) return null;
+      const { text } = explorer;
+      const position = this.focus.lockedToken;
+      // A report tells one story per text.
+      return [position === null ? text : { ...text, position }, text].find((about) => source.has("story", about)) ?? null;
+    };
+    this.story = answerOf("story", story, 1);
     this.greet();
+    provideScene(this);
+  }
+
+  /** The patterns to ask for. */
+  private get asked(): AttentionParams {
+    const { weighting } = this;
+    return weighting === "attention" ? this.explorer.text : { ...this.explorer.text, weighting };
   }
 
   /** Whether the story is worth waiting for: it costs about heads × tokens. */
@@ -177,6 +180,7 @@ export class TextScene {
     return this.explorer.url.get("hide_first");
   }
 
+  /** Whether arrows show what the focused head does at the focused token. */
   get lines(): boolean {
     return this.explorer.url.get("lines");
   }
@@ -201,6 +205,15 @@ export class TextScene {
     if (!patterns || many.length === 0) return [];
     if (token === null || token >= patterns.n) return many.map((head, at) => ({ head, style: HEAD_STYLES[at]!, found: [] }));
     return manyAt(patterns, many, token, this.side, this.hideFirst);
+  });
+
+  /** Arrows over the text: of these heads, or of the focused one. */
+  readonly arcs = $derived.by((): Arc[] => {
+    const { patterns, side } = this;
+    const token = this.focus.token;
+    if (!patterns || token === null || token >= patterns.n) return [];
+    const one = this.lines && this.many.length === 0 ? manyAt(patterns, [this.focus.head ?? ""], token, side, this.hideFirst) : [];
+    return manyArcs([...this.manyHere, ...one], token, side, this.explorer.theme.mode);
   });
 
   get ranks(): boolean {
@@ -234,14 +247,11 @@ export class TextScene {
 
   /** What the matrix shows in full precision, [dest, src]; null in a report, which has half precision only. */
   async exact(): Promise<Float32Array | null> {
-    const { source, url } = this.explorer;
     const patterns = this.patterns;
     if (!this.explorer.canRun || !patterns) return null;
-    const text = textParams(url, this.info);
-    const weighting = this.weighting === "attention" ? {} : { weighting: this.weighting };
     const isAlone = this.head >= 0 && patterns.isSparse;
     const head = isAlone ? { head: this.focus.head as string } : {};
-    const answer = await source.ask("attention", { ...text, ...weighting, ...head, precision: "full" });
+    const answer = await this.explorer.source.ask("attention", { ...this.asked, ...head, precision: "full" });
     return new Patterns(answer).values(isAlone ? 0 : this.head);
   }
 

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ScoreParts } from "../../generated/answers";
-import { condensed, scoresOf, softmax, termAlongRow, termsOf, withoutTermHere, withoutTermInRow } from "./terms";
+import { softmax } from "../../lib/algebra";
+import { condensed, scoresOf, termAlongRow, termsOf, withoutTermHere, withoutTermInRow } from "./terms";
 
 /** Numbers that look random and are the same every time. */
 function noise(n: number, seed: number): Float32Array {
@@ -56,7 +57,7 @@ describe("the terms of a score", () => {
     expect(along[src]).toBeCloseTo(term, 10);
     const without = [...scores];
     without[src] = (without[src] as number) - term;
-    expect(withoutTermHere(scores, src, term)).toBeCloseTo(softmax(without)[src] as number, 12);
+    expect(withoutTermHere(scores, src, term)).toBeCloseTo(softmax(Float64Array.from(without))[src] as number, 12);
     expect(withoutTermInRow(scores, src, along)).toBeCloseTo(
       softmax(scores.map((score, i) => score - (along[i] as number)))[src] as number,
       12,
@@ -64,6 +65,6 @@ describe("the terms of a score", () => {
   });
 
   it("softmax holds for large scores", () => {
-    expect([...softmax([1000, 1000, -1000])]).toEqual([0.5, 0.5, 0]);
+    expect([...softmax(Float64Array.of(1000, 1000, -1000))]).toEqual([0.5, 0.5, 0]);
   });
 });

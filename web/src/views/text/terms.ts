@@ -1,3 +1,4 @@
+import { largest, softmax, sum } from "../../lib/algebra";
 import type { ScoreParts } from "../../generated/answers";
 import type { Matrix } from "../../lib/source/wire";
 
@@ -10,7 +11,7 @@ interface Terms {
   score: number;
 }
 
-function dot(a: Matrix["data"], from: number, b: Matrix["data"], at: number, width: number): number {
+function dot(a: ArrayLike<number>, from: number, b: ArrayLike<number>, at: number, width: number): number {
   let sum = 0;
   for (let d = 0; d < width; d++) sum += (a[from + d] as number) * (b[at + d] as number);
   return sum;
@@ -46,39 +47,15 @@ export function scoresOf(parts: ScoreParts, dest: number): Float64Array {
       (query[d] as number) += parts.query.data[(a * positions + dest) * width + d] as number;
     }
   });
-  const out = new Float64Array(dest + 1);
-  for (let src = 0; src <= dest; src++) {
-    let sum = 0;
-    for (let b = 0; b < parts.key_parts.length; b++) {
-      const at = (b * positions + src) * width;
-      for (let d = 0; d < width; d++) sum += (query[d] as number) * (parts.key.data[at + d] as number);
-    }
-    out[src] = sum;
-  }
-  return out;
+  const firsts = parts.key_parts.map((_, b) => b * positions);
+  return Float64Array.from({ length: dest + 1 }, (_, src) => sum(firsts.map((from) => dot(query, 0, parts.key.data, (from + src) * width, width))));
 }
 
 /** Scores of one term (query part a, key part b) against all sources up to a destination. */
 export function termAlongRow(parts: ScoreParts, dest: number, a: number, b: number): Float64Array {
   const { positions, width } = widths(parts.query);
-  const out = new Float64Array(dest + 1);
-  for (let src = 0; src <= dest; src++) {
-    out[src] = dot(parts.query.data, (a * positions + dest) * width, parts.key.data, (b * positions + src) * width, width);
-  }
-  return out;
-}
-
-export function softmax(scores: ArrayLike<number>): Float64Array {
-  let most = -Infinity;
-  for (let i = 0; i < scores.length; i++) most = Math.max(most, scores[i] as number);
-  const out = new Float64Array(scores.length);
-  let sum = 0;
-  for (let i = 0; i < scores.length; i++) {
-    out[i] = Math.exp((scores[i] as number) - most);
-    sum += out[i] as number;
-  }
-  for (let i = 0; i < out.length; i++) (out[i] as number) /= sum;
-  return out;
+  const [query, key] = [(a * positions + dest) * width, b * positions * width];
+  return Float64Array.from({ length: dest + 1 }, (_, src) => dot(parts.query.data, query, parts.key.data, key + src * width, width));
 }
 
 /** The weight a source would have if its score lacked `term`, the others unchanged. */
@@ -97,18 +74,11 @@ export function withoutTermInRow(scores: ArrayLike<number>, src: number, row: Ar
 /** A table small enough to read: the strongest parts each way, the others added up as "rest". */
 export function condensed(terms: Terms, most: number): Terms & { rows: number[]; columns: number[] } {
   const [q, k] = [terms.queryParts.length, terms.keyParts.length];
-  const size = (n: number, of: (i: number) => number): number[] => {
-    const order = Array.from({ length: n }, (_, i) => i).sort((x, y) => of(y) - of(x));
-    return order.slice(0, most).sort((x, y) => x - y);
-  };
   const at = (a: number, b: number): number => terms.values[a * k + b] as number;
-  const sum = (n: number, value: (i: number) => number): number => {
-    let total = 0;
-    for (let i = 0; i < n; i++) total += Math.abs(value(i));
-    return total;
-  };
-  const rows = size(q, (a) => sum(k, (b) => at(a, b)));
-  const columns = size(k, (b) => sum(q, (a) => at(a, b)));
+  const all = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
+  const strongest = (n: number, size: (i: number) => number): number[] => largest(Float64Array.from(all(n), size), most).sort((x, y) => x - y);
+  const rows = strongest(q, (a) => sum(all(k).map((b) => Math.abs(at(a, b)))));
+  const columns = strongest(k, (b) => sum(all(q).map((a) => Math.abs(at(a, b)))));
   // −1 stands for the rest.
   const rowGroups = rows.length < q ? [...rows, -1] : rows;
   const columnGroups = columns.length < k ? [...columns, -1] : columns;
