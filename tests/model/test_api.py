@@ -51,9 +51,8 @@ def test_generation_at_a_temperature_follows_the_seed() -> None:
     )
     assert first == again != other
     assert first.startswith("def f(")
-    for temperature in (-1.0, float("nan")):
-        with pytest.raises(InputError, match=f"temperature={temperature} is not a number of at"):
-            model.generate("def f(", 1, temperature=temperature)
+    with pytest.raises(InputError, match="temperature=-1.0 is negative"):
+        model.generate("def f(", 1, temperature=-1.0)
     with pytest.raises(InputError, match="n=-1 tokens"):
         model.generate("def f(", -1)
 

@@ -51,10 +51,8 @@ def generate(
     require_causal(model, "generating text")
     if n < 0:
         raise InputError(f"n={n} tokens cannot be generated; use 0 or more")
-    if not temperature >= 0:
-        raise InputError(
-            f"temperature={temperature} is not a number of at least 0; use 0 for the most likely"
-        )
+    if temperature < 0:
+        raise InputError(f"temperature={temperature} is negative; use 0 for the most likely")
     ids, *others = model.tokens(text).tolist()
     if others:
         raise InputError(f"{1 + len(others)} sequences were given; generate continues one")

@@ -391,19 +391,18 @@ def _other_tokens(trace: Trace, position: int, at: int) -> list[int]:
 
 @torch.no_grad()
 def substitution_drops(of: PredictionRun, places: Sequence[int]) -> dict[int, float]:
-    """The mean drop of a prediction if the token at each place is another one of the text."""
+    """The mean drop of a prediction over two other tokens of the text, at each of some places."""
     trace, target = of.alone()
     position = int(target.positions[0])
-    drops: dict[int, float] = {}
-    for at in places:
-        others = _other_tokens(trace, position, at)
-        # First, the run without a change.
-        tokens = trace.tokens[:1, : position + 1].repeat(1 + len(others), 1)
-        tokens[1:, at] = torch.tensor(others, device=tokens.device)
-        rows = target.positions.expand(len(tokens))
-        before, *after = target.of_runs(run_logits(trace.weights, tokens, positions=rows)[:, 0])
-        drops[at] = float(before - torch.stack(after).mean())
-    return drops
+    changes = [(at, one) for at in places for one in _other_tokens(trace, position, at)[:2]]
+    # First, the run without a change.
+    tokens = trace.tokens[:1, : position + 1].repeat(1 + len(changes), 1)
+    for row, (at, one) in enumerate(changes, 1):
+        tokens[row, at] = one
+    rows = target.positions.expand(len(tokens))
+    values = target.of_runs(run_logits(trace.weights, tokens, positions=rows)[:, 0])
+    drops, changed = (values[0] - values[1:]).cpu(), torch.tensor([at for at, _ in changes])
+    return {at: float(drops[changed == at].mean()) for at in places}
 
 
 def _exceeds_usual(trace: Trace, head: HeadId, position: int, source: int) -> bool:
