@@ -233,6 +233,23 @@ def test_copies_share_the_layers_below_the_first_cut(changes: dict[str, Any], to
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+@pytest.mark.parametrize("step", [1, -1])
+def test_copies_join_in_the_layer_of_their_first_edit(changes: dict[str, Any], step: int) -> None:
+    """Copies in the order of their first edits, and in the opposite order."""
+    model, _ = real_model(changes)
+    tokens = torch.tensor([[3, 1, 4, 1]])
+    writes = Writes.of(other_run(model, tokens))
+    first = ["embed@1→L0H1@2.k", "embed→L0H0.v"]
+    then = ["L0H0@1→L1H3@3.k", "L0H1→L1H2.k", "L1H1→logits", "L0H2@3→logits@3"]
+    sites = [Site.parse(name) for name in (*first, *then)][::step]
+    edits = [Edit(site, writes, row) for row, site in enumerate(sites)]
+    found = run_logits(model.weights, tokens, edits, copies=len(sites))
+    for one, site in zip(found, sites, strict=True):
+        (alone,) = run_logits(model.weights, tokens, [Edit(site, writes)])
+        torch.testing.assert_close(one, alone)
+
+
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
 def test_copies_of_a_batch(changes: dict[str, Any]) -> None:
     """Sequence `copy · batch + row` is row of the batch in one copy."""
     model, _ = real_model(changes)
