@@ -155,7 +155,7 @@ def test_identical_heads_have_no_kind() -> None:
     }
     found = ps.atlas(with_weights(model, **copied), **QUICK)
     assert found["L0H0"].kind == found["L0H1"].kind == UNKNOWN
-    assert "its weights are those of L0H1" in found["L0H0"].evidence[0]
+    assert "its weights equal those of L0H1" in found["L0H0"].evidence[0]
 
 
 def test_fuzzy_induction_matches_tokens_with_similar_embeddings() -> None:

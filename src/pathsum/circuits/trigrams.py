@@ -313,12 +313,11 @@ def skip_trigrams(
         )
     if sequences < 1:
         raise InputError(f"sequences={sequences}; rank on at least one")
-    seen = int(common.sum())
-    k = resolve_k(k, 50, seen * seen, "pairs of source and out")
+    k = resolve_k(k, 50, int(common.sum()) ** 2, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
-        text = require_text(model, text)
-        return _ranked_on_text(model, heads, k, text, common, sequences, progress)
+        read = require_text(model, text)
+        return _ranked_on_text(model, heads, k, read, common, sequences, progress)
     return _ranked_by_weights(model, heads, k, corpus, common, offset, progress)
 
 

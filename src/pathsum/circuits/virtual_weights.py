@@ -138,8 +138,7 @@ def virtual_weights(
             f"{edge} carries the same for every text in this edited model, so it has no virtual "
             "weights; use the model without that edit"
         )
-    left = write_end(model, writer, centered)
-    right = read_end(model, reader, centered, offset)
+    left, right = write_end(model, writer, centered), read_end(model, reader, centered, offset)
     if right.time <= left.time:
         raise InputError(
             f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream "

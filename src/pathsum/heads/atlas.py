@@ -68,6 +68,9 @@ from pathsum.heads.score import HeadScores, Score, ScoreInfo, text_name
 from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_causal
 
+SOME_SCORES = (
+    f" Only some scores were computed: a kind that needs others shows as {MIXED} or {UNKNOWN}."
+)
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
 
 
@@ -195,12 +198,8 @@ def atlas(
         matching = _add_matching(model, entries, seed, alpha, progress)
         absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
     infos = tuple(info for info in infos if info.name in wanted)
-    note = _note(model.config, sequences, draws, measured.measured_on, matching)
-    if len(infos) < len(ALL_SCORES):
-        note += (
-            " Only some scores were computed: a kind that needs others shows as "
-            f"{MIXED} or {UNKNOWN}."
-        )
+    some = "" if len(infos) == len(ALL_SCORES) else SOME_SCORES
+    note = _note(model.config, sequences, draws, measured.measured_on, matching) + some
     return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
 
 

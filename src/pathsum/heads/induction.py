@@ -216,9 +216,7 @@ def induction(
         if (why := why_silent(model, head))
     }
     accepted = {head: scores[head] for head in candidates if head not in rejected}
-    heads = ()
-    if model.config.n_layers > 1:
-        heads = _test_heads(trace, probe, accepted, previous, progress)
+    heads = _test_heads(trace, probe, accepted, previous, progress)
     best = max(stripes.values(), default=0.0)
     first, second = copy_losses(trace, probe)
     return Induction(
@@ -285,6 +283,8 @@ def _test_heads(
     progress: Progress,
 ) -> tuple[InductionHead, ...]:
     """Cut the edges into each candidate and measure its contribution."""
+    if trace.model.config.n_layers < 2:
+        return ()
     composed = composition(trace.model, progress=progress)
     other = trace
     if candidates:

@@ -299,13 +299,12 @@ def neuron(
     opened = 0
     for trace in _read(model, over, wanted, progress):
         found = neurons_of(trace, wanted.layer)
-        act = found.activation[..., at]
+        act, after = found.activation[..., at], trace.tokens[:, 1:]
         opened += int((found.gate_input[:, 1:, at] > 0).sum())
         rows += act.double().cpu().unbind()
         ids += trace.tokens.tolist()
         if direct:
-            scaled = (act * trace.scales.final)[:, :-1]
-            effects += (scaled * to_logits[trace.tokens[:, 1:]]).cpu().unbind()
+            effects += ((act * trace.scales.final)[:, :-1] * to_logits[after]).cpu().unbind()
     inside = torch.cat([row[1:] for row in rows])
     cost = None
     if model.config.predicts_tokens:

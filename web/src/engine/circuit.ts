@@ -3,7 +3,7 @@
  * kept edge cut. The page's counterpart of `pathsum.paths.growth`, `score` and `circuit`.
  */
 import type { Attended, Graph, GraphEdge, GraphNode, LeftOut } from "../generated/answers";
-import { parseHead, type Side } from "../lib/names";
+import { layerOf, parseHead, type Side } from "../lib/names";
 import { add, argmax, dot, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { integrateScores } from "./attention";
 import { directParts, type Engine, type Prediction, targetOf, writersBelow } from "./engine";
@@ -49,7 +49,7 @@ const SIDES: readonly (Side | null)[] = ["v", "k", "q"];
 const positionOf = (node: string): number => Number(node.split("@").at(-1));
 
 /** The order of nodes: from the logits down, then by position. */
-const layerOf = (name: string, layers: number): number => (name === "logits" ? layers : (parseHead(name)?.layer ?? -1));
+const rankOf = (name: string, layers: number): number => (name === "logits" ? layers : (parseHead(name)?.layer ?? -1));
 
 class Growth {
   readonly nodes: GraphNode[] = [];
@@ -79,15 +79,15 @@ class Growth {
     this.nodes.push({ node: `logits@${position}`, text: this.engine.shown(token), value: total, attended: null, note: "" });
     for (let layer = model.layers - 1; layer >= 0; layer--) {
       const kept = this.decide(layer);
-      for (let head = 0; head < model.heads; head++) {
-        const places = kept.filter((node) => node.startsWith(`L${layer}H${head}@`)).map(positionOf);
-        const reads = places.sort((a, b) => a - b).map((place) => this.head(layer, head, place));
+      for (const head of model.headsOf(layer)) {
+        const places = kept.filter((node) => node.startsWith(`${head}@`)).map(positionOf);
+        const reads = places.sort((a, b) => a - b).map((place) => this.head(head, place));
         for (const side of ["k", "q"] as const) {
           reads.forEach((read, number) => {
             const place = places[number] as number;
             if (!read) return;
-            this.keep(`L${layer}H${head}`, place, side, read[side]);
-            if (place === position) this.remember(`L${layer}H${head}`, side, read[side]);
+            this.keep(head, place, side, read[side]);
+            if (place === position) this.remember(head, side, read[side]);
           });
         }
         const together = [...this.weak.keys()].filter((node) => this.isStrong(node));
@@ -148,22 +148,21 @@ class Growth {
   }
 
   /** Decompose a head at a position: its values, and its keys and queries if where it attends matters. */
-  private head(layer: number, head: number, place: number): { k: Candidate[]; q: Candidate[] } | null {
+  private head(label: string, place: number): { k: Candidate[]; q: Candidate[] } | null {
     const { trace } = this.about;
     const { model } = trace;
     const { width, headWidth } = model;
-    const label = `L${layer}H${head}`;
     const { gradient, value, common } = this.writers.get(`${label}@${place}`) as Writer;
-    const along = transposed(transposed(gradient, model.matrix("O", layer, head), width), model.matrix("V", layer, head), headWidth);
+    const along = transposed(transposed(gradient, model.matrix("O", label), width), model.matrix("V", label), headWidth);
     const pattern = rowOf(trace.pattern(label), place, trace.length).subarray(0, place + 1);
-    this.keep(label, place, "v", this.candidates(layer, place, (written, at) => dot(written, at * width, along, 0, width), (score, at) => {
+    this.keep(label, place, "v", this.candidates(layerOf(label), place, (written, at) => dot(written, at * width, along, 0, width), (score, at) => {
       const share = score * (pattern[at] as number);
       return { share, exact: share, common: 0, gradient: (out) => add(out, along, pattern[at]) };
     }), -common);
-    const stream = trace.streams[layer] as Float64Array;
+    const stream = trace.streams[layerOf(label)] as Float64Array;
     const values = pattern.map((_, at) => dot(stream, at * width, along, 0, width));
-    const query = rowOf(trace.queries[layer]?.[head] as Float64Array, place, headWidth).map((one) => one * model.scale);
-    const keys = (trace.keys[layer]?.[head] as Float64Array).subarray(0, (place + 1) * headWidth);
+    const query = rowOf(trace.head(label).queries, place, headWidth).map((one) => one * model.scale);
+    const keys = trace.head(label).keys.subarray(0, (place + 1) * headWidth);
     const scores = transposed(query, keys, headWidth);
     const integrated = integrateScores(scores, values);
     const { weights, effect } = integrated;
@@ -186,8 +185,8 @@ class Growth {
     if (!isAlone) this.quadratureError = Math.max(this.quadratureError, integrated.error);
     if (note) return null;
     return {
-      k: this.keyCandidates(layer, head, place, query, weights, contrast),
-      q: this.queryCandidates(layer, head, place, keys, weights, contrast),
+      k: this.keyCandidates(label, place, query, weights, contrast),
+      q: this.queryCandidates(label, place, keys, weights, contrast),
     };
   }
 
@@ -197,7 +196,7 @@ class Growth {
     if (high - low <= 16 * 2 ** -23 * Math.max(1, Math.abs(low), Math.abs(high))) {
       return `it attends to all ${scores.length} sources equally, so no scores need explaining`;
     }
-    return Math.abs(effect) < this.floor ? "where it attends matters too little to decompose its scores" : "";
+    return Math.abs(effect) < this.floor ? "its attention matters too little to decompose its scores" : "";
   }
 
   /** One candidate for each writer below a layer and each position in sight. */
@@ -218,13 +217,13 @@ class Growth {
     });
   }
 
-  private keyCandidates(layer: number, head: number, place: number, query: Float64Array, weights: Float64Array, contrast: Float64Array): Candidate[] {
+  private keyCandidates(head: string, place: number, query: Float64Array, weights: Float64Array, contrast: Float64Array): Candidate[] {
     const { model } = this.about.trace;
-    const along = transposed(query, model.matrix("K", layer, head), model.headWidth);
+    const along = transposed(query, model.matrix("K", head), model.headWidth);
     const positions = model.hasPositions
-      ? transposed(query, model.positionPart("K", layer, head).subarray(0, (place + 1) * model.headWidth), model.headWidth)
+      ? transposed(query, model.positionPart("K", head).subarray(0, (place + 1) * model.headWidth), model.headWidth)
       : null;
-    return this.candidates(layer, place, (written, at) => dot(written, at * model.width, along, 0, model.width), (score, at, mean) => {
+    return this.candidates(layerOf(head), place, (written, at) => dot(written, at * model.width, along, 0, model.width), (score, at, mean) => {
       const weight = weights[at] as number;
       return {
         share: (score - mean) * weight,
@@ -235,23 +234,23 @@ class Growth {
     }, positions);
   }
 
-  private queryCandidates(layer: number, head: number, place: number, keys: Float64Array, weights: Float64Array, contrast: Float64Array): Candidate[] {
+  private queryCandidates(head: string, place: number, keys: Float64Array, weights: Float64Array, contrast: Float64Array): Candidate[] {
     const { trace } = this.about;
     const { model } = trace;
     // The gradient at the query of the prediction, and that of the contrast.
     const [ofShare, ofExact] = [weights, contrast].map((each) =>
       product(each, keys, each.length, model.headWidth).map((one) => one * model.scale),
     ) as [Float64Array, Float64Array];
-    const [along, alongExact] = [ofShare, ofExact].map((each) => transposed(each, model.matrix("Q", layer, head), model.headWidth)) as [Float64Array, Float64Array];
-    const found = writersBelow(layer, model).map((writer): Candidate => {
+    const [along, alongExact] = [ofShare, ofExact].map((each) => transposed(each, model.matrix("Q", head), model.headWidth)) as [Float64Array, Float64Array];
+    const found = writersBelow(layerOf(head), model).map((writer): Candidate => {
       const written = rowOf(trace.written(writer), place, model.width);
       const [share, exact] = [along, alongExact].map((each) => dot(written, 0, each, 0, model.width)) as [number, number];
       return { writer, at: place, share, exact, common: 0, gradient: (out) => add(out, along) };
     });
     if (model.hasPositions) {
-      const own = rowOf(model.positionPart("Q", layer, head), place, model.headWidth);
+      const own = rowOf(model.positionPart("Q", head), place, model.headWidth);
       const [share, exact] = [ofShare, ofExact].map((each) => dot(own, 0, each, 0, model.headWidth)) as [number, number];
-      found.push({ writer: `pos@${layer}`, at: place, share, exact, common: 0, gradient: () => undefined });
+      found.push({ writer: `pos@${layerOf(head)}`, at: place, share, exact, common: 0, gradient: () => undefined });
     }
     return found;
   }
@@ -302,7 +301,7 @@ export function circuit(about: Prediction, engine: Engine, effects = true): Circ
   const logits = trace.logitsAt(position);
   const key = (node: string): [number, number, string] => {
     const [, name, at] = /^(.*)@(\d+)$/.exec(node) as unknown as [string, string, string];
-    return [-layerOf(name, layers), Number(at), name];
+    return [-rankOf(name, layers), Number(at), name];
   };
   const compare = (a: string, b: string): number => {
     const [x, y] = [key(a), key(b)];

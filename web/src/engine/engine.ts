@@ -19,7 +19,7 @@ import type {
   WithoutAnswer,
   WithoutParams,
 } from "../generated/answers";
-import { parseHead } from "../lib/names";
+import { layerOf } from "../lib/names";
 import { Refused } from "../lib/source/source";
 import { add, argmax, dot, largest, logSumExp, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { circuit } from "./circuit";
@@ -167,21 +167,18 @@ export class Engine {
     const trace = this.trace(params);
     const { ids, length } = trace;
     const k = Math.min(TOP_PREDICTIONS, this.model.vocabulary);
-    const [topIds, topProbs, topLogits, ranks] = [[], [], [], []] as [number[], number[], number[], number[]];
     const losses = lossesOf(trace);
-    for (let place = 0; place < length; place++) {
+    const rows = ids.map((_, place) => {
       const logits = trace.logitsAt(place);
       const total = logSumExp(logits);
       const top = largest(logits, k);
-      topIds.push(...top);
-      topLogits.push(...top.map((id) => logits[id] as number));
-      topProbs.push(...top.map((id) => Math.exp((logits[id] as number) - total)));
-      ranks.push(place + 1 < length ? rankOf(logits, ids[place + 1] as number) : 0);
-    }
+      const values = top.map((id) => logits[id] as number);
+      return { top, values, shares: values.map((logit) => Math.exp(logit - total)), rank: place + 1 < length ? rankOf(logits, ids[place + 1] as number) : 0 };
+    });
     const probabilities = losses.map((loss) => Math.exp(-loss));
     const [[highlight, source]] = rankByInterest(ids, probabilities) as [[number, number | null]];
     // The parts of the top logit of that prediction, added up, against the model's own.
-    const predicted: Prediction = { trace, position: highlight, token: topIds[highlight * k] as number, versus: null };
+    const predicted: Prediction = { trace, position: highlight, token: rows[highlight]?.top[0] as number, versus: null };
     const error = sum(directParts(predicted, trace)) - targetOf(predicted, trace);
     return {
       format: "pathsum-page-run",
@@ -191,10 +188,10 @@ export class Engine {
       given,
       truncated: given > length,
       n_ctx: this.info.n_ctx,
-      top_ids: { shape: [length, k], data: Int32Array.from(topIds) },
-      top_probs: matrix([length, k], topProbs),
-      top_logits: matrix([length, k], topLogits),
-      next_rank: { shape: [length], data: Int32Array.from(ranks) },
+      top_ids: { shape: [length, k], data: Int32Array.from(rows.flatMap(({ top }) => top)) },
+      top_probs: matrix([length, k], rows.flatMap(({ shares }) => shares)),
+      top_logits: matrix([length, k], rows.flatMap(({ values }) => values)),
+      next_rank: { shape: [length], data: Int32Array.from(rows, ({ rank }) => rank) },
       next_prob: matrix([length], probabilities),
       loss: matrix([length], losses),
       remainder: Math.abs(error / targetOf(predicted, trace)),
@@ -255,11 +252,8 @@ export class Engine {
     const pattern = trace.pattern(label);
     if (weighting === "attention") return pattern;
     const { width, headWidth } = this.model;
-    const { layer, head } = parseHead(label) as { layer: number; head: number };
-    const values = trace.values[layer]?.[head] as Float64Array;
-    const W_O = this.model.matrix("O", layer, head);
     const out = new Float64Array(pattern.length);
-    const moved = product(values, W_O, headWidth, width);
+    const moved = product(trace.head(label).values, this.model.matrix("O", label), headWidth, width);
     for (let to = 0; to < trace.length; to++) {
       const direction = weighting === "effect" ? this.model.direction(targetToken(trace, to), "mean") : null;
       for (let from = 0; from <= to; from++) {
@@ -275,15 +269,15 @@ export class Engine {
     const trace = this.trace(params);
     const { model } = this;
     const label = this.known(params.head);
-    const { layer, head } = parseHead(label) as { layer: number; head: number };
-    const writers = writersBelow(layer, model);
-    const names = [writers[0] as string, ...(model.hasPositions ? [`pos@${layer}`] : []), ...writers.slice(1)];
+    const layer = layerOf(label);
+    const [embed, ...below] = writersBelow(layer, model);
+    const names = [embed as string, ...(model.hasPositions ? [`pos@${layer}`] : []), ...below];
     const side = (which: "Q" | "K", factor: number): Matrix => {
       const data = new Float32Array(names.length * trace.length * model.headWidth);
       names.forEach((name, number) => {
         const part = name.startsWith("pos")
-          ? model.positionPart(which, layer, head).subarray(0, trace.length * model.headWidth)
-          : product(trace.written(name), model.matrix(which, layer, head), model.width, model.headWidth);
+          ? model.positionPart(which, label).subarray(0, trace.length * model.headWidth)
+          : product(trace.written(name), model.matrix(which, label), model.width, model.headWidth);
         data.set(part.map((value) => value * factor), number * trace.length * model.headWidth);
       });
       return { shape: [names.length, trace.length, model.headWidth], data };
@@ -294,17 +288,14 @@ export class Engine {
       names.forEach((_, number) => add(out, Float64Array.from(parts.data.subarray(number * out.length, (number + 1) * out.length))));
       return out;
     };
-    const scores = transposed(trace.queries[layer]?.[head] as Float64Array, trace.keys[layer]?.[head] as Float64Array, model.headWidth);
+    const scores = transposed(trace.head(label).queries, trace.head(label).keys, model.headWidth);
     const summed = transposed(whole(query), whole(key), model.headWidth);
-    let most = 0;
-    let error = 0;
-    for (let to = 0; to < trace.length; to++) {
-      for (let from = 0; from <= to; from++) {
-        const own = model.scale * (scores[to * trace.length + from] as number);
-        most = Math.max(most, Math.abs(own));
-        error = Math.max(error, Math.abs(own - (summed[to * trace.length + from] as number)));
-      }
-    }
+    let [most, error] = [0, 0];
+    scores.forEach((score, cell) => {
+      if (cell % trace.length > Math.floor(cell / trace.length)) return;
+      most = Math.max(most, Math.abs(model.scale * score));
+      error = Math.max(error, Math.abs(model.scale * score - (summed[cell] as number)));
+    });
     const remainder = error / (most || 1);
     return { format: "pathsum-page-scores", version: 1, head: label, query_parts: names, key_parts: names, query, key, remainder, total_max: most };
   }

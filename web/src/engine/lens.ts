@@ -1,27 +1,26 @@
 /** The lens (`pathsum.paths.lens`) of an attention-only model: the stream before each layer, read at its own position. */
 import type { LensAnswer, LensPartsAnswer } from "../generated/answers";
 import { add, argmax, dot, product, rowOf, softmax, sum } from "../lib/algebra";
-import type { PageModel, Trace } from "./run";
+import { matrix, writersBelow } from "./engine";
+import type { Trace } from "./run";
 
 /** Positions of one answer, as in Python. */
 const LENS_POSITIONS = 64;
 
 /** What a head adds to a stream at a position if the position attends to itself alone, with its own weight. */
-function stay(trace: Trace, layer: number, head: number, position: number, stream: Float64Array): Float64Array {
+function stay(trace: Trace, head: string, position: number, stream: Float64Array): Float64Array {
   const { width, headWidth } = trace.model;
-  const own = trace.patterns[layer]?.[head]?.[position * trace.length + position] as number;
-  const z = product(stream, trace.model.matrix("V", layer, head), width, headWidth).map((value) => own * value);
-  return product(z, trace.model.matrix("O", layer, head), headWidth, width);
+  const own = trace.weight(head, position, position);
+  const z = product(stream, trace.model.matrix("V", head), width, headWidth).map((value) => own * value);
+  return product(z, trace.model.matrix("O", head), headWidth, width);
 }
-
-const heads = (model: PageModel): number[] => Array.from({ length: model.heads }, (_, head) => head);
 
 /** The stream before a layer at a position, carried to the top by the heads above. */
 function carried(trace: Trace, layer: number, position: number): Float64Array {
   const { model } = trace;
   const stream = rowOf(trace.streams[layer] as Float64Array, position, model.width).slice();
   for (let above = layer; above < model.layers; above++) {
-    for (const moved of heads(model).map((head) => stay(trace, above, head, position, stream))) add(stream, moved);
+    for (const moved of model.headsOf(above).map((head) => stay(trace, head, position, stream))) add(stream, moved);
   }
   return stream;
 }
@@ -49,8 +48,8 @@ export function lens(trace: Trace, readout: "direct" | "held", start: number): L
     start,
     predictions,
     top_ids: { shape, data: Int32Array.from(tops) },
-    top_probs: { shape, data: Float32Array.from(topProbs) },
-    prediction_probs: { shape, data: Float32Array.from(predictionProbs) },
+    top_probs: matrix(shape, topProbs),
+    prediction_probs: matrix(shape, predictionProbs),
   };
 }
 
@@ -58,7 +57,7 @@ export function lensParts(trace: Trace, layer: number, position: number, token: 
   const { model } = trace;
   const direction = model.direction(token, "mean");
   const toward = (stream: Float64Array, at = 0): number => dot(stream, at * model.width, direction, 0, model.width);
-  const writers = ["embed", ...model.labels.slice(0, layer * model.heads)];
+  const writers = writersBelow(layer, model);
   const written = writers.map((writer) => toward(trace.written(writer), position));
   const start = rowOf(trace.streams[layer] as Float64Array, position, model.width).slice();
   const names = [`residual${layer}`];
@@ -67,16 +66,15 @@ export function lensParts(trace: Trace, layer: number, position: number, token: 
   const orders = [start];
   for (let above = layer; above < model.layers; above++) {
     const moved = orders.map(() => new Float64Array(model.width));
-    for (const head of heads(model)) {
-      const own = orders.map((stream) => stay(trace, above, head, position, stream));
+    for (const head of model.headsOf(above)) {
+      const own = orders.map((stream) => stay(trace, head, position, stream));
       own.forEach((stream, order) => add(moved[order] as Float64Array, stream));
-      names.push(model.labels[above * model.heads + head] as string);
+      names.push(head);
       parts.push(sum(own.map((stream) => toward(stream))));
     }
     orders.push(new Float64Array(model.width));
     moved.forEach((stream, order) => add(orders[order + 1] as Float64Array, stream));
   }
-  const vector = (values: number[]) => ({ shape: [values.length], data: Float32Array.from(values) });
   return {
     format: "pathsum-page-lens-parts",
     version: 1,
@@ -86,9 +84,9 @@ export function lensParts(trace: Trace, layer: number, position: number, token: 
     direct: parts[0] as number,
     held: sum(parts),
     writers: [...writers, "positions and biases"],
-    written: vector([...written, 0]),
+    written: matrix([writers.length + 1], [...written, 0]),
     above: names,
-    carried: vector(parts),
-    by_order: vector(orders.map((stream) => toward(stream))),
+    carried: matrix([parts.length], parts),
+    by_order: matrix([orders.length], orders.map((stream) => toward(stream))),
   };
 }

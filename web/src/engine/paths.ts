@@ -1,6 +1,6 @@
 /** One prediction as a sum over paths: every path's value, split by the position that it begins at. */
 import type { Breakdown, Grid, PathExplanation, Routes } from "../generated/answers";
-import { parseHead } from "../lib/names";
+import { layerOf } from "../lib/names";
 import { add, dot, largest, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { type Engine, matrix, type Prediction, targetOf } from "./engine";
 import type { Trace } from "./run";
@@ -20,16 +20,15 @@ interface ValuedPath {
 /** The gradient below a head, of a gradient above it, with its pattern held: [position, width]. */
 function throughHead(trace: Trace, label: string, gradient: Float64Array): Float64Array {
   const { model, length } = trace;
-  const { layer, head } = parseHead(label) as { layer: number; head: number };
   const pattern = trace.pattern(label);
-  const atZ = transposed(gradient, model.matrix("O", layer, head), model.width);
+  const atZ = transposed(gradient, model.matrix("O", label), model.width);
   const atValues = new Float64Array(gradient.length / model.width * model.headWidth);
   for (let to = 0; to < atValues.length / model.headWidth; to++) {
     const row = rowOf(atZ, to, model.headWidth);
     if (row.every((value) => value === 0)) continue;
     for (let from = 0; from <= to; from++) add(atValues, row, pattern[to * length + from], from * model.headWidth);
   }
-  return transposed(atValues, model.matrix("V", layer, head), model.headWidth);
+  return transposed(atValues, model.matrix("V", label), model.headWidth);
 }
 
 /** All paths, each evaluated once; those that end in the same heads share the work. */
@@ -41,7 +40,7 @@ function allPaths({ trace, position, token, versus }: Prediction): ValuedPath[] 
     for (let at = 0; at <= position; at++) values[at] = dot(trace.streams[0] as Float64Array, at * model.width, gradient, at * model.width, model.width);
     found.push({ heads, values, value: sum(values) });
     for (const label of model.labels.slice(0, below * model.heads)) {
-      grow([label, ...heads], throughHead(trace, label, gradient), (parseHead(label) as { layer: number }).layer);
+      grow([label, ...heads], throughHead(trace, label, gradient), layerOf(label));
     }
   };
   const top = new Float64Array((position + 1) * model.width);

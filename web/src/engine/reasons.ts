@@ -198,25 +198,23 @@ export class LeadFinder {
   private patternWithoutPosition({ reader, side, at, to }: Edit): Float64Array {
     const { trace } = this.about;
     const { headWidth, scale } = trace.model;
-    const { layer, head } = parseHead(reader as string) as { layer: number; head: number };
-    const query = rowOf(trace.queries[layer]?.[head] as Float64Array, to as number, headWidth);
-    const keys = (trace.keys[layer]?.[head] as Float64Array).subarray(0, ((to as number) + 1) * headWidth);
+    const head = reader as string;
+    const query = rowOf(trace.head(head).queries, to as number, headWidth);
+    const keys = trace.head(head).keys.subarray(0, ((to as number) + 1) * headWidth);
     const scores = transposed(query, keys, headWidth);
     if (side === "k") {
-      (scores[at as number] as number) -= dot(query, 0, trace.model.positionPart("K", layer, head), (at as number) * headWidth, headWidth);
+      (scores[at as number] as number) -= dot(query, 0, trace.model.positionPart("K", head), (at as number) * headWidth, headWidth);
       return softmax(scores.map((score) => score * scale));
     }
-    const part = transposed(rowOf(trace.model.positionPart("Q", layer, head), at as number, headWidth), keys, headWidth);
+    const part = transposed(rowOf(trace.model.positionPart("Q", head), at as number, headWidth), keys, headWidth);
     return softmax(scores.map((score, from) => (score - (part[from] as number)) * scale));
   }
 
   private withPattern(reader: string, to: number, pattern: Float64Array): Edit {
     const { trace } = this.about;
     const { headWidth } = trace.model;
-    const { layer, head } = parseHead(reader) as { layer: number; head: number };
-    const z = (trace.z[layer]?.[head] as Float64Array).slice();
-    const values = (trace.values[layer]?.[head] as Float64Array).subarray(0, (to + 1) * headWidth);
-    z.set(product(pattern, values, to + 1, headWidth), to * headWidth);
+    const z = trace.head(reader).z.slice();
+    z.set(product(pattern, trace.head(reader).values.subarray(0, (to + 1) * headWidth), to + 1, headWidth), to * headWidth);
     return { writer: reader, at: null, reader: null, side: null, to: null, z };
   }
 }

@@ -7,7 +7,7 @@
  *     logits = stream W_U
  */
 import type { Matrix, PageWeights } from "../generated/answers";
-import { parseHead, type Side } from "../lib/names";
+import { layerOf, parseHead, type Side } from "../lib/names";
 import { Refused } from "../lib/source/source";
 import { add, dot, product, rowOf, softmax } from "../lib/algebra";
 
@@ -23,8 +23,6 @@ export interface Edit {
   to: number | null;
   z?: Float64Array;
 }
-
-export const headLabel = (layer: number, head: number): string => `L${layer}H${head}`;
 
 /** Weights by layer and head. */
 export class PageModel {
@@ -48,7 +46,7 @@ export class PageModel {
     const [layers, heads, width, headWidth] = weights.W_Q.shape as [number, number, number, number];
     [this.layers, this.heads, this.width, this.headWidth] = [layers, heads, width, headWidth];
     this.vocabulary = weights.W_E.shape[0] as number;
-    this.labels = Array.from({ length: layers * heads }, (_, i) => headLabel(Math.floor(i / heads), i % heads));
+    this.labels = Array.from({ length: layers * heads }, (_, i) => `L${Math.floor(i / heads)}H${i % heads}`);
     this.scale = weights.score_scale;
     this.W_E = doubles(weights.W_E);
     this.W_U = doubles(weights.W_U);
@@ -58,9 +56,14 @@ export class PageModel {
     this.means = product(this.W_U, new Float64Array(this.vocabulary).fill(1 / this.vocabulary), this.vocabulary, 1);
   }
 
+  /** The heads of a layer. */
+  headsOf(layer: number): string[] {
+    return this.labels.slice(layer * this.heads, (layer + 1) * this.heads);
+  }
+
   /** One head's matrix: [width, headWidth], for O [headWidth, width]. */
-  matrix(which: "Q" | "K" | "V" | "O", layer: number, head: number): Float64Array {
-    return rowOf(this.stacked[which], layer * this.heads + head, this.width * this.headWidth);
+  matrix(which: "Q" | "K" | "V" | "O", head: string): Float64Array {
+    return rowOf(this.stacked[which], this.labels.indexOf(head), this.width * this.headWidth);
   }
 
   get hasPositions(): boolean {
@@ -68,14 +71,12 @@ export class PageModel {
   }
 
   /** What positions add to a head's queries or keys: [context, headWidth]. */
-  positionPart(side: "Q" | "K", layer: number, head: number): Float64Array {
-    const key = `${side}${layer}.${head}`;
-    let found = this.positions.get(key);
-    if (!found) {
-      const rows = rowOf(this.W_pos as Float64Array, layer, this.context * this.width);
-      found = product(rows, this.matrix(side, layer, head), this.width, this.headWidth);
-      this.positions.set(key, found);
-    }
+  positionPart(side: "Q" | "K", head: string): Float64Array {
+    const known = this.positions.get(side + head);
+    if (known) return known;
+    const rows = rowOf(this.W_pos as Float64Array, layerOf(head), this.context * this.width);
+    const found = product(rows, this.matrix(side, head), this.width, this.headWidth);
+    this.positions.set(side + head, found);
     return found;
   }
 
@@ -119,19 +120,21 @@ export function parseEdit(name: string, model: PageModel, length: number): Edit 
   return edit;
 }
 
-const KEPT = ["queries", "keys", "values", "patterns", "z"] as const;
+/** What a head reads and writes: [position, headWidth], and its pattern [destination, source]. */
+interface HeadRun {
+  queries: Float64Array;
+  keys: Float64Array;
+  values: Float64Array;
+  pattern: Float64Array;
+  z: Float64Array;
+}
 
 /** A run: what every head reads and writes. Of a run `until` a position, later rows are not computed. */
 export class Trace {
   readonly length: number;
   /** Before each layer and after the last: [position, width]. */
   readonly streams: Float64Array[] = [];
-  /** By layer and head: [position, headWidth] and patterns [destination, source]. */
-  readonly keys: Float64Array[][] = [];
-  readonly queries: Float64Array[][] = [];
-  readonly values: Float64Array[][] = [];
-  readonly patterns: Float64Array[][] = [];
-  readonly z: Float64Array[][] = [];
+  private readonly heads = new Map<string, HeadRun>();
   private readonly outputs = new Map<string, Float64Array>();
   private readonly logits = new Map<number, Float64Array>();
 
@@ -160,46 +163,42 @@ export class Trace {
   private compute(layer: number): void {
     const { model, base } = this;
     const { width, headWidth } = model;
-    for (const key of KEPT) this[key].push([]);
     const stream = this.streams[layer] as Float64Array;
     const old = base?.streams[layer];
     const rows = Array.from({ length: this.until === null ? this.length : this.until + 1 }, (_, row) => row);
     const changed = rows.filter((row) => !old || rowOf(stream, row, width).some((value, i) => value !== old[row * width + i]));
     const next = (base?.streams[layer + 1] ?? stream).slice();
     if (old) for (const row of changed) for (let i = row * width; i < (row + 1) * width; i++) (next[i] as number) += (stream[i] as number) - (old[i] as number);
-    for (let head = 0; head < model.heads; head++) {
-      const label = headLabel(layer, head);
-      if (base && changed.length === 0 && !this.edits.some(({ writer, reader }) => (reader ?? writer) === label)) {
-        for (const key of KEPT) (this[key][layer] as Float64Array[]).push(base[key][layer]?.[head] as Float64Array);
-        continue;
-      }
-      const z = this.attend(layer, head, rows, changed).slice();
-      if (base) add(z, base.z[layer]?.[head] as Float64Array, -1);
-      add(next, product(z, model.matrix("O", layer, head), headWidth, width));
+    for (const head of model.headsOf(layer)) {
+      const isSame = base && changed.length === 0 && !this.edits.some(({ writer, reader }) => (reader ?? writer) === head);
+      const found = isSame ? base.head(head) : this.attend(head, rows, changed);
+      this.heads.set(head, found);
+      if (isSame) continue;
+      const z = found.z.slice();
+      if (base) add(z, base.head(head).z, -1);
+      add(next, product(z, model.matrix("O", head), headWidth, width));
     }
     this.streams.push(next);
   }
 
-  private attend(layer: number, head: number, rows: readonly number[], changed: readonly number[]): Float64Array {
+  private attend(head: string, rows: readonly number[], changed: readonly number[]): HeadRun {
     const { headWidth, layers } = this.model;
-    const label = headLabel(layer, head);
-    const mine = this.edits.filter((edit) => edit.reader === label);
-    const start = (key: (typeof KEPT)[number], width: number): Float64Array =>
-      (this.base?.[key][layer]?.[head] ?? new Float64Array(this.length * width)).slice();
+    const mine = this.edits.filter((edit) => edit.reader === head);
+    const start = (key: keyof HeadRun, width: number): Float64Array => this.base?.head(head)[key].slice() ?? new Float64Array(this.length * width);
     const read = (side: Side, key: "queries" | "keys" | "values"): Float64Array =>
-      this.read(layer, head, side, mine.filter((edit) => edit.to === null && edit.side === side), start(key, headWidth), changed);
+      this.read(head, side, mine.filter((edit) => edit.to === null && edit.side === side), start(key, headWidth), changed);
     const [query, key, value] = [read("q", "queries"), read("k", "keys"), read("v", "values")];
-    const [pattern, z] = [start("patterns", this.length), start("z", headWidth)];
+    const [pattern, z] = [start("pattern", this.length), start("z", headWidth)];
     const isAffected = !this.base || mine.some((edit) => edit.to === null);
     for (const to of rows) {
       // Of the top layer of a run until a position, only that row is needed.
-      if (this.until !== null && layer === layers - 1 && to !== this.until) continue;
+      if (this.until !== null && layerOf(head) === layers - 1 && to !== this.until) continue;
       const apart = mine.filter((edit) => edit.to === to);
       if (!isAffected && apart.length === 0 && !(to >= (changed[0] ?? Infinity))) continue;
       // A destination that reads something else than the others has its own query, keys or values.
       const own = (side: Side, shared: Float64Array): Float64Array =>
         apart.some((edit) => edit.side === side)
-          ? this.read(layer, head, side, mine.filter((edit) => edit.side === side && (edit.to === null || edit.to === to)), shared.slice(), [])
+          ? this.read(head, side, mine.filter((edit) => edit.side === side && (edit.to === null || edit.to === to)), shared.slice(), [])
           : shared;
       const [queries, keys, values] = [own("q", query), own("k", key), own("v", value)];
       const scores = new Float64Array(to + 1);
@@ -212,24 +211,23 @@ export class Trace {
       z.set(product(weights, values, to + 1, headWidth), to * headWidth);
     }
     for (const { writer, reader, at, z: given } of this.edits) {
-      if (writer !== label || reader !== null) continue;
+      if (writer !== head || reader !== null) continue;
       if (given) z.set(given);
       else if (at === null) z.fill(0);
       else z.fill(0, at * headWidth, (at + 1) * headWidth);
     }
-    [query, key, value, pattern, z].forEach((found, number) => (this[KEPT[number] as (typeof KEPT)[number]][layer] as Float64Array[]).push(found));
-    return z;
+    return { queries: query, keys: key, values: value, pattern, z };
   }
 
   /** A head's queries, keys or values without what is cut: `out`, recomputed where the stream or the cut changes it. */
-  private read(layer: number, head: number, side: Side, cut: readonly Edit[], out: Float64Array, changed: readonly number[]): Float64Array {
+  private read(head: string, side: Side, cut: readonly Edit[], out: Float64Array, changed: readonly number[]): Float64Array {
     const { model } = this;
     const matrix = side === "q" ? "Q" : side === "k" ? "K" : "V";
     const places = cut.some((edit) => edit.at === null) ? this.ids.map((_, place) => place) : cut.map((edit) => edit.at as number);
-    const stream = this.without(this.streams[layer] as Float64Array, cut);
+    const stream = this.without(this.streams[layerOf(head)] as Float64Array, cut);
     for (const row of new Set([...changed, ...places])) {
-      const found = product(rowOf(stream, row, model.width), model.matrix(matrix, layer, head), model.width, model.headWidth);
-      if (matrix !== "V" && model.hasPositions) add(found, rowOf(model.positionPart(matrix, layer, head), row, model.headWidth));
+      const found = product(rowOf(stream, row, model.width), model.matrix(matrix, head), model.width, model.headWidth);
+      if (matrix !== "V" && model.hasPositions) add(found, rowOf(model.positionPart(matrix, head), row, model.headWidth));
       out.set(found, row * model.headWidth);
     }
     return out;
@@ -252,31 +250,31 @@ export class Trace {
   /** What a head or the embedding writes into the stream: [position, width]. */
   written(writer: string): Float64Array {
     if (writer === "embed") return this.streams[0] as Float64Array;
-    let found = this.outputs.get(writer);
-    if (!found) {
-      const { layer, head } = parseHead(writer) as { layer: number; head: number };
-      found = product(this.z[layer]?.[head] as Float64Array, this.model.matrix("O", layer, head), this.model.headWidth, this.model.width);
-      this.outputs.set(writer, found);
-    }
+    const known = this.outputs.get(writer);
+    if (known) return known;
+    const found = product(this.head(writer).z, this.model.matrix("O", writer), this.model.headWidth, this.model.width);
+    this.outputs.set(writer, found);
     return found;
   }
 
   logitsAt(position: number): Float64Array {
-    let found = this.logits.get(position);
-    if (!found) {
-      const { width, vocabulary, W_U } = this.model;
-      const cut = this.edits.filter(({ reader, at, to }) => reader === "logits" && (at ?? position) === position && (to ?? position) === position);
-      const read = rowOf(this.streams.at(-1) as Float64Array, position, width).slice();
-      for (const writer of new Set(cut.map((edit) => edit.writer))) add(read, rowOf(this.written(writer), position, width), -1);
-      found = product(read, W_U, width, vocabulary);
-      this.logits.set(position, found);
-    }
+    const known = this.logits.get(position);
+    if (known) return known;
+    const { width, vocabulary, W_U } = this.model;
+    const cut = this.edits.filter(({ reader, at, to }) => reader === "logits" && (at ?? position) === position && (to ?? position) === position);
+    const read = rowOf(this.streams.at(-1) as Float64Array, position, width).slice();
+    for (const writer of new Set(cut.map((edit) => edit.writer))) add(read, rowOf(this.written(writer), position, width), -1);
+    const found = product(read, W_U, width, vocabulary);
+    this.logits.set(position, found);
     return found;
   }
 
+  head(label: string): HeadRun {
+    return this.heads.get(label) as HeadRun;
+  }
+
   pattern(head: string): Float64Array {
-    const { layer, head: number } = parseHead(head) as { layer: number; head: number };
-    return this.patterns[layer]?.[number] as Float64Array;
+    return this.head(head).pattern;
   }
 
   /** How much of its attention a head gives a source. */

@@ -4,7 +4,7 @@ import type { Explorer } from "./page/explorer.svelte";
 import { signed } from "./format";
 import type { Explaining } from "./source/source";
 import { isSameText, mostTelling, predictionAt } from "./text";
-import { label } from "./tokens";
+import { labelsOf } from "./tokens";
 
 /** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */
 export type Versus = "mean" | "none" | "token";
@@ -34,16 +34,9 @@ export class Prediction {
   }
 
   /** Tokens with their spaces marked, for axes and labels. */
-  readonly labels = $derived.by((): string[] => {
-    const { run } = this;
-    return run ? run.pieces.map((piece, i) => label(piece, run.ids[i] as number)) : [];
-  });
+  readonly labels = $derived(this.run ? labelsOf(this.run) : []);
 
-  readonly position = $derived.by((): number | null => {
-    const { run } = this;
-    if (!run) return null;
-    return positionShown(this.explorer, run);
-  });
+  readonly position = $derived.by((): number | null => (this.run ? positionShown(this.explorer, this.run) : null));
 
   /** The positions whose predictions can be explained here; null for all. */
   explained(name: Explaining): ReadonlySet<number> | null {

@@ -41,6 +41,10 @@ export function label(piece: string | null | undefined, id: number): string {
   return shown(piece, id, true).text;
 }
 
+/** The tokens of a text as axes and labels show them. */
+export const labelsOf = ({ ids, pieces }: { ids: readonly number[]; pieces: readonly string[] }): string[] =>
+  ids.map((id, i) => label(pieces[i], id));
+
 /** At most `most` characters, the cut marked. */
 export function short(text: string, most: number): string {
   const letters = [...text];

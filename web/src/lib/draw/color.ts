@@ -107,22 +107,16 @@ export function colorOf(value: number, extent: number, scale: Scale, mode: Mode)
   return scale === "sequential" ? sequential(share, mode) : diverging(share, mode);
 }
 
-export interface LineStyle {
-  light: string;
-  dark: string;
-  dash: string;
-  name: string;
-}
-
-/** How Q-, K- and V-composition are drawn wherever they appear. */
-export const KINDS: Record<Side, LineStyle> = {
-  q: { light: "#0b7a6f", dark: "#4fd1c0", dash: "7 4", name: "query" },
-  k: { light: "#b3246b", dark: "#ff8fc0", dash: "2 3", name: "key" },
-  v: { light: "#4d5a78", dark: "#b3bfdb", dash: "none", name: "value" },
-  u: { light: "#6b5310", dark: "#dcc77a", dash: "none", name: "moved by an MLP" },
-  g: { light: "#6a3fa0", dark: "#c9a8f5", dash: "4 3", name: "gate" },
+/** How Q-, K- and V-composition and the two sides of MLPs are drawn wherever they appear; their hues are in `app.css`. */
+export const KINDS: Record<Side, { dash: string; name: string }> = {
+  q: { dash: "7 4", name: "query" },
+  k: { dash: "2 3", name: "key" },
+  v: { dash: "none", name: "value" },
+  u: { dash: "none", name: "moved by an MLP" },
+  g: { dash: "4 3", name: "gate" },
 };
 
+export type LineStyle = Record<Mode | "dash" | "name", string>;
 /** How several heads on one text are told apart: a hue and a line style each, always with their names. */
 export const HEAD_STYLES: readonly LineStyle[] = [
   { light: "#0067a5", dark: "#6cb8ff", dash: "none", name: "solid" },

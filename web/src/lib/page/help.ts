@@ -105,7 +105,7 @@ export const HELP: Readonly<Record<string, Help>> = {
     steps: [
       "Raise the threshold until random heads would give almost none of the edges that are left.",
       "Click an edge to see the composed circuit: its eigenvalues, its strongest tokens, and its effect on the loss.",
-      "Hold Shift to keep what is hovered; Ctrl- or ⌘-click pins a head.",
+      "Ctrl- or ⌘-click pins a head.",
     ],
   },
   paths: {

@@ -33,7 +33,7 @@ describe("the URL's state", () => {
     expect(stale.unknownView).toBe("nothing");
     stale.go("text");
     expect(stale.unknownView).toBe(null);
-    expect(new UrlState(memoryPlace("#/text?hd=L1H0&ranks=1"), VIEWS).link("text")).toBe("#/text?ranks=1");
+    expect(new UrlState(memoryPlace("#/text?hd=L1H0&lines=1"), VIEWS).link("text")).toBe("#/text?lines=1");
   });
 
   it("undoes what was pushed and not what was only replaced", () => {

@@ -61,7 +61,6 @@ export const KEYS = {
   side: choice("text", "dest", "src"),
   hide_first: flag("text"),
   lines: flag("text"),
-  ranks: flag("text"),
   losses: flag("text"),
   story: flag("text", true),
   find: number("text", "tokens"),

@@ -65,7 +65,6 @@ export function textKeys(scene: TextScene, actions: Actions): Keys[] {
     ["0", "hide or show the first position", () => url.set({ hide_first: !scene.hideFirst })],
     ["l", "lines between tokens", () => url.set({ lines: !scene.lines })],
     ["b", "break lines where the text has line breaks", () => url.set({ line_breaks: !scene.breaks })],
-    ["r", "ranks under tokens", () => url.set({ ranks: !scene.ranks })],
     ["+|=", "zoom into the matrix", () => actions.zoom(2)],
     ["-|_", "zoom out", () => actions.zoom(0.5)],
     ["e", "edit the text", () => actions.edit()],

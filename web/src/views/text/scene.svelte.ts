@@ -6,7 +6,7 @@ import type { Contrast } from "../../lib/draw/matrix";
 import type { Explorer } from "../../lib/page/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
 import { ALL_HEADS } from "../../lib/names";
-import { label } from "../../lib/tokens";
+import { labelsOf } from "../../lib/tokens";
 import { isSameText, mostTelling } from "../../lib/text";
 import { Focus } from "./focus.svelte";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
@@ -216,10 +216,6 @@ export class TextScene {
     return manyArcs([...this.manyHere, ...one], token, side, this.explorer.theme.mode);
   });
 
-  get ranks(): boolean {
-    return this.explorer.url.get("ranks");
-  }
-
   private before: Shown | null = null;
   /** Run and patterns come one after the other: until both are there the old text stays, whole. */
   readonly shown = $derived.by((): Shown | null => {
@@ -261,10 +257,7 @@ export class TextScene {
   });
 
   /** Tokens with their spaces marked, for axes and labels. */
-  readonly labels = $derived.by((): string[] => {
-    const run = this.shown?.run;
-    return run ? run.pieces.map((piece, i) => label(piece, run.ids[i] as number)) : [];
-  });
+  readonly labels = $derived(this.shown ? labelsOf(this.shown.run) : []);
 
   /** What shades the text: one number per token, the largest magnitude, and a description. */
   readonly shading = $derived.by((): { values: Float32Array; extent: number; about: string } | null => {
