@@ -4,7 +4,9 @@
     python -m benchmarks.bench_mlps --prompts N     faithfulness on N prompts of each kind
 
 Speed: paths with gates held and the circuit between two runs, in traces of the same text;
-circuits of 64 tokens, of many prompts, and rule agreement, against what they may take.
+circuits of 64 tokens, of many prompts, and rule agreement, against what they may take. The second
+text has a strong attention sink: many edges at its first token, whose cuts change all positions.
+Times are CPU seconds of one thread, so that other processes on the machine do not count.
 
 Faithfulness: the share of the logit difference that the strongest n edges between components keep,
 MLPs recomputed and all other edges from the corrupted prompt. Every prompt has its own ranking: by
@@ -13,14 +15,15 @@ over the first prompts of each file in `examples/prompts`, with 95% intervals.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import process_time
 
 import torch
 from torch import Tensor
 
 import pathsum as ps
-from benchmarks.measurement import Measurement, best_seconds, within_budget
+from benchmarks.measurement import Measurement, seconds, within_budget
 from pathsum.base.estimate import ratio
 from pathsum.model import Model
 from pathsum.paths.circuit import find_circuit
@@ -34,6 +37,11 @@ TEXT = (
     "When Mary and John went to the store, they were very happy because the sun was shining and "
     "the birds were singing loudly in the trees. After a long walk in the park with the dog, they "
     "sat down on an old bench near the lake and looked at the boats. Then John gave a drink to"
+)
+SINK = (
+    "The old clock in the hall struck midnight as Sarah and Tom crept down the stairs. Sarah held "
+    "the lamp, and Tom carried the heavy key that opened the cellar door. Behind it they found a "
+    "box full of letters, and Sarah gave the letters to"
 )
 
 
@@ -49,25 +57,32 @@ def main(prompts: int = 0) -> list[Measurement]:
 
 def speed(model: Model) -> list[Measurement]:
     """Times in traces, and against budgets."""
+    torch.set_num_threads(1)
     pairs = read_prompts(PROMPTS / "indirect-object.jsonl")
     trace = model.trace(TEXT)
     other = model.trace(TEXT.replace("Mary", "Emma"))
-    traced, toward, swept = best_seconds(
-        3,
+    works = (
         lambda: model.trace(TEXT),
         lambda: trace.paths(mlps="linear").toward(position=-1, token=7),
         lambda: trace.circuit(other=other, effects=False),
     )
+    rounds = [[seconds(work, process_time) for work in works] for _ in range(3)]
+    traced, toward, swept = map(min, zip(*rounds, strict=True))
     length = trace.tokens.shape[1]
+
+    def limit(what: str, work: Callable[[], object], budget: float) -> Measurement:
+        return within_budget(what, work, budget, process_time)
+
     return [
         Measurement(f"toward through MLPs, {length} tokens", toward, "s", "3 traces", 3 * traced),
         Measurement(
             f"circuit between two runs, {length} tokens", swept, "s", "12 traces", 12 * traced
         ),
-        within_budget("circuit, no effects", lambda: trace.circuit(effects=False), 4),
-        within_budget("circuit with effects", trace.circuit, 15),
-        within_budget("mean_circuit, 32 prompts", lambda: ps.mean_circuit(model, pairs[:32]), 60),
-        within_budget("rules, 30 prompts", lambda: ps.rule_agreement(model, pairs[:30]), 300),
+        limit(f"circuit, {length} tokens, no effects", lambda: trace.circuit(effects=False), 4),
+        limit(f"circuit, {length} tokens", trace.circuit, 15),
+        limit("circuit, 52 tokens with a sink", model.trace(SINK).circuit, 15),
+        limit("mean_circuit, 32 prompts", lambda: ps.mean_circuit(model, pairs[:32]), 60),
+        limit("rule_agreement, 30 prompts", lambda: ps.rule_agreement(model, pairs[:30]), 300),
     ]
 
 

@@ -330,8 +330,9 @@ def as_text(made: dict[str, Any]) -> str:
 
 def _recipe_text(made: Recipe) -> str:
     size, rates, schedule = made.config, made.optimizer, made.schedule
+    layers = "One layer" if size.n_layers == 1 else f"{size.n_layers} layers"
     return (
-        f"{size.n_layers} layers of {size.n_heads} heads × {size.d_head}, d_model {size.d_model}, "
+        f"{layers} of {size.n_heads} heads × {size.d_head}, d_model {size.d_model}, "
         f"context {size.n_ctx}; {made.steps:,} steps of {made.batch} sequences, seed {made.seed}; "
         f"{rates.matrices} {rates.matrix_lr:g} for matrices, AdamW {rates.embedding_lr:g}, "
         f"{rates.unembedding_lr:g} and {rates.position_lr:g} for embeddings, unembedding and "

@@ -236,3 +236,35 @@ def test_a_click_explains_what_the_model_expected(page: Page, live: str) -> None
     page.get_by_role("button", name="the likeliest?").wait_for()
     settled(page)
     assert probability(headline.inner_text()) < expected
+
+
+def test_models_open_on_a_prediction_that_they_learned(page: Page, live: str) -> None:
+    """Where no repeat is learned, it is the likeliest prediction; nothing more is to be told."""
+    page.goto(f"{live}#/story?model=two-layer-words")
+    headline = page.locator(".headline")
+    expect(headline).to_contain_text("Ahab")
+    expect(headline).to_contain_text("89%")
+    page.goto(f"{live}#/story?model=zero-layer")
+    expect(headline).to_contain_text("from")
+    expect(page.get_by_role("button", name="in full")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    "place", ["swap?model=zero-layer", "composition?model=one-layer", "head?model=zero-layer"]
+)
+def test_a_view_without_content_leads_to_other_models(page: Page, live: str, place: str) -> None:
+    page.goto(f"{live}#/{place}")
+    page.get_by_role("link", name="Choose another model").click()
+    expect(page.get_by_role("heading", name="Models to learn from")).to_be_visible()
+
+
+def test_a_head_shows_ordinary_places_too(page: Page, live: str) -> None:
+    page.goto(f"{live}#/head?head=L1H0")
+    panel = page.get_by_role("region", name="Where it does most in a text")
+    panel.get_by_role("radio", name="ordinary places").click()
+    expect(panel.locator("tbody tr")).to_have_count(9)
+    weights = [
+        float(each.strip("<> %"))
+        for each in panel.locator("tbody tr td:nth-child(3)").all_inner_texts()
+    ]
+    assert weights == sorted(weights, reverse=True) and weights[0] > 5 * weights[-1]

@@ -254,3 +254,29 @@ def test_a_click_on_an_edge_selects_that_edge_and_x_cuts_it(page: Page, live: st
     expect(edges.nth(1)).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("x")
     expect(edges.nth(1)).to_have_attribute("aria-pressed", "false")
+
+
+def test_pinned_nodes_become_a_group_with_a_name_that_a_link_holds(page: Page, live: str) -> None:
+    page.goto(f"{live}#/why?example=0")
+    nodes = graph(page).locator(".node")
+    expect(nodes.first).to_be_visible()
+    settled(page)
+    before = nodes.count()
+    for head in ("L0H1@12", "L0H3@12"):
+        graph(page).locator(f"[data-node='{head}']").click(modifiers=["Control"])
+    groups = page.get_by_role("form", name="Groups")
+    groups.get_by_label("Name of the group").fill("writers")
+    groups.get_by_role("button", name="group", exact=True).click()
+    own = graph(page).locator("[data-node='group:writers']")
+    expect(own).to_contain_text("writers")
+    expect(nodes).to_have_count(before - 1)
+    page.reload()
+    expect(own).to_be_visible()
+    # A click draws its members again, and the group stays until it is taken apart.
+    own.click()
+    expect(nodes).to_have_count(before)
+    page.get_by_role("button", name="close groups").click()
+    expect(own).to_be_visible()
+    groups.get_by_role("button", name="Ungroup writers").click()
+    expect(nodes).to_have_count(before)
+    expect(groups).to_have_count(0)

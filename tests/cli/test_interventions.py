@@ -79,7 +79,7 @@ def test_patch_ablates(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["patched"] == ["L0H0@2 = zero"]
     assert found["effect"]["value"] > 9
     assert "patched: L0H0@2 = zero" in ran(capsys, "patch", MODEL, "a b c d a", *at)
-    assert "give one of the two" in refused(capsys, "patch", MODEL, "a b c d a")
+    assert "use --with OTHER_TEXT" in refused(capsys, "patch", MODEL, "a b c d a")
     assert "--node or --edge" in refused(capsys, "patch", MODEL, "a b c d a", "--reference", "zero")
 
 

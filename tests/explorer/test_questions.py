@@ -499,6 +499,17 @@ def test_what_returns_for_the_first_time_tells_most() -> None:
     assert sorted(place for place, _ in ranked) == list(range(len(ids)))
 
 
+def test_a_repeat_that_the_model_does_not_learn_is_not_interesting() -> None:
+    ids = [7, 1, 2, 9, 1, 2, 8]
+    # 1 2 returns at 4, hardly likelier than at 1; 2 9 is the likeliest prediction.
+    assert rank_by_interest(ids, [0.1, 0.3, 0.6, 0.2, 0.4, 0.1, float("nan")])[:2] == [
+        (2, None),
+        (6, None),
+    ]
+    # Nor is one that has grown fivefold and is still unlikely.
+    assert rank_by_interest(ids, [0.1, 0.01, 0.6, 0.2, 0.05, 0.1, float("nan")])[0] == (2, None)
+
+
 def test_a_text_without_repeats_has_a_story_too() -> None:
     got = decode(explorer_of(NO_HEADS).ask("story", {"ids": "1,2,3"}))
     assert got["position"] == 2 and got["head"] is None and got["writer"] is None

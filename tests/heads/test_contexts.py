@@ -45,6 +45,15 @@ def test_contexts_are_the_largest_of_all(induction: Model) -> None:
     assert weights == sorted(weights, reverse=True)
 
 
+def test_deciles_are_ordinary_contexts(induction: Model) -> None:
+    text = "a b c a b d c a d b d d c b"
+    found = top_contexts(induction, "L1H0", text, k=4)
+    weights = induction.trace(text).pattern("L1H0")[0, 1:, 1:].max(-1).values.sort(descending=True)
+    last = len(weights.values) - 1
+    expected = [float(weights.values[round(last * ten / 10)]) for ten in range(1, 10)]
+    assert [context.weight for context in found.deciles] == pytest.approx(expected)
+
+
 def test_a_pair_of_tokens_is_listed_once_and_counted(induction: Model) -> None:
     found = top_contexts(induction, "L1H0", "a b a b a b a b", k=20)
     pairs = [

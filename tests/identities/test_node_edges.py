@@ -24,6 +24,7 @@ REAL: list[dict[str, Any]] = [
     {"norm": "rms", "norm_place": "both"},
     {"norm": "rms", "norm_place": "after"},
     {"qk_norm": "rms_all", "positions": "rotary"},
+    {"qk_norm": "rms_per_head", "positions": "rotary"},
     {"score_cap": 2.0, "logit_cap": 5.0, "norm": "layer"},
 ]
 
@@ -229,6 +230,23 @@ def test_copies_share_the_layers_below_the_first_cut(changes: dict[str, Any], to
     for one, other in zip(found, (*alone, trace.logits), strict=True):
         torch.testing.assert_close(one, other.view_as(one))
     assert float((found[0] - trace.logits[0]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)
+@pytest.mark.parametrize("step", [1, -1])
+def test_copies_join_in_the_layer_of_their_first_edit(changes: dict[str, Any], step: int) -> None:
+    """Copies in the order of their first edits, and in the opposite order."""
+    model, _ = real_model(changes)
+    tokens = torch.tensor([[3, 1, 4, 1]])
+    writes = Writes.of(other_run(model, tokens))
+    first = ["embed@1→L0H1@2.k", "embed→L0H0.v"]
+    then = ["L0H0@1→L1H3@3.k", "L0H1→L1H2.k", "L1H1→logits", "L0H2@3→logits@3"]
+    sites = [Site.parse(name) for name in (*first, *then)][::step]
+    edits = [Edit(site, writes, row) for row, site in enumerate(sites)]
+    found = run_logits(model.weights, tokens, edits, copies=len(sites))
+    for one, site in zip(found, sites, strict=True):
+        (alone,) = run_logits(model.weights, tokens, [Edit(site, writes)])
+        torch.testing.assert_close(one, alone)
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)

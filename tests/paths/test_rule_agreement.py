@@ -10,8 +10,9 @@ import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths.component_edges import ComponentRuns
-from pathsum.paths.rule_agreement import RULES, cut_effects_of, rule_agreement, rule_shares
-from pathsum.paths.target import find_target
+from pathsum.paths.rule_agreement import RULES, rule_agreement, rule_shares
+from pathsum.paths.score import cut_effects
+from pathsum.paths.target import PredictionRun, find_target
 
 
 @given(
@@ -48,15 +49,18 @@ def test_shares_are_those_of_gradients(drawn: Drawn) -> None:
     assert close(2 * shares["half of each"], both)
 
 
-def test_effects_are_those_of_patches() -> None:
+@pytest.mark.parametrize("tokens", [[4, 2, 5], [1, 4, 5], [1, 2, 5]], ids=str)
+def test_effects_are_those_of_patches(tokens: list[int]) -> None:
+    """Also with a reference whose first tokens are the same, which are not run again."""
     model = random_model(Config(2, 2, 8, 4, 11, 8, mlp="gelu"), seed=1, dtype=torch.float64)
     runs = ComponentRuns(
-        *(trace := model.trace([1, 2, 3]), other := model.trace([4, 2, 5])),
+        *(trace := model.trace([1, 2, 3]), other := model.trace(tokens)),
         find_target(trace, -1, 1, "mean"),
     )
     edges = [runs.graph.name(*edge) for edge in runs.graph.exists.nonzero().tolist()]
     into = [edge for edge in edges if "→mlp" in str(edge)]
-    for edge, effect in zip(into, cut_effects_of(runs, into).tolist(), strict=True):
+    effects = cut_effects(PredictionRun(trace, runs.target), [[edge] for edge in into], other)
+    for edge, effect in zip(into, effects, strict=True):
         patched = trace.patch({edge: other})
         lost = runs.target.of(trace.logits) - runs.target.of(patched.logits)
         assert effect == pytest.approx(float(lost[0]), abs=1e-9)

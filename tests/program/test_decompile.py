@@ -17,7 +17,13 @@ from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.model import construct
 from pathsum.model.sequences import split_corpus
 from pathsum.program.attention_rule import FOLLOWER, FeatureKind
-from pathsum.program.decompile import _matched_at_random, _rounded, _stages, _texts
+from pathsum.program.decompile import (
+    LAST_EVALUATIONS,
+    _matched_at_random,
+    _rounded,
+    _stages,
+    _texts,
+)
 from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
 from pathsum.program.fit import TableFit
 from pathsum.program.lexicon import Columns, Lexicon
@@ -172,6 +178,21 @@ def test_the_same_arguments_give_the_same_program() -> None:
     tokens = random_tokens(12, 10, 12)
     one, two = (ps.decompile(small_model(), tokens, budget=30) for _ in range(2))
     assert one.to_dict() == two.to_dict()
+
+
+def test_a_fit_reports_each_evaluation_and_can_be_canceled() -> None:
+    tokens, seen = random_tokens(12, 16, 12), list[tuple[int, int, str]]()
+    ps.decompile(small_model(), tokens, budget=30, progress=lambda *step: seen.append(step))
+    fits = [(done, total) for done, total, doing in seen if doing == "fitting a random program"][1:]
+    assert len(fits) > 5 and [done for done, _ in fits] == list(range(len(fits)))
+    assert all(done < total for done, total in fits)
+
+    def stop(done: int, total: int, doing: str) -> None:
+        if doing == "fitting 30 numbers" and done == 5 and total == LAST_EVALUATIONS:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ps.decompile(small_model(), tokens, budget=30, progress=stop)
 
 
 def test_held_out_sequences_are_not_fitted_on() -> None:

@@ -5,6 +5,7 @@ measured on the held-out text that a model comes with, or on pieces of the examp
 with none; costs of interventions also on the second copy of repeated random tokens.
 """
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ RANDOM_SEQUENCES = 8
 # Sequences of held-out text that are measured on, and how much of each for interventions, of which
 # a page has a dozen.
 TEXT_SEQUENCES, INTERVENTION_LENGTH = 16, 64
+# What a tokenizer of whole words reads as one token.
+WORD = re.compile(r"\w+|[^\w\s]")
 # Characters of a given text that are its title.
 TITLE_LENGTH = 32
 
@@ -133,10 +136,13 @@ def _texts(model: Model) -> list[Example]:
     listed = (Path(__file__).parent / "examples.toml").read_text(encoding="utf-8")
     found: list[Example] = []
     for fields in tomllib.loads(listed)["texts"]:
+        whole_words = fields.pop("whole_words", False)
         try:
             ids = model.encode(fields["text"])
         except TokenError:
             continue  # a word tokenizer that lacks some of these words, or no tokenizer
+        if whole_words and len(ids) > 1 + len(WORD.findall(fields["text"])):
+            continue
         found.append(Example(ids=tuple(ids[: model.config.n_ctx]), **fields))
     return found
 

@@ -137,7 +137,7 @@ def replace_command(
 
     if pattern is None and term is None and not copying and top_tokens is None:
         raise InputError(
-            "no description is given to replace the head with; use --pattern or --term for its "
+            "no description is given to replace the head with; give --pattern or --term for its "
             "attention, --copying or --top-tokens for its output, or both"
         )
     loaded = session.open()

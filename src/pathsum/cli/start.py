@@ -69,7 +69,8 @@ def demo_command(*, model: str = DEFAULT, report: Path | None = None) -> None:
 
 def _described(name: str, model: "Model") -> str:
     config = model.config
-    parts = f"{config.n_layers} layers of {config.n_heads} heads"
+    layers = "one layer" if config.n_layers == 1 else f"{config.n_layers} layers"
+    parts = f"{layers} of {config.n_heads} heads"
     mlps = "attention only" if config.mlp == "none" else f"MLPs of {config.d_mlp:,} neurons"
     trained = ", trained from scratch" if name == DEFAULT else ""
     return f"{model.name}: {parts}, {mlps}{trained}."

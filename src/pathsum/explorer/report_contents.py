@@ -256,18 +256,18 @@ def explained_texts(explorer: Explorer) -> set[int]:
 
 def _story_positions(explorer: Explorer, example: int) -> list[int]:
     """The position that the story of a text is about."""
-    story = _story_of(explorer, example)
-    return [] if story is None else [story.position]
+    told = _story_of(explorer, example)
+    return [] if told is None else [told.position]
 
 
 def _story_of(explorer: Explorer, example: int) -> Story | None:
     """The story of a text; the reason why there is none is reported when it is asked for."""
     try:
-        story = explorer.answer("story", {"example": example})
+        told = explorer.answer("story", {"example": example})
     except (InputError, NotExactError):
         return None
-    assert isinstance(story, Story)
-    return story
+    assert isinstance(told, Story)
+    return told
 
 
 def _ranked(explorer: Explorer, example: int) -> list[int]:
@@ -355,15 +355,15 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
     examples = explorer.session.examples(ModelParams())
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     probe: PlainParams = {"example": (probes or [0])[0]}
-    story = _story_of(explorer, 0)
+    told = _story_of(explorer, 0)
     # The last step is recorded even if the others are thinned out.
     for step in sorted({*steps[::apart], *steps[-1:]}):
         yield Recorded("run", {**probe, "step": step})
         yield Recorded("attention", {**probe, "step": step})
-        if story is not None:
-            ids = ",".join(map(str, examples[0].ids[: story.position + 2]))
+        if told is not None:
+            ids = ",".join(map(str, examples[0].ids[: told.position + 2]))
             yield Recorded("run", {"ids": ids, "step": step})
-            for head in _named_heads(story):
+            for head in _named_heads(told):
                 yield Recorded("attention", {"ids": ids, "head": head, "step": step})
 
 

@@ -62,6 +62,7 @@ class Context:
 class TopContexts(Record, kind="top-contexts"):
     """The contexts of a text in which a head is most active, by attention and by logit effect.
 
+    `deciles` are ordinary contexts: those that 90%, 80%, … 10% of all are weaker than by attention.
     `mean_weight` and `mean_effect` are averages over all contexts: of the largest weight after the
     first position, and of the magnitude of the effect. `tokens` are the texts of all tokens that
     occur in them.
@@ -70,6 +71,7 @@ class TopContexts(Record, kind="top-contexts"):
     head: str
     by_attention: tuple[Context, ...]
     by_effect: tuple[Context, ...]
+    deciles: tuple[Context, ...]
     sequences: int
     contexts: int
     mean_weight: float
@@ -160,17 +162,20 @@ class ReadContexts:
                 f"{label} too"
             )
         rows = self.rows[label]
-        by_attention = _strongest(rows, k, lambda row: (row.weight, row.source, row.weight))
-        by_effect = _strongest(
-            rows, k, lambda row: (row.effect.abs(), row.effect_source, row.effect_weight)
-        )
-        used = sorted({token for context in (*by_attention, *by_effect) for token in context.ids})
+        attention = _Ranking.of(rows, lambda row: (row.weight, row.source, row.weight))
+        by_attention, deciles = attention.strongest(k), attention.deciles()
+        by_effect = _Ranking.of(
+            rows, lambda row: (row.effect.abs(), row.effect_source, row.effect_weight)
+        ).strongest(k)
+        shown = (*by_attention, *by_effect, *deciles)
+        used = sorted({token for context in shown for token in context.ids})
         effects = torch.cat([row.effect.abs() for row in rows])
         known = bool((~effects.isnan()).any())
         return TopContexts(
             head=label,
             by_attention=by_attention,
             by_effect=by_effect,
+            deciles=deciles,
             sequences=len(rows),
             contexts=sum(len(row.weight) for row in rows),
             mean_weight=float(torch.cat([row.weight for row in rows]).mean()),
@@ -255,30 +260,53 @@ def _read(trace: Trace, head: str, number: int) -> list[_Row]:
     ]
 
 
-def _strongest(
-    rows: Sequence[_Row], k: int, order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
-) -> tuple[Context, ...]:
-    """The strongest context of each (source, destination) pair of tokens, and their number."""
-    ranked: list[tuple[float, _Row, int, int, float]] = []
-    for row in rows:
-        values, sources, weights = (each.tolist() for each in order(row))
-        ranked += [
-            (value, row, destination, source, weight)
-            for destination, (value, source, weight) in enumerate(
-                zip(values, sources, weights, strict=True), start=1
-            )
-            if not math.isnan(value)
-        ]
-    ranked.sort(key=lambda one: -one[0])
-    pairs = [(row.ids[source], row.ids[destination]) for _, row, destination, source, _ in ranked]
-    times, result = Counter(pairs), dict[tuple[int, int], Context]()
-    for pair, (_, row, destination, source, weight) in zip(pairs, ranked, strict=True):
-        if pair in result:
-            continue
-        if len(result) == k:
-            break
+@dataclass(frozen=True, eq=False)
+class _Ranking:
+    """Every context of some rows by one measure, the strongest first."""
+
+    contexts: list[tuple[float, _Row, int, int, float]]
+    times: Counter[tuple[int, int]]
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[_Row], order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
+    ) -> "_Ranking":
+        found: list[tuple[float, _Row, int, int, float]] = []
+        for row in rows:
+            values, sources, weights = (each.tolist() for each in order(row))
+            found += [
+                (value, row, destination, source, weight)
+                for destination, (value, source, weight) in enumerate(
+                    zip(values, sources, weights, strict=True), start=1
+                )
+                if not math.isnan(value)
+            ]
+        found.sort(key=lambda one: -one[0])
+        return cls(found, Counter(cls._pair(one) for one in found))
+
+    @staticmethod
+    def _pair(one: tuple[float, _Row, int, int, float]) -> tuple[int, int]:
+        _, row, destination, source, _ = one
+        return row.ids[source], row.ids[destination]
+
+    def strongest(self, k: int) -> tuple[Context, ...]:
+        """The strongest context of each (source, destination) pair of tokens."""
+        first = dict[tuple[int, int], tuple[float, _Row, int, int, float]]()
+        for one in self.contexts:
+            if len(first) == k:
+                break
+            first.setdefault(self._pair(one), one)
+        return tuple(self._context(one) for one in first.values())
+
+    def deciles(self) -> tuple[Context, ...]:
+        """The contexts that 90%, 80%, … 10% of all contexts are weaker than."""
+        last = len(self.contexts) - 1
+        return tuple(self._context(self.contexts[round(last * ten / 10)]) for ten in range(1, 10))
+
+    def _context(self, one: tuple[float, _Row, int, int, float]) -> Context:
+        _, row, destination, source, weight = one
         effect = float(row.effect[destination - 1])
-        result[pair] = Context(
+        return Context(
             sequence=row.sequence,
             destination=destination,
             source=source,
@@ -286,9 +314,8 @@ def _strongest(
             weight=weight,
             off_first=float(row.off_first[destination - 1]),
             effect=None if math.isnan(effect) else effect,
-            times=times[pair],
+            times=self.times[self._pair(one)],
         )
-    return tuple(result.values())
 
 
 @dataclass(frozen=True)

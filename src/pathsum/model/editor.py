@@ -11,10 +11,13 @@ The forward pass (`pathsum.model.forward.run`) calls the editor at five points:
 5. the logits
 
 A batch may hold several copies of the tokens, each with its own edits. Copies share all that is
-computed before the first edit that tells them apart.
+computed before the first edit that tells them apart. Those of one sequence join the batch one by
+one, in the layer of their first edit: the last row stands for all that have not joined yet.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -25,8 +28,8 @@ from pathsum.base.errors import InputError
 from pathsum.base.shapes import AtSources, Pattern, PerHead, Stream, Tokens
 from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import gating, transformer
-from pathsum.model.edit import Edit, Function, Writes
-from pathsum.model.node_edges import NodeEdges
+from pathsum.model.edit import COMPUTED, Edit, Function, Writes
+from pathsum.model.node_edges import NodeEdges, row_of
 from pathsum.model.recording import KeyValues, Prefix
 from pathsum.model.weights import LayerWeights, Weights, kv_head, layer_of_one_head
 
@@ -47,8 +50,8 @@ class Editor:
         past: KeyValues | None = None,
     ) -> None:
         self.weights, self.config, self.tokens = weights, weights.config, tokens
-        self.past = past
-        self.batch = _batch_size(tokens, edits, copies)
+        self.past, self.first = past, past.length if isinstance(past, Prefix) else 0
+        self.batch, self.tiled = _batch_size(tokens, edits, copies), len(tokens) > 1
         # Edits of components, named values and reads; of edges, by the read they enter.
         self.values: dict[Site, list[Edit]] = {}
         self.edges: dict[Site, list[Edit]] = {}
@@ -57,12 +60,12 @@ class Editor:
             site = edit.site
             if not site.is_edge:
                 self.values.setdefault(site.without_positions, []).append(edit)
-            elif site.to is not None or (site.at is not None and site.side is None):
+            elif _enters_nodes(site):
                 at_nodes.append(edit)
             else:
                 self.edges.setdefault(site.read, []).append(edit)
         prefix = past if isinstance(past, Prefix) else None
-        self.nodes = NodeEdges(weights, at_nodes, self.batch, tokens.shape[1], prefix)
+        self.nodes = NodeEdges(weights, at_nodes, self.batch, tokens, prefix)
         self.writers = {edit.site.writer for edit in edits if edit.site.is_edge}
         self.lenders = {edit.value.writer for edit in edits if isinstance(edit.value, Site)}
         self.used: set[Edit] = set()
@@ -70,31 +73,45 @@ class Editor:
         self.z: dict[int, PerHead] = {}
         self.outputs: dict[HeadId, Stream] = {}
         self.patterns: dict[HeadId, Tensor] = {}
-        apart = [
-            _layer_of(edit.site, self.config.n_layers)
-            for group in (*self.values.values(), *self.edges.values())
-            for edit in group
-            if self._tells_apart(edit)
-        ]
-        self.wide_from = min(apart, default=None)
+        self._sizes = self._find_sizes(edits)
+        self.size = self._sizes[0]
         self._touched, self._attending_anew = self._find_touched()
 
     # ---- batches
 
-    def _tells_apart(self, edit: Edit) -> bool:
-        """Whether an edit makes copies of the tokens differ."""
-        given = edit.value
-        wide = isinstance(given, Tensor) and given.ndim == 3 and len(given) > len(self.tokens)
-        return self.batch > len(self.tokens) and (wide or edit.sequence is not None)
+    def _find_sizes(self, edits: Sequence[Edit]) -> list[int]:
+        """The size of the batch in each layer and for the logits."""
+        n_layers, batch, alone = self.config.n_layers, self.batch, len(self.tokens)
+        joins = [n_layers] * batch
+        for edit in edits:
+            layer = _layer_of(edit.site, n_layers)
+            if edit.value is COMPUTED:
+                layer = min(layer, _layer_of(Site(edit.site.writer), n_layers))
+            given = edit.value
+            wide = isinstance(given, Tensor) and given.ndim == 3 and len(given) > alone
+            if edit.sequence is not None:
+                joins[edit.sequence] = min(joins[edit.sequence], layer)
+            elif wide or _enters_nodes(edit.site):
+                joins = [min(join, layer) for join in joins]
+        if self.tiled:
+            return [batch if min(joins) <= layer else alone for layer in range(n_layers)] + [batch]
+        # A copy joins before those that follow it.
+        joins = list(accumulate(reversed(joins), min))[::-1]
+        counts = [bisect_right(joins, layer) for layer in range(n_layers)]
+        return [min(count + 1, batch) for count in counts] + [batch]
 
     def widen(self, tensor: Tensor) -> Tensor:
-        """A batch repeated until it holds all copies; one sequence is not copied."""
-        return repeat_batch(tensor, self.batch)
+        """A batch repeated until it holds the copies of this layer; one sequence is not copied."""
+        return self.repeat(tensor, self.size)
 
-    def same_batch(self, one: Stream, other: WideStream) -> tuple[Tensor, Tensor]:
-        """Two streams, the smaller batch repeated."""
-        size = max(len(one), len(other))
-        return repeat_batch(one, size), repeat_batch(other, size)
+    def repeat(self, tensor: Tensor, size: int) -> Tensor:
+        """A batch repeated to a size; the last row stands for copies that follow."""
+        if tensor.shape[0] in (1, size):
+            return tensor.expand(size, *tensor.shape[1:])
+        if self.tiled:
+            return tensor.repeat(size // tensor.shape[0], *[1] * (tensor.ndim - 1))
+        last = tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])
+        return torch.cat((tensor, last))
 
     @property
     def edits_logits(self) -> bool:
@@ -103,9 +120,8 @@ class Editor:
 
     def enter(self, layer: int, stream: Stream) -> WideStream:
         """The stream before a layer; point 4."""
-        if self.wide_from is not None and layer >= self.wide_from:
-            stream = self.widen(stream)
-        return self.replaced(Site(Source("residual", layer)), stream)
+        self.size = self._sizes[layer]
+        return self.replaced(Site(Source("residual", layer)), self.widen(stream))
 
     # ---- values
 
@@ -118,18 +134,15 @@ class Editor:
                 continue
             given, at = self._given(edit, site, tensor), edit.site.at
             if edit.sequence is None:
-                # Either may be of fewer copies than the other.
-                size = max(len(tensor), len(given))
-                tensor, given = repeat_batch(tensor, size), repeat_batch(given, size)
+                given = self.repeat(given, len(tensor))
             if at is None and edit.sequence is None:
                 tensor, copied = given.expand_as(tensor), False
                 continue
             if not copied:
-                tensor = tensor if edit.sequence is None else self.widen(tensor)
                 tensor, copied = tensor.clone(), True
             rows = slice(None) if edit.sequence is None else edit.sequence
             places = slice(None) if at is None else at
-            tensor[rows, places] = _part(given, edit.sequence, at)
+            tensor[rows, places] = self._part(given, edit.sequence, at)
         return tensor
 
     def _given(self, edit: Edit, site: Site, tensor: Tensor) -> Tensor:
@@ -170,8 +183,7 @@ class Editor:
         """The stream as one reader sees it; points 2 and 4."""
         edits = self.edges.get(read, ())
         if edits:
-            wide = any(self._tells_apart(edit) for edit in edits)
-            stream = (self.widen(stream) if wide else stream).clone()
+            stream = stream.clone()
         seen: dict[tuple[object, int | None], Stream] = {}
         for edit in edits:
             writer, sequence = edit.site.writer, edit.sequence
@@ -180,33 +192,33 @@ class Editor:
             if before is None:
                 before = seen.get((writer, None))
                 before = self.written(writer) if before is None else before
-                before = before if sequence is None else _part(before, sequence, None)[None]
+                before = before if sequence is None else self._part(before, sequence, None)[None]
             at = edit.site.at
             given = self._written_instead(edit, before)
-            given = given if sequence is None else _part(given, sequence, None)[None]
+            given = given if sequence is None else self._part(given, sequence, None)[None]
             change = given - before
             if at is not None:
                 places = torch.arange(change.shape[1], device=change.device)
-                change = change * (places == at)[:, None]
+                change = change * (places + self.first == at)[:, None]
             seen[writer, sequence] = before + change
-            change = change if sequence is not None else repeat_batch(change, len(stream))
+            change = change if sequence is not None else self.repeat(change, len(stream))
             stream[rows] += change
             if self.nodes.overrides(writer, read):
                 whole = self.nodes.whole_edges.setdefault((writer, read), torch.zeros_like(stream))
                 whole[rows] += change
         if self.nodes.reach(read):
-            stream = self.nodes.as_read(read, self.widen(stream))
+            stream = self.nodes.as_read(read, stream)
         return self.replaced(read, stream)
 
     def _written_instead(self, edit: Edit, like: Stream) -> WideStream:
-        """The output that an edge carries in place of its writer's."""
+        """The output that an edge carries in place of its writer's, at the last positions."""
         value, writer = edit.value, edit.site.writer
         if isinstance(value, Writes):
             if isinstance(writer, HeadId):
                 W_O = self.weights.layers[writer.layer].W_O[writer.head]
-                return value.z[writer.layer][:, writer.head] @ W_O
+                return value.z[writer.layer][:, writer.head, self.first :] @ W_O
             assert isinstance(writer, Source)
-            return value.source(writer)
+            return value.source(writer)[:, self.first :]
         assert isinstance(value, Tensor)
         value = value.to(like)
         return value if value.ndim == 3 else value.expand(1, like.shape[1], -1)
@@ -225,17 +237,14 @@ class Editor:
 
     def embedding(self, stream: Stream) -> WideStream:
         """The stream before the first layer, with the embedding replaced."""
-        own = self.weights.W_E[self.tokens]
+        own = self.widen(self.weights.W_E[self.tokens])
         written = self.source(Source("embed"), own)
         if written is own:
             return stream
-        stream, own = (repeat_batch(one, len(written)) for one in (stream, own))
-        return stream + (written - own)
+        return self.widen(stream) + (written - own)
 
     def source(self, source: Source, own: Stream) -> WideStream:
         """The output of the embedding or of an MLP."""
-        if self._tells_apart_at(source):
-            own = self.widen(own)
         written = self.replaced(Site(source), own)
         if source in self.writers:
             self.sources[source] = written
@@ -256,12 +265,8 @@ class Editor:
                     f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
                     "nothing; use one of the two"
                 )
-        value, gate = self.same_batch(*(self.as_read(one, stream) for one in sides))
-        stream = repeat_batch(stream, len(value))
+        value, gate = (self.as_read(one, stream) for one in sides)
         return gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
-
-    def _tells_apart_at(self, source: Source) -> bool:
-        return any(self._tells_apart(edit) for edit in self.values.get(Site(source), ()))
 
     def neurons(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
         """The edits of an MLP's neurons, points 1 and 4; None if there are none."""
@@ -354,10 +359,10 @@ class Editor:
             live = [not self._output_given(HeadId(layer.index, h)) for h in found.head.tolist()]
             if any(live):
                 where = tuple(one[torch.tensor(live, device=z.device)] for one in found.where)
-                z = self.widen(z).clone()
+                z = z.clone()
                 z[where] = found.z[live]
                 if pattern is not None:
-                    pattern = self.widen(pattern).clone()
+                    pattern = pattern.clone()
                     pattern[where] = found.pattern[live]
         return pattern, z
 
@@ -394,6 +399,14 @@ class Editor:
         moved = value[:, kv_head(self.config, number)]
         return pattern, pattern @ (read(Side.V) if (number, Side.V) in streams else moved)
 
+    def _part(self, value: Tensor, sequence: int | None, at: int | None) -> Tensor:
+        """The rows of a tensor [batch, pos, …] for one sequence and one position, or for all."""
+        rows = value if sequence is None else value[row_of(sequence, len(value), self.tiled)]
+        if at is None:
+            return rows
+        place = min(at, (rows.shape[1] if sequence is None else rows.shape[0]) - 1)
+        return rows[:, place] if sequence is None else rows[place]
+
     def _output_given(self, head: HeadId) -> bool:
         """Whether the output of a head is replaced in all sequences and at all positions."""
         edits = self.values.get(Site(head), ())
@@ -404,8 +417,6 @@ class Editor:
     ) -> Float[Tensor, "_ pos d"]:
         """The stream after a layer's heads, with outputs replaced."""
         index = layer.index
-        if len(z) > len(stream):
-            stream = self.widen(stream)
         attended = stream + added
         if layer.b_O is not None and Site(Source("bias", index)) in self.values:
             bias = layer.b_O * scale[..., None]
@@ -435,20 +446,9 @@ class Editor:
         return attended
 
 
-def repeat_batch(tensor: Tensor, batch: int) -> Tensor:
-    """A batch repeated until it has this size; one sequence is not copied."""
-    if tensor.shape[0] in (1, batch):
-        return tensor.expand(batch, *tensor.shape[1:])
-    return tensor.repeat(batch // tensor.shape[0], *[1] * (tensor.ndim - 1))
-
-
-def _part(value: Tensor, sequence: int | None, at: int | None) -> Tensor:
-    """The rows of a tensor [batch, pos, …] for one sequence and one position, or for all."""
-    rows = value if sequence is None else value[sequence % len(value)]
-    if at is None:
-        return rows
-    place = min(at, (rows.shape[1] if sequence is None else rows.shape[0]) - 1)
-    return rows[:, place] if sequence is None else rows[place]
+def _enters_nodes(site: Site) -> bool:
+    """Whether a site is an edge into single nodes, not into a whole read."""
+    return site.to is not None or (site.is_edge and site.at is not None and site.side is None)
 
 
 def _layer_of(site: Site, n_layers: int) -> int:

@@ -61,7 +61,7 @@ def run(
         transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else last)
         if editor is not None:
             recorder.widen(editor.widen)
-            tokens, final = editor.widen(tokens), editor.widen(final)
+            tokens = editor.widen(tokens)
         n_layers = weights.config.n_layers
         n_mlps = n_layers if weights.config.mlp != "none" else 0
         return Run(
@@ -132,7 +132,6 @@ def _residual_stream(
         else:
             output, scale = editor.mlp(layer, read)
             output = editor.source(Source("mlp", index), output)
-            attended, output = editor.same_batch(attended, output)
         recorder.add(index, mlp_outputs=output, mlp=scale)
         stream = attended + output
     if editor is not None:
@@ -194,7 +193,6 @@ def _logits(
             return rows
         if not isinstance(positions, Tensor):
             return rows[:, positions if isinstance(positions, slice) else list(positions)]
-        rows = rows if editor is None else editor.widen(rows)
         return rows[torch.arange(len(rows), device=rows.device), positions][:, None]
 
     # A function of the logits is called with those at all positions.
@@ -204,5 +202,5 @@ def _logits(
         logits = editor.replaced(Site(LOGITS, value="pre"), logits)
     logits = transformer.soft_cap(logits, weights.config.logit_cap)
     if editor is not None:
-        logits = editor.widen(editor.replaced(Site(LOGITS), logits))
+        logits = editor.replaced(Site(LOGITS), logits)
     return at(logits) if edited else logits

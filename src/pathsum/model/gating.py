@@ -79,11 +79,10 @@ def neurons(
     if config.mlp == "none":
         raise InputError("this model has no MLPs, so it has no neurons; use a model with MLPs")
     own_value, own_gate = (read, read) if sides is None else sides
-    value, gate_input = transformer.preactivations(raw, own_value, slice(None))
-    if own_gate is not own_value:
-        alone, gate_input = transformer.preactivations(raw, own_gate, slice(None))
-        gate_input = alone if gate_input is None else gate_input
-    gate_input = value if gate_input is None else gate_input
+    value, gate_input = transformer.preactivations(raw, own_value, slice(None), own_gate)
+    if gate_input is None:
+        own = own_gate is own_value
+        gate_input = value if own else transformer.preactivations(raw, own_gate, slice(None))[0]
     slope = experts = None
     if config.mlp == "clamped_gated":
         clamped = value.clamp(-transformer.CLAMP, transformer.CLAMP)

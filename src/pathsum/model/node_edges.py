@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import HeadId, Source
-from pathsum.base.shapes import AtSources, PerHead, Stream
+from pathsum.base.shapes import AtSources, PerHead, Stream, Tokens
 from pathsum.base.site import Side, Site
 from pathsum.model import transformer
 from pathsum.model.config import Config
@@ -86,12 +86,12 @@ class NodeEdges:
         weights: Weights,
         edits: Sequence[Edit],
         batch: int,
-        length: int,
+        tokens: Tokens,
         prefix: Prefix | None = None,
     ) -> None:
         self.weights, self.config, self.prefix = weights, weights.config, prefix
-        self.first = 0 if prefix is None else prefix.length
-        length += self.first
+        self.first, self.tiled = 0 if prefix is None else prefix.length, len(tokens) > 1
+        length = self.first + tokens.shape[1]
         slots: dict[tuple[int, Any, int, int], int] = {}
         values: dict[int, EditValue] = {}
         self._readers: dict[int, dict[_Node, dict[tuple[Side, int], dict[Any, int]]]] = {}
@@ -214,7 +214,8 @@ class NodeEdges:
         for number, slot in enumerate(slots.tolist()):
             whole = self.whole_edges.get((self._writers[slot], read))
             if whole is not None:
-                changes[number] -= whole[rows[number] % len(whole), places[number]]
+                row = row_of(int(rows[number]), len(whole), self.tiled)
+                changes[number] -= whole[row, places[number] - self.first]
         return changes
 
     def attend(
@@ -226,14 +227,14 @@ class NodeEdges:
         key: AtSources,
         value: AtSources,
     ) -> NodeValues:
-        """Pattern and z of a layer's nodes; copies share the rows of a smaller batch.
+        """Pattern and z of a layer's nodes; copies share the rows of a smaller batch (`row_of`).
 
         `streams` are those that single reads see, where edges change a whole read.
         """
         row, head, place, groups = self._tensors[layer.index]
         if self.prefix is not None:
             stream = prepend(self.prefix.streams[layer.index][:, : self.first], stream)
-        shared, kv = row % len(stream), kv_head(self.config, head)
+        shared, kv = self._row(row, stream), kv_head(self.config, head)
         reads = {
             Side.Q: query[shared, head, place - self.first][:, None],
             Side.K: key[shared, kv],
@@ -243,13 +244,13 @@ class NodeEdges:
             mine = (head == number).nonzero()[:, 0]
             if len(mine):
                 whole = transformer.head_read(self.config, layer, number, side, seen)
-                picked = whole[row[mine] % len(whole)]
+                picked = whole[self._row(row[mine], whole)]
                 if side is Side.Q:
                     picked = picked[torch.arange(len(mine)), place[mine]][:, None]
                 reads[side][mine] = picked
         for group in groups:
             base = streams.get((group.head, group.side), stream)
-            seen = base[row[group.node] % len(base), group.place]
+            seen = base[self._row(row[group.node], base), group.place]
             read = Site(None, HeadId(layer.index, group.head), group.side)
             rows, places = row[group.node][group.reads], group.place[group.reads]
             seen = seen.index_add(0, group.reads, self._changes_of(read, rows, places, group.slots))
@@ -269,14 +270,14 @@ class NodeEdges:
         if self.prefix is not None:
             written = prepend(self.prefix.writes.source(source)[:, : self.first], written)
         for change in self._written.get(source, ()):
-            here = _rows(written, change)
+            here = self._rows(written, change)
             match change.value:
                 case Writes():
-                    there = _rows(change.value.source(source), change)
+                    there = self._rows(change.value.source(source), change)
                 case Tensor():
-                    there = _rows(change.value, change)
+                    there = self._rows(change.value, change)
                 case _:
-                    there = _rows(own, change)
+                    there = self._rows(own, change)
             self.changes[change.slots] = there - here
 
     def heads_written(
@@ -296,21 +297,31 @@ class NodeEdges:
                 continue
             head, W_O = writer.head, layer.W_O[writer.head]
             for change in listed:
-                here = _rows(written[:, head], change)
+                here = self._rows(written[:, head], change)
                 match change.value:
                     case Writes():
-                        there = _rows(change.value.z[layer.index][:, head], change)
+                        there = self._rows(change.value.z[layer.index][:, head], change)
                         found = (there - here) @ W_O
                     case Tensor():
-                        found = _rows(change.value, change) - here @ W_O
+                        found = self._rows(change.value, change) - here @ W_O
                     case _:
                         if computed is None:
                             computed = self._scaled_nodes(layer, z)
-                        there = _rows(own[:, head], change)
+                        there = self._rows(own[:, head], change)
                         mine = change.nodes >= 0
                         there[mine] = computed[change.nodes[mine]]
                         found = (there - here) @ W_O
                 self.changes[change.slots] = found
+
+    def _row(self, row: Int[Tensor, " part"], tensor: Tensor) -> Int[Tensor, " part"]:
+        """`row_of` for many rows."""
+        return row % len(tensor) if self.tiled else row.clamp(max=len(tensor) - 1)
+
+    def _rows(
+        self, tensor: Float[Tensor, "part pos n"], change: _Changes
+    ) -> Float[Tensor, "write n"]:
+        """A tensor at the sequences and positions of some writes."""
+        return tensor[self._row(change.row, tensor), change.place.clamp(max=tensor.shape[1] - 1)]
 
     def _scaled_nodes(self, layer: LayerWeights, z: PerHead) -> Float[Tensor, "node k"]:
         """z of the layer's nodes times the scale of the norm after the heads."""
@@ -322,7 +333,7 @@ class NodeEdges:
         # The norm after the heads measures all that is written at a position of a sequence.
         pairs = torch.stack((found.row, found.place))
         places, which = pairs.unique(dim=1, return_inverse=True)
-        together = z[places[0] % len(z), :, places[1]]
+        together = z[self._row(places[0], z), :, places[1]]
         together[which, found.head] = found.z
         scale = transformer.write(self.config, layer, together[:, :, None])[1][:, 0]
         return found.z * scale[which][:, None]
@@ -338,6 +349,6 @@ def _places(config: Config, site: Site, length: int) -> Sequence[int]:
     return range(config.visible_length(site.to, length))
 
 
-def _rows(tensor: Float[Tensor, "part pos n"], change: _Changes) -> Float[Tensor, "write n"]:
-    """A tensor at the sequences and positions of some writes; a smaller batch is shared."""
-    return tensor[change.row % len(tensor), change.place.clamp(max=tensor.shape[1] - 1)]
+def row_of(row: int, size: int, tiled: bool) -> int:
+    """The row of a copy in a smaller batch: repeated, or one row for all copies that follow."""
+    return row % size if tiled else min(row, size - 1)

@@ -420,16 +420,22 @@ def _edited_neurons(
 
 
 def preactivations(
-    layer: LayerWeights, read: Float[Tensor, "*pos d"], block: slice
+    layer: LayerWeights,
+    read: Float[Tensor, "*pos d"],
+    block: slice,
+    gate_read: Float[Tensor, "*pos d"] | None = None,
 ) -> tuple[Float[Tensor, "*pos m"], Float[Tensor, "*pos m"] | None]:
-    """r W_in + b_in of a block of neurons and, if they have gates, r W_gate + b_gate."""
+    """r W_in + b_in of a block of neurons and, if they have gates, r W_gate + b_gate.
+
+    Gates may have a read of their own.
+    """
     assert layer.W_in is not None
     before = read @ layer.W_in[:, block]
     if layer.b_in is not None:
         before = before + layer.b_in[block]
     if layer.W_gate is None:
         return before, None
-    gate = read @ layer.W_gate[:, block]
+    gate = (read if gate_read is None else gate_read) @ layer.W_gate[:, block]
     return before, gate if layer.b_gate is None else gate + layer.b_gate[block]
 
 
@@ -486,7 +492,7 @@ def _head_norm(
 ) -> tuple[PerHead, Float[Tensor, "batch head pos"]]:
     if config.qk_norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
-    if config.qk_norm == "rms":
+    if config.qk_norm != "rms_all":
         scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
     else:
         # One norm over all heads of the layer.

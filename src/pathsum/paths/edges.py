@@ -182,8 +182,9 @@ def values_without(
     config, length = start.model.config, start.tokens.shape[1]
     # Copies of a run share the positions before their edits, and there the layers below.
     groups: dict[int, list[int]] = {}
+    same = _same_tokens(start, reference)
     for number, row in enumerate(rows):
-        groups.setdefault(_first_changed(start, row), []).append(number)
+        groups.setdefault(_first_changed(start, row, same), []).append(number)
     keys, own = KeyValues(), None
     if any(groups):
         own = Writes.of(start)
@@ -206,11 +207,22 @@ def values_without(
     return values
 
 
-def _first_changed(start: Trace, row: Edges) -> int:
+def _same_tokens(start: Trace, reference: object) -> int:
+    """The number of first positions at which a reference run writes the same, all but the last."""
+    if not isinstance(reference, Trace) or reference.every_edit:
+        return 0
+    length = start.tokens.shape[1]
+    differ = (start.tokens != reference.tokens[:, :length]).any(0).nonzero()
+    return int(differ[0]) if len(differ) else length - 1
+
+
+def _first_changed(start: Trace, row: Edges, same: int) -> int:
     """The first position that changes when the edges are cut; 0 in runs that are edited already."""
     if not start.model.config.causal or start.every_edit:
         return 0
-    return min((0 if edge.to is None else edge.to for edge in row), default=0)
+    whole = [0 if isinstance(edge.reader, HeadId) else same for edge in row]
+    first = (at if e.to is None else e.to for e, at in zip(row, whole, strict=True))
+    return min(first, default=0)
 
 
 def values_with_only(

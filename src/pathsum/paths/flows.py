@@ -13,6 +13,7 @@ gradient there. `FrozenRow` has the writes of one sequence, which circuits are g
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -318,9 +319,12 @@ class FrozenRow:
 
     def writers(self, level: int) -> tuple[Source | HeadId, ...]:
         """Everything written below a level (`level_of`): sources, then heads."""
-        n_heads = self.trace.model.config.n_heads
-        heads = (HeadId(below, h) for below in range(_layers(level)) for h in range(n_heads))
+        heads = self._heads[: _layers(level) * self.trace.model.config.n_heads]
         return (*(source for source, _ in self.sources if level_of(source) < level), *heads)
+
+    @cached_property
+    def _heads(self) -> tuple[HeadId, ...]:
+        return tuple(head.id for head in self.trace.model.heads)
 
     def writes_everywhere(
         self, level: int, directions: Float[Tensor, "node d"], length: int

@@ -306,10 +306,7 @@ class Growth:
 
     def _mlp(self, layer: int, nodes: Sequence[Site]) -> None:
         """Decompose some nodes of an MLP."""
-        gradients, common = self._opened(nodes)
-        positions = [node_position(node) for node in nodes]
-        places = torch.tensor(positions, device=gradients.device)
-        opened = MlpNodes(self.run, layer, places, gradients, self.start, self.carried)
+        opened, common = self._opened_mlp(layer, nodes)
         for node in nodes:
             value = self.writers[node].value
             self.nodes.append(GraphNode(node, self._text(node), value))
@@ -325,10 +322,12 @@ class Growth:
     def neurons(self, node: Site) -> Float[Tensor, " m"]:
         """The contribution of each neuron of a kept MLP node, once the circuit has grown."""
         assert isinstance(node.writer, Source)
-        gradients, _ = self._opened([node])
-        places = torch.tensor([node_position(node)], device=gradients.device)
-        found = MlpNodes(self.run, node.writer.layer, places, gradients, self.start, self.carried)
-        return found.by_neuron[0]
+        return self._opened_mlp(node.writer.layer, [node])[0].by_neuron[0]
+
+    def _opened_mlp(self, layer: int, nodes: Sequence[Site]) -> tuple[MlpNodes, Tensor]:
+        gradients, common = self._opened(nodes)
+        places = torch.tensor([node_position(node) for node in nodes], device=gradients.device)
+        return MlpNodes(self.run, layer, places, gradients, self.start, self.carried), common
 
     def _opened(self, nodes: Sequence[Site]) -> tuple[Float[Tensor, "node d"], Tensor]:
         """The gradients at the outputs of some nodes, and their `common`."""

@@ -120,14 +120,6 @@ class MlpNodes:
         self.at_neurons = (self.gradients * self.after[:, None]) @ self.raw.W_out.T
 
     @property
-    def value(self) -> Float[Tensor, " node"]:
-        """Output · gradient, or that of the difference between the two runs."""
-        value = (self.here.written * self.gradients).sum(-1) * self.here.after
-        if self.there is None:
-            return value
-        return value - (self.there.written * self.gradients).sum(-1) * self.there.after
-
-    @property
     def by_neuron(self) -> Float[Tensor, "node m"]:
         """Each neuron's output · gradient, or that of the difference between the two runs."""
         active = self.here.neurons.activation[0]

@@ -26,7 +26,6 @@ from pathsum.base import (
     Estimate,
     Progress,
     Record,
-    Site,
     Source,
     Table,
     interval_columns,
@@ -34,19 +33,18 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.errors import InputError
-from pathsum.base.options import batched, checked, parse_count
+from pathsum.base.options import checked, parse_count
 from pathsum.base.site import Side
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
-from pathsum.model.edit import Edit, Writes
-from pathsum.model.forward import run_logits
 from pathsum.model.gating import Neurons, mean_slopes, neurons_of
 from pathsum.paths.circuit import bootstrap_weights, name_prompt
 from pathsum.paths.component_edges import ComponentRuns, EdgeScores
 from pathsum.paths.edge_curve import component_runs
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt
-from pathsum.paths.target import TokenName, Versus
+from pathsum.paths.score import cut_effects
+from pathsum.paths.target import PredictionRun, TokenName, Versus
 
 RULES = ("gates held", "values held", "half of each", "integrated", "attribution patching")
 """The rules, in the order of columns of the shares."""
@@ -172,20 +170,9 @@ def _measure(
     rows, columns = torch.tensor(edges).T
     picked = torch.stack([shares[rule][rows, columns] for rule in RULES], -1)
     names = [graph.name(*edge) for edge in edges]
-    effects = cut_effects_of(runs, names)
-    return torch.tensor(layers), picked.double().cpu(), effects
-
-
-def cut_effects_of(runs: ComponentRuns, edges: Sequence[Site]) -> Float[Tensor, " edge"]:
-    """The drop in the prediction when each edge alone takes its value from the reference."""
-    trace, target, writes = runs.trace, runs.target, Writes.of(runs.other)
-    before, found = runs.value(None), list[float]()
-    for part in batched(edges, 4 * trace.streams[0].nbytes):
-        edits = [Edit(edge, writes, copy) for copy, edge in enumerate(part)]
-        positions = target.positions.expand(len(part))
-        logits = run_logits(trace.weights, trace.tokens, edits, positions, len(part))[:, 0]
-        found += [before - value for value in target.of_runs(logits).tolist()]
-    return torch.tensor(found, dtype=torch.float64)
+    of = PredictionRun(runs.trace, runs.target)
+    effects = cut_effects(of, [[name] for name in names], runs.other)
+    return torch.tensor(layers), picked.double().cpu(), torch.tensor(effects, dtype=torch.float64)
 
 
 def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:

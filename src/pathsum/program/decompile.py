@@ -106,15 +106,16 @@ def decompile(
     for number, size in enumerate(rounds):
         progress(2 + number, steps, f"fitting {size} numbers")
         while fit.add_copying(size):
-            fit.refit(COPYING_EVALUATIONS)
+            fit.refit(COPYING_EVALUATIONS, progress, "fitting copying heads")
         fit.grow(size)
-        fit.refit(LAST_EVALUATIONS if size == budget else EVALUATIONS)
+        evaluations = LAST_EVALUATIONS if size == budget else EVALUATIONS
+        fit.refit(evaluations, progress, f"fitting {size} numbers")
         grown.append(_rounded(fit.stages))
     progress(steps - 2, steps, "fitting a random program")
     fit.stages = _matched_at_random(fit.stages, seed)
     # The patterns of the stages have changed.
     fit = TableFit(columns, fit.stages, fitting.tokens, fitting.weight, wanted)
-    fit.refit(LAST_EVALUATIONS)
+    fit.refit(LAST_EVALUATIONS, progress, "fitting a random program")
     program = _compared(model, lexicon, fitting, held_out, grown, _rounded(fit.stages), budget)
     progress(steps, steps, "done")
     return program

@@ -13,11 +13,13 @@ problem; here the diagonal of the Hessian gives it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from pathsum.base import Progress, silent
 from pathsum.base.options import batch_size
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.program.lexicon import Columns
@@ -221,11 +223,13 @@ class TableFit:
 
     # ---- fitting values
 
-    def refit(self, evaluations: int) -> None:
+    def refit(self, evaluations: int, progress: Progress = silent, doing: str = "fitting") -> None:
         """Fit the values of all entries and of all copying together."""
         layout = _ValueVector(self._tables(), self.stages)
+        done = count()
 
         def function(x: Tensor) -> tuple[float, Tensor]:
+            progress(next(done), evaluations, doing)
             loss, slope = RIDGE / 2 * float(x.square().sum()), layout.zeros()
             for chunk in self.chunks:
                 log_q = self._log_probs(chunk, layout.tables, *layout.unpack(x))

@@ -320,8 +320,8 @@ def load(
         folder = download(text, revision, token)
         return open_path(folder, text, context, progress)
     raise FileError(
-        f"there is no model {text!r}: it is not one of {', '.join(known)}, nor a folder or file, "
-        f"nor a hub id (owner/name){_suggestion(text, known)}"
+        f"there is no model {text!r}: it is not the name of a bundled model (`pathsum models` "
+        f"lists them), a folder, a file or a hub id (owner/name){_suggestion(text, known)}"
     )
 
 

@@ -376,6 +376,10 @@ export const lossesOf = (trace: Trace): number[] =>
     return logSumExp(logits) - (logits[next] as number);
   });
 
+/** A pair that returns counts as learned from this probability on, and this many times what it had at first. */
+const LEAST_LEARNED = 0.1;
+const LEAST_GROWTH = 1.5;
+
 /** All positions, the most interesting predictions first, each with the position it repeats (`rank_by_interest`). */
 export function rankByInterest(ids: readonly number[], probabilities: readonly number[]): [number, number | null][] {
   const before = new Map<string, number[]>();
@@ -388,16 +392,21 @@ export function rankByInterest(ids: readonly number[], probabilities: readonly n
   for (const [first, ...rest] of before.values()) {
     rest.forEach((here, number) => repeats.set(here, [first as number, number === 0 ? (first as number) : (rest[number - 1] as number)]));
   }
+  const isLearned = (place: number): boolean => {
+    const [own, first] = [probabilities[place] as number, probabilities[repeats.get(place)![0]] as number];
+    return own >= LEAST_LEARNED && own > LEAST_GROWTH * first;
+  };
+  const learned = new Set([...repeats.keys()].filter(isLearned));
   const order = (place: number): [number, number, number] => {
     const found = repeats.get(place);
     const own = probabilities[place] as number;
-    if (!found) return [2, -own, -place];
+    if (!found || !learned.has(place)) return [2, -own, -place];
     return [Number(found[0] !== found[1]), (probabilities[found[0]] as number) - own, -place];
   };
   const ranked = Array.from({ length: last }, (_, place) => place).sort((a, b) => {
     const [x, y] = [order(a), order(b)];
     return x[0] - y[0] || x[1] - y[1] || x[2] - y[2];
   });
-  ranked.splice(repeats.size, 0, last);
+  ranked.splice(Math.max(learned.size, Math.min(1, repeats.size)), 0, last);
   return ranked.map((place) => [place, repeats.get(place)?.[1] ?? null]);
 }

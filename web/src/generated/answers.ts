@@ -631,6 +631,14 @@ export interface Bug {
   decided_by: "text" | "list" | "direct path";
 }
 
+export interface Evidence {
+  antecedents: number;
+  followed: number;
+  bigram_rate: number;
+  rate: number;
+  lift: number;
+}
+
 export interface TriplePlace {
   ids: number[];
   source: number;
@@ -647,7 +655,7 @@ export interface SkipTrigram {
   score: number;
   pattern: "[b]…[a]→[b]" | "[b]…[a]→[b']" | "[ab]…[a]→[b]" | "[ab]…[a]→[b']" | "brackets" | "indentation" | "word ending" | "names" | "other";
   bug: Bug | null;
-  evidence: { antecedents: number; followed: number; rate: number; bigram_rate: number; lift: number } | null;
+  evidence: Evidence | null;
   fires: number | null;
   variants: string[];
   occurrence: string | null;
@@ -751,6 +759,7 @@ export interface TopContexts {
   head: string;
   by_attention: Context[];
   by_effect: Context[];
+  deciles: Context[];
   sequences: number;
   contexts: number;
   mean_weight: number;

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pathsum.algebra import Factored, extremes
 from pathsum.base import Progress, Record
+from pathsum.base.errors import TokenError
 from pathsum.circuits import (
     OffsetProfile,
     SkipTrigrams,
@@ -36,6 +37,8 @@ from pathsum.model import Model
 from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Ablation, After, IdealPattern, Reference, Replacement, ablate
 from pathsum.paths import replace as replace_head
+from pathsum.sources.load import load
+from pathsum.text.shards import spaced
 
 
 @dataclass(frozen=True)
@@ -304,18 +307,46 @@ def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
 # Contexts in each order on a page, and sequences that are read: fewer than the library's defaults,
 # so that the page appears soon.
 CONTEXTS, CONTEXT_SEQUENCES = 8, 24
+# The bundled model whose held-out text serves models without one, and the tokens of a sequence.
+CORPUS_OF, CONTEXT_LENGTH = "two-layer", 128
 # The most heads of a model whose text is read for all of them at once, and the size of that.
 SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 
-def contexts(session: Session, params: HeadParams) -> TopContexts:
-    """The contexts where a head does most, in held-out text or else in the example texts."""
+def _context_text(session: Session, params: HeadParams) -> tuple[Tensor | list[Tensor], str]:
+    """The text that contexts are looked for in, and its name.
+
+    The model's held-out text; for a model without one, the texts that the page was given, or the
+    bundled held-out prose and code if its tokenizer reads them, or the example texts.
+    """
     model = session.model(params)
     if model.held_out is not None:
-        text, name = model.held_out, "held-out text"
-    else:
-        ids = [example.ids for example in session.examples(params) if len(example.ids) > 1]
-        text, name = [torch.tensor(one) for one in ids], "the example texts"
+        return model.held_out, "held-out text"
+    if not session.texts and (bundled := _bundled_text(model)) is not None:
+        return bundled, "the bundled prose and code"
+    ids = [example.ids for example in session.examples(params) if len(example.ids) > 1]
+    return [torch.tensor(one) for one in ids], "the example texts"
+
+
+def _bundled_text(model: Model) -> list[Tensor] | None:
+    """Sequences of the held-out text of a bundled model, in this model's tokens."""
+    source = load(CORPUS_OF)
+    if model.tokenizer is None or source.tokenizer is None or source.held_out is None:
+        return None
+    rows = source.held_out[spaced(len(source.held_out), CONTEXT_SEQUENCES)]
+    length = min(CONTEXT_LENGTH, model.config.n_ctx)
+    try:
+        # The first token of a row is the start token.
+        ids = [model.encode(source.tokenizer.decode(row[1:].tolist())) for row in rows]
+    except TokenError:
+        return None
+    return [torch.tensor(row[:length]) for row in ids]
+
+
+def contexts(session: Session, params: HeadParams) -> TopContexts:
+    """The contexts where a head does most in a text (`_context_text`), and ordinary ones."""
+    model = session.model(params)
+    text, name = _context_text(session, params)
     # In a small model the pages of all heads share one reading of the text.
     shared = len(model.heads) <= SHARED_HEADS
     labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]

@@ -78,6 +78,11 @@ def answer_run(session: Session, params: TextParams) -> TextRun:
     )
 
 
+# A pair that returns counts as learned from the text from this probability on, and this many times
+# the probability that it had at first.
+LEAST_LEARNED, LEAST_GROWTH = 0.1, 1.5
+
+
 def rank_by_interest(
     ids: Sequence[int], probabilities: Sequence[float]
 ) -> list[tuple[int, int | None]]:
@@ -85,8 +90,9 @@ def rank_by_interest(
 
     First the pairs of tokens that return for the first time, by how much the probability of the
     second token has grown since; then those that return again, which have several earlier copies to
-    attend to, likewise; then the last position, which has no next token to be compared with; then
-    the others, by the probability of the next token.
+    attend to, likewise; then the others, by the probability of the next token, among them the pairs
+    whose return the model hardly predicts. The last position, which has no next token to be
+    compared with, comes before the others; if none that returns is learned, after the first.
 
     >>> rank_by_interest([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
     [(3, 0), (4, None), (2, None), (1, None), (0, None)]
@@ -100,16 +106,22 @@ def rank_by_interest(
         for known, here in zip([first, *rest], rest, strict=False)
     }
 
+    def is_learned(place: int) -> bool:
+        own, first = probabilities[place], probabilities[repeats[place][0]]
+        return own >= LEAST_LEARNED and own > LEAST_GROWTH * first
+
+    learned = {place for place in repeats if is_learned(place)}
+
     def order(place: int) -> tuple[int, float, int]:
         # Of two that are equally interesting, the later one has more to go by.
-        if place not in repeats:
+        if place not in learned:
             return 2, -probabilities[place], -place
         first, known = repeats[place]
         return int(first != known), probabilities[first] - probabilities[place], -place
 
     last = len(ids) - 1
     ranked = sorted(range(last), key=order)
-    ranked.insert(len(repeats), last)
+    ranked.insert(max(len(learned), min(1, len(repeats))), last)
     return [(place, repeats[place][1] if place in repeats else None) for place in ranked]
 
 

@@ -48,6 +48,8 @@ export interface GraphEdge {
   /** Carries nothing, because it is cut or its writer is off. */
   readonly dead?: boolean;
   readonly fixed?: boolean;
+  /** Drawn lighter than the others: it is there by construction. */
+  readonly faint?: boolean;
 }
 
 export interface Graph {
@@ -95,6 +97,12 @@ export function curveBetween(writer: Box, reader: Box, kind: Side): Curve {
   const isInTheWay = reader.row - writer.row > 1 && Math.abs(to.x - from.x) < Math.min(writer.width, WIDEST_AVOIDED);
   const bow = isInTheWay ? (kind === "q" ? -1 : 1) * Math.min(writer.width, reader.width, WIDEST_AVOIDED) * 0.69 : 0;
   return { from, c1: { x: from.x + bow, y: from.y - rise * 0.45 }, c2: { x: to.x + bow, y: to.y + rise * 0.45 }, to };
+}
+
+/** A curve whose middle passes through `x`: edges that share a lane there run as a bundle. */
+export function throughLane(curve: Curve, x: number): Curve {
+  const pull = (8 * x - curve.from.x - curve.to.x) / 6;
+  return { ...curve, c1: { ...curve.c1, x: pull }, c2: { ...curve.c2, x: pull } };
 }
 
 export function pathOf({ from, c1, c2, to }: Curve): string {

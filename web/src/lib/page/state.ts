@@ -74,6 +74,9 @@ export const KEYS = {
   off: list("story why", "model"),
   selected: text("why", "model text"),
   expanded: list("why", "model text"),
+  /** Nodes that are pinned, and groups of nodes under a name (`namedFrom`). */
+  kept: list("why", "model text"),
+  named: list("why", "model text"),
   /** The MLP node whose neurons are listed, and the neuron whose page is open. */
   inside: text("why", "model text"),
   neuron: text("why", "model"),
@@ -109,7 +112,7 @@ export const KEYS = {
   /** A score that a link points out, once. */
   highlight: text("head"),
   lookup: number("head", "tokens"),
-  places: choice("head", "attention", "effect"),
+  places: choice("head", "attention", "effect", "deciles"),
 
   claim: text("paper"),
 

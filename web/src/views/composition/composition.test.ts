@@ -17,7 +17,7 @@ import {
 } from "./edges";
 import type { GraphEdge } from "./edges";
 import { endMembers, membersOf, merged, parseGroups, printGroups, regroup } from "./groups";
-import { curveBetween } from "../../lib/draw/graph";
+import { curveBetween, middleOf } from "../../lib/draw/graph";
 import { graphOf, layOut, levelOf, WIDTHS } from "./layout";
 
 const HEADS = ["L0H0", "L0H1", "L1H0", "L1H1"];
@@ -205,5 +205,29 @@ describe("lines by construction", () => {
     expect(structure).toHaveLength(HEADS.length);
     const many = Array.from({ length: 60 }, (_, i) => `L${Math.floor(i / 10)}H${i % 10}`);
     expect(graphOf(layOut([...membersOf(many, []), ...endMembers(6)], 600, 500), [], 3, { kindOf: () => "" }).structure).toEqual([]);
+  });
+});
+
+describe("edges of a deep model", () => {
+  const heads = Array.from({ length: 8 }, (_, layer) => Array.from({ length: 9 }, (_, head) => `L${layer}H${head}`)).flat();
+  const members = membersOf(heads, []);
+  const drawn = (pairs: readonly (readonly [string, string])[]) =>
+    pairs.map(([from, to]) => ({ from, to, kind: "v" as const, count: 1, edge: { writer: from, reader: to, kind: "v" as const, score: 1, excess: 1, z: 9, p: 0 } }));
+  const middles = (...pairs: readonly (readonly [string, string])[]) =>
+    graphOf(layOut(members, 900, 600), [drawn(pairs)], 3, { kindOf: () => "" }).edges.map(({ curve }) => Math.round(middleOf(curve).x));
+
+  it("run in bundles where they skip layers", () => {
+    const [first, second, third] = middles(["L0H0", "L4H3"], ["L0H1", "L5H2"], ["L0H8", "L6H8"]);
+    expect(first).toBe(second);
+    expect(third).not.toBe(first);
+  });
+  it("keep their own way to the next layer", () => {
+    const [first, second] = middles(["L0H0", "L1H3"], ["L0H1", "L1H3"]);
+    expect(first).not.toBe(second);
+  });
+  it("are faint where they are there by construction", () => {
+    const layout = layOut([...members, ...endMembers(8)], 900, 600);
+    const { edges } = graphOf(layout, [drawn([["L0H0", "L4H3"]]), drawn([["embed", "L4H3"]])], 3, { kindOf: () => "" });
+    expect(edges.map(({ faint }) => faint)).toEqual([false, true]);
   });
 });

@@ -1,5 +1,5 @@
 /** The composition graph as it is drawn: where heads stand, what fits into their boxes, how wide edges are. */
-import { type Curve, curveBetween, type Graph, type GraphEdge as PlacedEdge, type GraphNode } from "../../lib/draw/graph";
+import { type Curve, curveBetween, type Graph, type GraphEdge as PlacedEdge, type GraphNode, throughLane } from "../../lib/draw/graph";
 import { signed, wrapped } from "../../lib/format";
 import { edgeName } from "./edges";
 import type { DrawnEdge } from "./groups";
@@ -76,7 +76,8 @@ export function graphOf(layout: Layout, drawn: readonly (readonly DrawnEdge[])[]
     height: layout.height,
     rows: layout.rows,
     nodes: layout.nodes.map((node) => withContent(node, shown)),
-    edges: drawn.flatMap((edges) => placed(edges, layout, threshold)),
+    // What reads the embedding or writes the logits is drawn faint: that is so by construction.
+    edges: drawn.flatMap((edges, list) => placed(edges, layout, threshold).map((edge) => ({ ...edge, faint: list > 0 }))),
     structure: intoLogits(layout),
   };
 }
@@ -121,6 +122,17 @@ function pictureIn(node: PlacedMember, pattern: PatternPicture): GraphNode["imag
   return side >= LEAST_PICTURE ? { href: pattern(node.id, side), side, above: !isBeside } : null;
 }
 
+/** In a model of more layers, edges that skip some run in bundles, so many over the width. */
+const FEWEST_BUNDLED = 6;
+const BUNDLES = 5;
+
+/** The lane nearest to the middle of an edge. */
+function lane({ from, to }: Curve, { width }: Layout): number {
+  const pitch = (width - MARGIN.left - MARGIN.right) / BUNDLES;
+  const at = Math.floor(((from.x + to.x) / 2 - MARGIN.left) / pitch);
+  return MARGIN.left + pitch * (Math.min(BUNDLES - 1, Math.max(0, at)) + 0.5);
+}
+
 export const WIDTHS = [1, 1.7, 2.6, 4] as const;
 
 /** Levels grow with log z from the threshold to the strongest edge. */
@@ -139,6 +151,8 @@ function placed(drawn: readonly DrawnEdge[], layout: Layout, threshold: number):
     if (!writer || !reader) return [];
     const tip = `${edgeName(edge)}, z ${signed(edge.z, 1)}${count > 1 ? ` +${count - 1}` : ""}`;
     const width = WIDTHS[levelOf(edge.z, threshold, strongest)]!;
-    return [{ id: edgeName(edge), from, to, kind, curve: curveBetween(writer, reader, kind), width, tip }];
+    const curve = curveBetween(writer, reader, kind);
+    const skips = reader.row - writer.row > 1 && layout.rows.length > FEWEST_BUNDLED;
+    return [{ id: edgeName(edge), from, to, kind, curve: skips ? throughLane(curve, lane(curve, layout)) : curve, width, tip }];
   });
 }

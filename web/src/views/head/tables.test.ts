@@ -50,7 +50,7 @@ describe("tables of the head page", () => {
 
   test("places say which tokens they are", () => {
     const place = { sequence: 2, source: 0, destination: 1, ids: [7, 8], weight: 0.5, effect: null, times: 3 };
-    const answer = { by_attention: [place], by_effect: [] } as unknown as TopContexts;
+    const answer = { by_attention: [place], by_effect: [], deciles: [] } as unknown as TopContexts;
     expect(placeTable(answer, words).rows).toEqual([["by attention", 2, 0, "t7", 1, "t8", 0.5, null, 3]]);
   });
 

@@ -84,7 +84,7 @@ export function placeTable(answer: TopContexts, words: Words): DataTable {
       ...["order", "sequence", "source", "source token", "destination", "destination token"],
       ...["attention", "effect in logits", "times"],
     ],
-    rows: [...listed("by attention", answer.by_attention), ...listed("by effect", answer.by_effect)],
+    rows: [...listed("by attention", answer.by_attention), ...listed("by effect", answer.by_effect), ...listed("ordinary", answer.deciles)],
   };
 }
 

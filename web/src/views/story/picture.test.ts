@@ -84,6 +84,13 @@ describe("the writers", () => {
       [4, "L1H0"],
     ]);
   });
+  it("lead to the query if they wrote there", () => {
+    const [first, second] = story.reasons as [Story["reasons"][0], Story["reasons"][0]];
+    const query = (wrote: number) => ({ ...second, edge: "L0H1@9→L1H0@9.q", wrote });
+    expect(arcsOf({ ...story, reasons: [first, query(7)] }, new Set()).map(({ from, to }) => [from, to])).toEqual([[3, 4], [7, 9], [4, 9]]);
+    // Its own token needs no arrow.
+    expect(arcsOf({ ...story, reasons: [first, query(9)] }, new Set())).toHaveLength(2);
+  });
   it("have an arrow until they are off", () => {
     expect(arcsOf(story, new Set()).map(({ from, to, label }) => [from, to, label])).toEqual([
       [3, 4, "L0H0, L0H1"],

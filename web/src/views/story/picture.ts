@@ -51,17 +51,20 @@ export function switches(story: Story, writers: readonly string[]): readonly str
 export function arcsOf(story: Story, off: ReadonlySet<string>): readonly Arc[] {
   const { head, source, position } = story;
   if (head === null || source === null) return [];
-  const notes = new Map<number, string[]>();
-  for (const reason of story.reasons) {
-    const writer = writerOf(reason);
-    if (reason.wrote === null || reason.wrote === source || parseHead(writer) === null || off.has(writer)) continue;
-    notes.set(reason.wrote, [...(notes.get(reason.wrote) ?? []), writer]);
+  const arcs: Arc[] = [];
+  // What is written into a key goes to the source, what is written into the query to the position itself.
+  for (const [side, to] of [["k", source], ["q", position]] as const) {
+    const notes = new Map<number, string[]>();
+    for (const reason of story.reasons.filter(({ edge }) => edge.endsWith(".q") === (side === "q"))) {
+      const writer = writerOf(reason);
+      if (reason.wrote === null || reason.wrote === to || parseHead(writer) === null || off.has(writer)) continue;
+      notes.set(reason.wrote, [...(notes.get(reason.wrote) ?? []), writer]);
+    }
+    // Notes come from neighboring tokens: one label, over the longest arrow, names all writers.
+    const writers = [...new Set([...notes.values()].flat())].sort().join(", ");
+    const from = [...notes.keys()].sort((a, b) => a - b);
+    arcs.push(...from.map((wrote, i) => ({ from: wrote, to, width: 2, color: `var(--${side})`, dash: "2 3", label: i === 0 ? writers : "" })));
   }
-  // Notes come from neighboring tokens: one label, over the longest arrow, names all writers.
-  const writers = [...new Set([...notes.values()].flat())].sort().join(", ");
-  const arcs: Arc[] = [...notes.keys()]
-    .sort((a, b) => a - b)
-    .map((wrote, i) => ({ from: wrote, to: source, width: 2, color: "var(--k)", dash: "2 3", label: i === 0 ? writers : "" }));
   if (source !== position && !off.has(head)) arcs.push({ from: source, to: position, width: 2.5, color: "var(--v)", label: head });
   return arcs;
 }

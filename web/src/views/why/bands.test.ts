@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Edge, Node } from "../../lib/circuit";
-import { bandName, bandsOf, fold, isGroup } from "./bands";
+import { bandName, bandsOf, fold, isGroup, namedFrom, withNamed } from "./bands";
 
 const node = (id: string, layer: number, value: number, source?: number): Node => ({
   ...{ id, layer, value, note: "" },
@@ -36,7 +36,7 @@ describe("bands of layers", () => {
     const { nodes } = fold(NODES, EDGES, BANDS, new Set());
     const groups = nodes.filter(isGroup);
     expect(groups.map(({ members }) => members.map(({ id }) => id))).toEqual([["L0H1@9", "L1H2@9"], ["mlp0@9", "mlp1@9"]]);
-    expect(groups.map(({ component, value }) => [component, value])).toEqual([["2 heads", 4], ["mlp0–1", 7]]);
+    expect(groups.map(({ component, value }) => [component, value])).toEqual([["2 heads", 4], ["mlp0–1", 4]]);
     expect(nodes).toHaveLength(NODES.length - 2);
   });
 
@@ -54,5 +54,24 @@ describe("bands of layers", () => {
     const closed = fold(NODES, EDGES, BANDS, new Set()).nodes.filter(isGroup).map(({ id }) => id);
     expect(fold(NODES, EDGES, BANDS, new Set(closed)).nodes).toEqual(NODES);
     expect(fold(NODES, EDGES, bandsOf([0, 1, 2, 3], 9), new Set()).nodes).toBe(NODES);
+  });
+
+  it("hold groups that the reader named, in every model, until they are opened", () => {
+    const named = namedFrom(["movers:L1H2@9+mlp1@9+mlp0@9"]);
+    const { nodes, edges } = fold(NODES, EDGES, bandsOf([0, 1, 2, 3], 9), new Set(), named);
+    const [own, ...others] = nodes.filter(isGroup);
+    // Where the last of them is; what they pass to one another counts once.
+    expect([own!.component, own!.layer, own!.value, others.length]).toEqual(["movers", 1, 3 + 5 + 2 - 3, 0]);
+    expect(edges.filter(({ from, to }) => from === own!.id && to === own!.id)).toEqual([]);
+    expect(fold(NODES, EDGES, bandsOf([0, 1, 2, 3], 9), new Set([own!.id]), named).nodes).toEqual(NODES);
+    // In a band, the others are grouped by their role.
+    expect(fold(NODES, EDGES, BANDS, new Set(), namedFrom(["a:L1H2@9+L2H0@9"])).nodes.filter(isGroup).map(({ component }) => component)).toEqual(["a", "mlp0–1"]);
+  });
+
+  it("keep a node in one group, and survive a link", () => {
+    const first = withNamed([], { name: "a,b:c", ids: ["L0H1@9", "L1H2@9", "mlp0@9"] });
+    expect(first).toEqual(["a b c:L0H1@9+L1H2@9+mlp0@9"]);
+    expect(withNamed(namedFrom(first), { name: "d", ids: ["L0H1@9", "L1H2@9"] })).toEqual(["d:L0H1@9+L1H2@9"]);
+    expect(namedFrom(["d:L0H1@9+L1H2@9", "e:L0H1@9+L1H3@9", ":x+y", "f"])).toEqual([{ name: "d", ids: ["L0H1@9", "L1H2@9"] }]);
   });
 });

@@ -5,7 +5,7 @@ import { plural, signed } from "../../lib/format";
 import { curveBetween, type Graph, type GraphNode } from "../../lib/draw/graph";
 import { everywhere } from "../../lib/names";
 import { short } from "../../lib/tokens";
-import { type Band, bandName, bandsOf, fold, type Folded, isGroup } from "./bands";
+import { type Band, bandName, bandsOf, fold, type Folded, isGroup, type Named } from "./bands";
 
 const LETTER = 7.9;
 const HEIGHT = 38;
@@ -34,17 +34,19 @@ export interface Shown {
   /** Names of what is switched off, and nodes whose inputs are all drawn. */
   off: ReadonlySet<string>;
   open: ReadonlySet<string>;
+  /** Groups that the reader made. */
+  named?: readonly Named[];
 }
 
 /** The graph, with the names of its rows apart: they stay next to it, however far it is scrolled. */
-export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly rowNames: readonly string[] } {
+export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly rowNames: readonly string[]; readonly members: ReadonlyMap<string, readonly string[]> } {
   const { room, token, predicted } = shown;
   const ids = new Set([circuit.target.id, ...shown.edges.flatMap((edge) => [edge.from, edge.to])]);
   const all = [...ids].flatMap((id) => circuit.nodes.get(id) ?? []).sort(inOrder);
   // Two rows are those of the tokens and of the logit.
   const most = shown.banded ? Math.max(FEWEST_BANDS, Math.floor((room.height - BOTTOM) / DENSE_PITCH) - 2) : Infinity;
   const bands = bandsOf(all.map((node) => node.layer), most);
-  const folded = fold(all, shown.edges, bands, shown.open);
+  const folded = fold(all, shown.edges, bands, shown.open, shown.named, circuit.edges);
   const nodes = [...folded.nodes].sort(inOrder);
   const positions = [...new Set(nodes.map((node) => node.position))].sort((a, b) => a - b);
   // The lowest row is that of the tokens, which every column has a label in.
@@ -96,6 +98,7 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
     rows: rows.map((_, row) => ({ y: y(row), label: "" })),
     rowNames: rows.map((band) => (band.first === -1 ? "tokens" : band.first === Infinity ? "logit" : bandName(band))),
     edges: edgesBetween(folded, placed, shown),
+    members: new Map(nodes.filter(isGroup).map(({ id, members }) => [id, members.map((each) => each.id)])),
   };
 }
 
