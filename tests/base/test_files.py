@@ -49,6 +49,21 @@ class TestReading:
         with pytest.raises(FileError, match="is a pipe"):
             ps.load(tmp_path)
 
+    def test_an_empty_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(FileError, match="the path is empty; write . for the working folder"):
+            ps.random_model(CONFIG).save("")
+        assert not any(tmp_path.iterdir())
+        ps.random_model(CONFIG).save(".")
+        with pytest.raises(FileError, match="the path is empty"):
+            ps.load("")
+
+    def test_a_home_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        ps.random_model(CONFIG).save("~/model")
+        assert (tmp_path / "model" / "config.json").exists()
+        assert ps.load("~/model").config == CONFIG
+
     def test_a_device(self) -> None:
         with pytest.raises(FileError, match="/dev/zero is a device"):
             ps.load("/dev/zero")

@@ -24,6 +24,7 @@ REAL: list[dict[str, Any]] = [
     {"norm": "rms", "norm_place": "both"},
     {"norm": "rms", "norm_place": "after"},
     {"qk_norm": "rms_all", "positions": "rotary"},
+    {"qk_norm": "rms_per_head", "positions": "rotary"},
     {"score_cap": 2.0, "logit_cap": 5.0, "norm": "layer"},
 ]
 

@@ -1,9 +1,12 @@
 """Reasons that sentences state, tested by interventions of their own."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.bench_ground_truth import VARIABLE, compiled
 from torch import Tensor
 
 from pathsum.base import HeadId
@@ -165,6 +168,22 @@ def test_reasons_of_a_real_model(text: str) -> None:
     # Counting repeats only commas and spaces: heads rest there, and their output is not needed.
     if text.startswith("1,"):
         assert not lead.copying and lead.kind != "induction"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(VARIABLE not in os.environ, reason="names the folder of compiled programs")
+def test_reasons_of_compiled_programs() -> None:
+    stated = 0
+    for known in compiled(Path(os.environ[VARIABLE])):
+        if known.versus is None:
+            continue  # its one output has no mean to be compared with
+        for row in known.tokens[:6]:
+            trace = known.model.trace(row[None])
+            for position in range(1, len(row)):
+                graph = trace.circuit(position, versus=known.versus, effects=False)
+                if graph.lead is not None and graph.lead.source is not None and not graph.lead.note:
+                    stated += check_reasons(trace, graph)
+    assert stated > 200
 
 
 def test_every_writer_that_costs_as_much_is_named() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 from tests.identities.configs import Drawn, mlp_models_with_tokens
 
-from pathsum.base import Side, Site, Source
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
@@ -83,27 +82,22 @@ def test_a_head_that_acts_through_an_mlp_is_named() -> None:
     assert "Tokens that contribute most: '!'" in sentence
 
 
+# In the last, the last token enters a query that is the same for all tokens: removed, it costs as
+# much as the two that decide, and replaced by another token, nothing.
 KNOWN = [
-    (construct.memory(), "c d b a", []),
-    (construct.conjunction(), "a b", []),
-    # The last token enters a query that is the same for all tokens: removed, it costs as much as
-    # the two that decide, and replaced by another token, nothing.
-    (construct.gated_value(), "a ! b c", [4]),
+    (construct.memory(), "c d b a"),
+    (construct.conjunction(), "a b"),
+    (construct.gated_value(), "a ! b c"),
 ]
 
 
-@pytest.mark.parametrize(("model", "text", "queries"), KNOWN, ids=["memory", "pair", "gate"])
-def test_the_tokens_named_are_those_whose_substitution_costs_most(
-    model: Model, text: str, queries: list[int]
-) -> None:
+@pytest.mark.parametrize(("model", "text"), KNOWN, ids=["memory", "pair", "gate"])
+def test_the_tokens_named_are_those_whose_substitution_costs_most(model: Model, text: str) -> None:
     found = model.trace(text).circuit(effects=False)
     named = {span.position for span in write_tokens(found) if span.position is not None}
     drops = substitution_drops(model, found)
     largest = {at for at, drop in drops.items() if drop > 0.5 * max(drops.values())}
-    assert named == largest.union(queries)
-    for edge in found.edges:
-        if edge.edge.start in [Site(Source("embed"), at=at) for at in queries]:
-            assert edge.kind is Side.Q or abs(edge.share) < 0.1 * found.total
+    assert named == largest
 
 
 def test_on_a_trained_model_the_first_token_named_costs_most_to_substitute() -> None:

@@ -24,7 +24,9 @@ def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     torch.testing.assert_close(model(TOKENS), theirs(TOKENS), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["qwen3", "llama", "mistral", "gemma3", "gemma2"])
+@pytest.mark.parametrize(
+    "case", ["qwen3", "llama", "mistral", "cohere", "cohere2", "gemma3", "gemma2"]
+)
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Path) -> None:
     tiny.write(case, tmp_path)
@@ -32,16 +34,58 @@ def test_rope_scaling_next_to_rope_parameters(case: str, kind: str, tmp_path: Pa
     values = json.loads(file.read_text())
     scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 16}
     file.write_text(json.dumps({**values, "rope_scaling": scaling}))
+    found = open_hugging_face(tmp_path)(TOKENS)
+    torch.testing.assert_close(found, logits_of_folder(tmp_path), atol=1e-4, rtol=1e-4)
+    assert (found - plain).abs().max() > 1e-3
+
+
+def logits_of_folder(folder: Path) -> torch.Tensor:
+    """The logits of a checkpoint as transformers reads it."""
     import transformers
 
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        tmp_path, attn_implementation="eager"
-    )
+    kind = transformers.AutoModelForCausalLM
+    theirs = kind.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
-        expected = theirs(TOKENS).logits
+        return theirs(TOKENS).logits
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("gemma2", "attn_logit_softcapping"),
+        ("gemma2", "final_logit_softcapping"),
+        ("phi3", "rms_norm_eps"),
+        ("glm", "rms_norm_eps"),
+        *((case, "rope_parameters") for case in ("gemma3", "mixtral", "cohere", "cohere2")),
+    ],
+)
+def test_a_missing_value_is_the_familys_default(case: str, name: str, tmp_path: Path) -> None:
+    tiny.write(case, tmp_path)
+    file = tmp_path / "config.json"
+    values = json.loads(file.read_text())
+    del values[name]
+    file.write_text(json.dumps(values))
     found = open_hugging_face(tmp_path)(TOKENS)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert (found - plain).abs().max() > 1e-3
+    torch.testing.assert_close(found, logits_of_folder(tmp_path), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("case", "changed", "message"),
+    [
+        ("gemma3", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
+        ("exaone4", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
+        ("gpt_oss", {"rope_parameters": None}, "has no rope_parameters, which scale its rotations"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5, which pathsum does"),
+    ],
+)
+def test_values_that_contradict_a_family_are_refused(
+    case: str, changed: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    tiny.write(case, tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(ps.PathsumError, match=message):
+        ps.load(tmp_path)
 
 
 def _internlm2(llama: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -130,6 +174,70 @@ def test_families_that_transformers_does_not_have(
     file.write_text(json.dumps(values))
     expected = theirs(TOKENS).logits.detach()
     torch.testing.assert_close(ps.load(tmp_path)(TOKENS), expected, atol=1e-4, rtol=1e-4)
+
+
+def baichuan_13b(tensors: dict[str, torch.Tensor], heads: int, d_head: int) -> torch.Tensor:
+    """The logits of a Baichuan-13B for `TOKENS`, in float64: RMS norms, ALiBi, gated MLPs."""
+
+    def rms(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * get(name)
+
+    def get(name: str) -> torch.Tensor:
+        return tensors[f"{name}.weight"].double()
+
+    def split(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (heads, d_head)).transpose(1, 2)
+
+    length = TOKENS.shape[1]
+    slopes = 2.0 ** (-8 / heads * torch.arange(1, heads + 1).double())
+    bias = slopes[:, None, None] * torch.arange(length)
+    bias = bias.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+    x = get("model.embed_tokens")[TOKENS]
+    for layer in ("model.layers.0.", "model.layers.1."):
+        packed = rms(x, f"{layer}input_layernorm") @ get(f"{layer}self_attn.W_pack").T
+        q, k, v = (split(part) for part in packed.chunk(3, -1))
+        z = (q @ k.mT / d_head**0.5 + bias).softmax(-1) @ v
+        x = x + z.transpose(1, 2).flatten(2) @ get(f"{layer}self_attn.o_proj").T
+        read = rms(x, f"{layer}post_attention_layernorm")
+        gate = torch.nn.functional.silu(read @ get(f"{layer}mlp.gate_proj").T)
+        x = x + (gate * (read @ get(f"{layer}mlp.up_proj").T)) @ get(f"{layer}mlp.down_proj").T
+    return rms(x, "model.norm") @ get("lm_head").T
+
+
+def test_baichuan_13b_has_alibi_after_rms_norms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its positions are in one more dimension of the stream, which nothing else uses."""
+    config, kind, fields = tiny.CASES["llama"]
+    fields = fields | {"num_key_value_heads": 4, "hidden_size": 32}
+    monkeypatch.setitem(tiny.CASES, "llama", (config, kind, fields))
+    model = tiny.make("llama")
+    model.save_pretrained(tmp_path)
+    tensors = _baichuan(model.state_dict())
+    save_file({name: each.contiguous() for name, each in tensors.items()}, tmp_path / WEIGHTS)
+    file = tmp_path / "config.json"
+    values = {**json.loads(file.read_text()), "model_type": "baichuan", "model_max_length": 32}
+    for name in ("max_position_embeddings", "rope_parameters"):
+        del values[name]
+    file.write_text(json.dumps(values))
+    found = ps.load(tmp_path).to(torch.float64)
+    expected = baichuan_13b(tensors, heads=4, d_head=8)
+    # Gains are folded in float32, as the checkpoint is stored.
+    torch.testing.assert_close(found(TOKENS), expected, atol=1e-4, rtol=1e-4)
+    assert found.config.d_model == 33
+    stream = found.trace(TOKENS).streams[-1]
+    assert not stream[..., -1].any()
+    score = positional(found)["L1H1"].score
+    slope = -(2.0**-4) * torch.arange(len(score), dtype=torch.float64)
+    torch.testing.assert_close(score, slope - slope.mean(), atol=1e-6, rtol=0)
+
+
+def test_falcon_with_alibi_names_what_differs(tmp_path: Path) -> None:
+    tiny.write("falcon-multi-query", tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "alibi": True}))
+    with pytest.raises(ps.PathsumError, match="Falcon-RW.*unlike Bloom's, they are rounded"):
+        ps.load(tmp_path)
 
 
 @pytest.mark.parametrize(("case", "slope"), [("bloom", 2.0**-4), ("mpt", 2.0**-4)])

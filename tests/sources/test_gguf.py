@@ -164,6 +164,13 @@ class TestBadFiles:
         with pytest.raises(FileError, match=r"has llama.block_count twice; download it again"):
             ps.load(file)
 
+    @pytest.mark.parametrize("alignment", [0, 1, 3, 24])
+    def test_of_an_alignment_that_is_none(self, alignment: int, tmp_path: Path) -> None:
+        tiny.write("llama", tmp_path)
+        file = convert("llama", tmp_path, None, general__alignment=alignment)
+        with pytest.raises(FileError, match=f"general.alignment={alignment}, which is no power"):
+            ps.load(file)
+
     @pytest.mark.parametrize(("kind", "width"), [(0, 1), (6, 4), (8, 8)])
     def test_with_huge_arrays(self, file: Path, kind: int, width: int) -> None:
         length = 20_000_000

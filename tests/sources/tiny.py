@@ -246,6 +246,11 @@ CASES |= {
     ),
     "nemotron": ("NemotronConfig", "NemotronForCausalLM", {**_GQA, "hidden_size": 32}),
     "cohere": ("CohereConfig", "CohereForCausalLM", {**_GQA, "logit_scale": 0.5}),
+    "cohere-qk-norm": (
+        "CohereConfig",
+        "CohereForCausalLM",
+        {**_GQA, "logit_scale": 0.5, "use_qk_norm": True, "attention_bias": True},
+    ),
     "cohere2": (
         "Cohere2Config",
         "Cohere2ForCausalLM",
@@ -292,7 +297,15 @@ CASES |= {
     "qwen3_moe": (
         "Qwen3MoeConfig",
         "Qwen3MoeForCausalLM",
-        {**_EXPERTS, "head_dim": 8, "moe_intermediate_size": 12, "norm_topk_prob": True},
+        {
+            **_EXPERTS,
+            "head_dim": 8,
+            "moe_intermediate_size": 12,
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 1,
+        },
     ),
     "qwen2_moe": (
         "Qwen2MoeConfig",

@@ -65,7 +65,9 @@ def _size(file: Path) -> int:
 
 
 def user_path(path: str | Path) -> Path:
-    """A path in which a leading ~ stands for the home folder."""
+    """A path in which a leading ~ stands for the home folder; an empty one is refused."""
+    if path == "":  # such as a variable of the shell that is not set
+        raise FileError("the path is empty; write . for the working folder")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -64,8 +64,8 @@ HELD_BYTES = 1 << 30
 MATTERS = 0.01
 """An edge matters for a text if cutting it raises the loss by more nats per token than this."""
 MEANING = (
-    "p only tests whether the heads share more directions than random heads. Ablate the edge to "
-    "see whether the model uses it (pathsum patch)."
+    "p only tests whether the heads share more directions than random heads. Heads that use the "
+    "same few axes do, so ablate the edge to see whether the model uses it (pathsum patch)."
 )
 
 

@@ -256,11 +256,11 @@ def explained_texts(explorer: Explorer) -> set[int]:
 
 def _story_positions(explorer: Explorer, example: int) -> list[int]:
     """The position that the story of a text is about."""
-    told = _told(explorer, example)
+    told = _story_of(explorer, example)
     return [] if told is None else [told.position]
 
 
-def _told(explorer: Explorer, example: int) -> Story | None:
+def _story_of(explorer: Explorer, example: int) -> Story | None:
     """The story of a text; the reason why there is none is reported when it is asked for."""
     try:
         told = explorer.answer("story", {"example": example})
@@ -355,7 +355,7 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
     examples = explorer.session.examples(ModelParams())
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     probe: PlainParams = {"example": (probes or [0])[0]}
-    told = _told(explorer, 0)
+    told = _story_of(explorer, 0)
     # The last step is recorded even if the others are thinned out.
     for step in sorted({*steps[::apart], *steps[-1:]}):
         yield Recorded("run", {**probe, "step": step})

@@ -211,7 +211,7 @@ class RandomHeads:
             product = projected.flatten(0, 1) @ roots[head]
             return product if bias is None else product.add_(bias[head])
 
-        if config.qk_norm == "rms_all":
+        if config.qk_norm in ("rms_per_head", "rms_all"):
             every = torch.stack([read(head) for head in range(len(roots))], 1)
             rotated = normed_and_rotated(config, raw, side, every, positions)[0]
             yield from rotated[:, list(heads)].unbind(1)

@@ -21,7 +21,7 @@ Mlp: TypeAlias = Literal[Ungated, Gated]
 NormPlace: TypeAlias = Literal["before", "after", "both"]
 Block: TypeAlias = Literal["serial", "parallel"]
 Router: TypeAlias = Literal["chosen", "all"]
-QkNorm: TypeAlias = Literal["none", "rms", "rms_all"]
+QkNorm: TypeAlias = Literal["none", "rms", "rms_per_head", "rms_all"]
 RotaryPairing: TypeAlias = Literal["halves", "adjacent"]
 
 # Far above any real model. A larger size indicates a damaged or hostile file, which must be
@@ -55,7 +55,8 @@ class Config:
     `norm` is applied before the unembedding and, depending on `norm_place`, to the input of each
     block, to its output, or to both. In a `"parallel"` block the MLP reads the same stream as the
     heads; in a `"serial"` block it also reads their output. `qk_norm="rms"` normalizes each query
-    and key over the head's width, `"rms_all"` over all heads of a layer, before any rotation.
+    and key over the head's width, `"rms_per_head"` does so with a gain for each head, and
+    `"rms_all"` normalizes over all heads of a layer; all before any rotation.
     `score_cap` and `logit_cap` are tanh soft caps on scores and logits.
 
     `windows` gives each layer the number of positions that its heads attend to, its own included,

@@ -94,7 +94,7 @@ def layer_reads(weights: Weights, layer: int) -> Reads:
     config, raw = weights.config, weights.attention[layer]
     q_gain = W_gain = raw.W_Q.new_ones(()) if raw.q_norm_w is None else raw.q_norm_w
     k_gain = K_gain = raw.W_K.new_ones(()) if raw.k_norm_w is None else raw.k_norm_w
-    if config.qk_norm == "rms_all":
+    if config.qk_norm in ("rms_per_head", "rms_all"):
         W_gain, K_gain = q_gain[..., None, :], k_gain[..., None, :]
     placed = raw.W_pos is not None
     return Reads(

@@ -19,6 +19,7 @@ from pathsum.base.errors import (
     WeightsError,
     first_line,
 )
+from pathsum.base.files import user_path
 from pathsum.base.options import checked_methods
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit, Function
@@ -277,7 +278,7 @@ class Model:
         Files are written under temporary names and renamed once all are complete, so a failed save
         leaves the old files intact.
         """
-        write_model(FilePath(folder), self)
+        write_model(user_path(folder), self)
 
     def __repr__(self) -> str:
         c = self.config

@@ -492,7 +492,7 @@ def _head_norm(
 ) -> tuple[PerHead, Float[Tensor, "batch head pos"]]:
     if config.qk_norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
-    if config.qk_norm == "rms":
+    if config.qk_norm != "rms_all":
         scale = torch.rsqrt(x.square().mean(-1) + config.norm_eps)
     else:
         # One norm over all heads of the layer.

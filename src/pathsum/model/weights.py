@@ -116,7 +116,7 @@ def layer_shapes(config: Config) -> dict[str, tuple[int, ...]]:
         shapes |= {"post1_w": (d,)} | ({} if config.mlp == "none" else {"post2_w": (d,)})
     if config.qk_norm == "rms":
         shapes |= {"q_norm_w": (k,), "k_norm_w": (k,)}
-    if config.qk_norm == "rms_all":
+    if config.qk_norm in ("rms_per_head", "rms_all"):
         shapes |= {"q_norm_w": (h, k), "k_norm_w": (kv, k)}
     if config.sinks:
         shapes["sinks"] = (h,)
@@ -295,6 +295,9 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
     def pick(tensor: Tensor | None, at: int) -> Tensor | None:
         return None if tensor is None else tensor[at : at + 1]
 
+    def gain(tensor: Tensor | None, at: int) -> Tensor | None:
+        return pick(tensor, at) if tensor is not None and tensor.ndim == 2 else tensor
+
     return replace(
         layer,
         W_Q=layer.W_Q[head : head + 1],
@@ -305,6 +308,8 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
         b_Q=pick(layer.b_Q, head),
         b_K=pick(layer.b_K, kv),
         b_V=pick(layer.b_V, kv),
+        q_norm_w=gain(layer.q_norm_w, head),
+        k_norm_w=gain(layer.k_norm_w, kv),
         sinks=pick(layer.sinks, head),
     )
 

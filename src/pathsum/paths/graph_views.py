@@ -24,7 +24,12 @@ from pathsum.base.sentence import (
 from pathsum.base.site import MLP_SIDES, Side, Site
 from pathsum.paths.edges import node_position
 from pathsum.paths.graph import Graph, GraphEdge, LeftOut, Method, layer_of
-from pathsum.paths.reasons import strongest_head, write_reasons
+from pathsum.paths.reasons import (
+    LEAST_EFFECT,
+    strongest_head,
+    substitution_drops,
+    write_reasons,
+)
 
 
 def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
@@ -350,7 +355,11 @@ def write_through(graph: Graph) -> Sentence:
 
 
 def write_tokens(graph: Graph) -> Sentence:
-    """The tokens whose embeddings contribute most, if the graph passes through MLPs."""
+    """The tokens whose embeddings contribute most, if the graph passes through MLPs.
+
+    A token without which the prediction stays as it is, because any other one would do, is not
+    among them.
+    """
     sign = 1 if graph.total > 0 else -1
     found = {
         node_position(one.node): sign * one.value
@@ -360,7 +369,11 @@ def write_tokens(graph: Graph) -> Sentence:
     if graph.is_mean or not found or not _has_mlps(graph):
         return ()
     best = sorted(found, key=lambda at: -found[at])[:_TOKENS]
-    named = [at for at in best if found[at] >= _COMPARABLE * found[best[0]]]
+    large = [at for at in best if found[at] >= _COMPARABLE * found[best[0]]]
+    drops = substitution_drops(graph.prediction, large)
+    named = [at for at in large if sign * drops[at] > LEAST_EFFECT * abs(graph.total)]
+    if not named:
+        return ()
     spans = [concat(_token(graph, at), f" ({signed(sign * found[at])})") for at in named]
     return fill(MLP_WORDS["tokens"], tokens=join_spans(spans))
 

@@ -373,15 +373,36 @@ def _without_repeats(
 
     The mean over a few replacements: the last other tokens of the text.
     """
-    ids = trace.tokens[0, : position + 1].tolist()
-    others = [*dict.fromkeys(one for one in reversed(ids) if one != ids[position])][:REPLACEMENTS]
-    others = others or [(ids[position] + 1) % trace.model.config.d_vocab]
+    others = _other_tokens(trace, position, position)
     tokens = trace.tokens[:1, : position + 1].repeat(len(others), 1)
     # In a run of one token, a source is the token before the next one.
     places = sorted({source - 1 for source in sources}.difference(sources)) or [min(sources) - 1]
     tokens[:, places] = torch.tensor(others, device=tokens.device)[:, None]
     patterns = run(trace.weights, tokens).patterns
     return [layer[:, :, position].mean(0) for layer in patterns]
+
+
+def _other_tokens(trace: Trace, position: int, at: int) -> list[int]:
+    """A few tokens unlike the one at `at`: the last other ones of the text up to a position."""
+    ids = trace.tokens[0, : position + 1].tolist()
+    others = [*dict.fromkeys(one for one in reversed(ids) if one != ids[at])][:REPLACEMENTS]
+    return others or [(ids[at] + 1) % trace.model.config.d_vocab]
+
+
+@torch.no_grad()
+def substitution_drops(of: PredictionRun, places: Sequence[int]) -> dict[int, float]:
+    """The mean drop of a prediction over two other tokens of the text, at each of some places."""
+    trace, target = of.alone()
+    position = int(target.positions[0])
+    changes = [(at, one) for at in places for one in _other_tokens(trace, position, at)[:2]]
+    # First, the run without a change.
+    tokens = trace.tokens[:1, : position + 1].repeat(1 + len(changes), 1)
+    for row, (at, one) in enumerate(changes, 1):
+        tokens[row, at] = one
+    rows = target.positions.expand(len(tokens))
+    values = target.of_runs(run_logits(trace.weights, tokens, positions=rows)[:, 0])
+    drops, changed = (values[0] - values[1:]).cpu(), torch.tensor([at for at, _ in changes])
+    return {at: float(drops[changed == at].mean()) for at in places}
 
 
 def _exceeds_usual(trace: Trace, head: HeadId, position: int, source: int) -> bool:

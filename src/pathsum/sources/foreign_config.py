@@ -31,6 +31,7 @@ class ForeignConfig:
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values = {name: value for name, value in values.items() if value is not None}
+        self._null = values.keys() - self.values.keys()
         self.where = where
 
     @classmethod
@@ -74,9 +75,9 @@ class ForeignConfig:
             raise ConfigError(f"{self.where} has {name}={value!r}, which is not true or false")
         return value
 
-    def cap(self, name: str) -> float | None:
-        """A soft cap, or None if it is absent."""
-        return self.number(name) if name in self.values else None
+    def cap(self, name: str, default: float | None = None) -> float | None:
+        """A soft cap, or None if it is null; absent, the default."""
+        return self.number(name) if name in self.values else None if name in self._null else default
 
     def table(self, name: str) -> "ForeignConfig":
         """A nested table; empty if it is absent."""
@@ -97,10 +98,12 @@ class ForeignConfig:
 
     def windows(self, n_layers: int) -> tuple[int | None, ...]:
         """`sliding_window` for each layer that `layer_types` calls sliding, or for all."""
+        kinds = self.values.get("layer_types", ["sliding_attention"] * n_layers)
         if "sliding_window" not in self.values:
+            if "layer_types" in self.values and "sliding_attention" in kinds:
+                raise ConfigError(f"{self.where} has layers with a window, but no sliding_window")
             return ()
         window = self.size("sliding_window")
-        kinds = self.values.get("layer_types", ["sliding_attention"] * n_layers)
         if (
             not isinstance(kinds, list)
             or len(kinds) != n_layers

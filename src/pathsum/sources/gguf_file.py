@@ -56,8 +56,11 @@ class GgufFile(Store):
                 "cut short or damaged: download it again"
             ) from error
         alignment = self.metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
-            raise FileError(f"{file} has general.alignment={alignment!r}; download it again")
+        if alignment not in (1 << bits for bits in range(3, 21)):
+            raise FileError(
+                f"{file} has general.alignment={alignment!r}, which is no power of two from 8 on; "
+                "download it again"
+            )
         self._start = -(-header.at // alignment) * alignment
         self._tensors = {name: self._located(name, *found) for name, found in tensors.items()}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}

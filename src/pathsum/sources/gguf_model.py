@@ -143,7 +143,7 @@ def _config(
     if foreign.size("attention.value_length", d_head) != d_head:
         raise ConfigError(f"{foreign.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
-        fields |= rotary(rope, d_head)
+        fields |= rotary(rope, d_head, fraction=1.0)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
             own_factors: list[float] = opened.get("rope_freqs.weight").flatten().tolist()

@@ -44,6 +44,7 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "o": lambda config: config.d_vocab_out,
     "p": lambda config: config.n_ctx,
     "j": lambda config: config.d_head - 1,
+    "x": lambda config: config.d_model - 1,
     "q": lambda config: config.heads_per_kv,
     "s": lambda config: config.heads_per_kv + 2,
 }

@@ -232,9 +232,9 @@ def _check(recipe: Recipe) -> None:
         if getattr(recipe.config, name) != default:
             raise InputError(f"{name} is for models loaded from elsewhere; it cannot be trained")
     gates = ("gelu_gated", "gelu_tanh_gated", "clamped_gated")
-    if recipe.config.qk_norm == "rms_all" or recipe.config.mlp in gates:
+    if recipe.config.qk_norm in ("rms_per_head", "rms_all") or recipe.config.mlp in gates:
         raise InputError(
-            "qk_norm='rms_all' and gated GELU or clamped MLPs cannot be trained (this recipe has "
+            "qk_norm over several heads and gated GELU or clamped MLPs cannot be trained (it has "
             f"qk_norm={recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r}); use qk_norm='rms' "
             "or 'none', and 'silu_gated', 'bilinear' or an ungated GELU"
         )

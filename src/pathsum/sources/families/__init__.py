@@ -1,10 +1,11 @@
 """Architectures: the meaning of config.json, and the name and axes of each stored tensor.
 
     gpt             GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
-    llama           Llama (SmolLM), Mistral, Qwen2, Qwen3, SmolLM3, EXAONE 3, InternLM2, Baichuan,
-                    Granite, StableLM, Phi 1 to 3, GLM, GLM-4
+    llama           Llama (SmolLM), Mistral, Qwen2, Qwen3, SmolLM3, EXAONE 3, InternLM2, Granite,
+                    StableLM, Phi 1 to 3, GLM, GLM-4
     llama_variants  OLMo 1 to 3, EXAONE 4, Gemma 1 to 3, Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss
-    layer_norm      Starcoder2, Nemotron, Command-R, Command-R7B, Falcon, Bloom, MPT
+    layer_norm      Starcoder2, Nemotron, Command-R, Command-R7B, Falcon
+    alibi           Bloom, MPT, Baichuan
     rotary          rotary positions of all of them
 
 A family is a table of facts. To add one, copy the nearest, list its config.json's names of the

@@ -4,18 +4,14 @@ SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Q
 queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
 outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
 fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a key/value head
-next to its key and value. Phi 3 and Baichuan-7B have fused projections; Baichuan2-7B normalizes the
-rows of its unembedding. StableLM has layer norms, partial rotary and, in some, parallel blocks. Phi
-1 and 2 have parallel blocks that share one norm. GLM rotates adjacent pairs of half of each head;
-GLM-4 adds norms after each block.
+next to its key and value. Phi 3 has fused projections. StableLM has layer norms, partial rotary
+and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that share one norm. GLM rotates
+adjacent pairs of half of each head; GLM-4 adds norms after each block.
 """
 
 from dataclasses import replace
 from typing import Any
 
-import torch.nn.functional as F
-
-from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 from pathsum.sources.families import (
     Family,
@@ -44,8 +40,19 @@ QK_NORMS = {
 NORMS = {**norm_rows("ln1", "input_layernorm"), **norm_rows("ln2", "post_attention_layernorm")}
 
 
-def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict[str, Any]:
-    """The fields of `Config` that config.json calls the same in all of these families."""
+def llama_fields(
+    foreign: ForeignConfig,
+    activation: str = "silu_gated",
+    *,
+    eps: float = 1e-6,
+    base: float = 10_000.0,
+    fraction: float | None = None,
+) -> dict[str, Any]:
+    """The fields of `Config` that config.json calls the same in all of these families.
+
+    `eps`, `base` (of rotations) and `fraction` (of rotated dimensions) are a family's defaults; if
+    it always rotates all dimensions, `fraction` is None.
+    """
     if activation == "silu_gated":
         foreign.require_value("hidden_act", "silu")
     found = sizes(foreign)
@@ -55,11 +62,11 @@ def llama_fields(foreign: ForeignConfig, activation: str = "silu_gated") -> dict
         "n_kv_heads": foreign.size("num_key_value_heads", found["n_heads"]),
         "d_head": d_head,
         "norm": "rms",
-        "norm_eps": foreign.number("rms_norm_eps", 1e-6),
+        "norm_eps": foreign.number("rms_norm_eps", eps),
         "mlp": activation,
         "d_mlp": foreign.size("intermediate_size"),
         "tied": foreign.flag("tie_word_embeddings", False),
-        **rotary(foreign, d_head),
+        **rotary(foreign, d_head, base=base, fraction=fraction),
     }
 
 
@@ -105,8 +112,7 @@ def _qwen3(foreign: ForeignConfig) -> CheckpointLayout:
 def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("qk_layernorm", False)
     parallel = foreign.flag("use_parallel_residual", False)
-    fields = llama_fields(foreign)
-    fields |= rotary(foreign, fields["d_head"], fraction=0.25)
+    fields = llama_fields(foreign, fraction=0.25)
     fields |= {
         "norm": "layer",
         "norm_eps": foreign.number("layer_norm_eps", 1e-5),
@@ -153,10 +159,10 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign)
+    fields = llama_fields(foreign, eps=1e-5, fraction=1.0)
     config = Config(**fields, windows=foreign.windows(fields["n_layers"]))
     layer = {
-        **_fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
+        **fused_rows("self_attn.qkv_proj", ("h k", "g k", "g k")),
         "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
         **FUSED_GATE,
     }
@@ -195,7 +201,9 @@ def _smollm3(foreign: ForeignConfig) -> CheckpointLayout:
     bias = foreign.flag("attention_bias", False)
     layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
     layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
-    return _finish(foreign, layer, rotary_layers=rotates, windows=windows)
+    fields = llama_fields(foreign, base=2e6)
+    config = Config(**fields, rotary_layers=rotates, windows=windows)
+    return llama_layout(foreign, config, NORMS | layer)
 
 
 def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
@@ -235,26 +243,7 @@ def _exaone(foreign: ForeignConfig) -> CheckpointLayout:
     return CheckpointLayout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
 
 
-def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
-    if "max_position_embeddings" not in foreign.values:
-        raise ConfigError(
-            f"{foreign.where} has no max_position_embeddings, as in Baichuan-13B, which has ALiBi "
-            "positions and is not read; use Baichuan-7B or Baichuan2-7B"
-        )
-    layer = {
-        **_fused_rows("self_attn.W_pack", ("h k", "h k", "h k")),
-        "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
-        **mlp_rows(*GATED),
-    }
-    layout = _finish(foreign, layer)
-    if "z_loss_weight" not in foreign.values:
-        return layout
-    # Baichuan 2.
-    head = replace(layout.model["W_U"], combine=lambda W: F.normalize(W, dim=0))
-    return replace(layout, model={**layout.model, "W_U": head})
-
-
-def _fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
+def fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
     """Queries, keys and values one after the other in one tensor."""
     return {
         f"W_{letter}": Stored(
@@ -265,8 +254,7 @@ def _fused_rows(name: str, blocks: tuple[str, str, str]) -> dict[str, Stored]:
 
 
 def _glm(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign)
-    fields |= rotary(foreign, fields["d_head"], fraction=0.5)
+    fields = llama_fields(foreign, eps=1.5625e-7, fraction=0.5)
     fields["rotary_pairing"] = "adjacent"
     bias = foreign.flag("attention_bias", True)
     layer = {**NORMS, **attention_rows(*PROJECTIONS, bias=bias), **FUSED_GATE}
@@ -312,7 +300,6 @@ MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
 SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
 EXAONE3 = Family("EXAONE 3", ("exaone",), _exaone)
 INTERNLM2 = Family("InternLM2", ("internlm2",), _internlm2)
-BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)
 GRANITE = Family("Granite", ("granite",), _granite)
 GLM = Family("GLM", ("glm",), _glm)
 GLM4 = Family("GLM-4", ("glm4",), _glm4)

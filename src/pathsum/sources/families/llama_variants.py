@@ -53,14 +53,14 @@ def _gemma(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _gemma2(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = _fields(foreign) | _scores(foreign)
+    fields = _fields(foreign) | _scores(foreign, score_cap=50.0, logit_cap=30.0)
     fields |= {"norm_place": "both", "windows": alternating_windows(foreign, every=2)}
     return _layout(foreign, Config(**fields), _sandwich())
 
 
 def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
     full, local_base = rope_by_layer_type(foreign, foreign.number("rope_local_base_freq", 1e4))
-    fields = _fields(full) | _scores(foreign)
+    fields = _fields(full, base=1e6) | _scores(foreign)
     fields |= {
         "norm_place": "both",
         "qk_norm": "rms",
@@ -74,21 +74,23 @@ def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
     return _layout(full, Config(**fields), _sandwich() | qk)
 
 
-def _fields(foreign: ForeignConfig) -> dict[str, Any]:
+def _fields(foreign: ForeignConfig, base: float = 10_000.0) -> dict[str, Any]:
     # In files of Gemma 1 "gelu" means the approximation; transformers reads them that way.
     for name in ("hidden_activation", "hidden_act"):
         foreign.require_value(name, "gelu_pytorch_tanh", "gelu")
     foreign.require_value("use_bidirectional_attention", False)
-    fields = llama_fields(foreign, activation="gelu_tanh_gated")
+    fields = llama_fields(foreign, activation="gelu_tanh_gated", base=base)
     # Embeddings are multiplied and the unembedding is not: two tensors for us.
     return fields | {"d_head": foreign.size("head_dim", 256), "tied": False}
 
 
-def _scores(foreign: ForeignConfig) -> dict[str, Any]:
+def _scores(
+    foreign: ForeignConfig, score_cap: float | None = None, logit_cap: float | None = None
+) -> dict[str, Any]:
     return {
         "score_scale": 1 / math.sqrt(foreign.number("query_pre_attn_scalar", 256.0)),
-        "score_cap": foreign.cap("attn_logit_softcapping"),
-        "logit_cap": foreign.cap("final_logit_softcapping"),
+        "score_cap": foreign.cap("attn_logit_softcapping", score_cap),
+        "logit_cap": foreign.cap("final_logit_softcapping", logit_cap),
     }
 
 
@@ -132,13 +134,13 @@ def _olmo(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
-    return _norms_after(foreign, llama_fields(foreign))
+    return _norms_after(foreign, llama_fields(foreign, eps=1e-5))
 
 
 def _olmo3(foreign: ForeignConfig) -> CheckpointLayout:
     base = foreign.number("rope_theta", 500_000.0)
     full, local_base = rope_by_layer_type(foreign, base)
-    fields = llama_fields(full)
+    fields = llama_fields(full, eps=1e-5, base=base)
     fields["windows"] = alternating_windows(foreign, every=4)
     if fields["rotary_factors"] or fields["rotary_base"] != local_base:
         fields["rotary_local_base"] = local_base
@@ -165,9 +167,10 @@ def _norms_after(foreign: ForeignConfig, fields: dict[str, Any]) -> CheckpointLa
 
 
 def _exaone4(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign)
+    fields = llama_fields(foreign, eps=1e-5)
     fields["qk_norm"] = "rms"
-    if "sliding_window" in foreign.values:
+    kinds = foreign.values.get("layer_types", [])
+    if "sliding_window" in foreign.values or "sliding_attention" in kinds:
         windows = alternating_windows(foreign, every=4)
         fields |= {"windows": windows, "rotary_layers": tuple(w is not None for w in windows)}
     return _norms_after(foreign, fields)
@@ -208,7 +211,7 @@ def _expert_rows(block: str, up: str, down: str, gate: str) -> dict[str, Stored]
 
 
 def _mixtral(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign)
+    fields = llama_fields(foreign, eps=1e-5, base=1e6)
     fields |= _expert_fields(foreign, "intermediate_size")
     fields["windows"] = foreign.windows(fields["n_layers"])
     experts = _expert_rows("block_sparse_moe", "w3", "w2", "w1")
@@ -224,13 +227,14 @@ def _qwen_experts(foreign: ForeignConfig) -> dict[str, Any]:
         **llama_fields(foreign),
         **_expert_fields(foreign, "moe_intermediate_size"),
         "router": "chosen" if foreign.flag("norm_topk_prob", False) else "all",
-        "windows": upper_windows(foreign),
     }
 
 
 def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
     fields = _qwen_experts(foreign)
     fields["qk_norm"] = "rms"
+    if foreign.flag("use_sliding_window", False):
+        fields["windows"] = foreign.windows(fields["n_layers"])
     bias = foreign.flag("attention_bias", False)
     layer = {
         **NORMS,
@@ -254,6 +258,7 @@ def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
             f"multiple of moe_intermediate_size={width}; pathsum reads only experts of one size"
         )
     fields |= {
+        "windows": upper_windows(foreign),
         "d_mlp": fields["d_mlp"] + neurons,
         "n_experts": fields["n_experts"] + shared,
         "shared_experts": shared,
@@ -286,12 +291,11 @@ def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Sto
 def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("swiglu_alpha", 1.702)
     foreign.require_value("swiglu_limit", 7.0)
-    fields = llama_fields(foreign, "clamped_gated")
+    if not {"rope_scaling", "rope_parameters"} & foreign.values.keys():
+        raise ConfigError(f"{foreign.where} has no rope_parameters, which scale its rotations")
+    fields = llama_fields(foreign, "clamped_gated", eps=1e-5, base=150_000.0)
     fields |= _expert_fields(foreign, "intermediate_size")
-    fields |= {
-        "norm_eps": foreign.number("rms_norm_eps", 1e-5),
-        "sinks": True,
-    }
+    fields["sinks"] = True
     if "sliding_window" in foreign.values:
         fields["windows"] = alternating_windows(foreign, every=2)
     bias = foreign.flag("attention_bias", True)

@@ -81,12 +81,21 @@ def rope_kind(found: ForeignConfig) -> Any:
 
 
 def rotary(
-    foreign: ForeignConfig, d_head: int, *, base: float = 10_000.0, fraction: float = 1.0
+    foreign: ForeignConfig,
+    d_head: int,
+    *,
+    base: float = 10_000.0,
+    fraction: float | None = None,
 ) -> dict[str, Any]:
-    """The fields of a `Config` for the rotation of queries and keys."""
+    """The fields of a `Config` for the rotation of queries and keys.
+
+    `base` and `fraction` are defaults. If `fraction` is None, the family rotates all dimensions.
+    """
     found = rope_config(foreign)
     theta = found.number("rope_theta", base)
-    part = found.number("partial_rotary_factor", fraction)
+    if fraction is None:
+        found.require_value("partial_rotary_factor", 1.0)
+    part = found.number("partial_rotary_factor", fraction or 1.0)
     # An odd or fractional width is refused by Config; factors need a whole number of planes.
     width = int(d_head * part)
     frequencies = [theta ** (-2 * plane / width) for plane in range(width // 2)]
