@@ -1,28 +1,29 @@
 """Attribution methods on models whose circuits are known: AUC, precision and recall.
 
     python -m benchmarks.bench_ground_truth [--programs FOLDER] [--method NAME …] [--circuit NAME …]
+                                            [--inputs N]
 
-Models are planted circuits (`pathsum.model.planted`) and, if a folder is given, programs compiled
-to transformers: `NAME.npz` has the weights, inputs `x` and outputs `y` of each, and `programs.json`
-has the configurations and the true edges. The folder is the argument or the environment variable
-PATHSUM_PROGRAMS; without either, planted circuits are measured alone.
+Models are planted circuits (`pathsum.model.planted`), the programs of `programs` compiled to
+transformers and, if a folder is given, the compiled programs in it: `NAME.npz` has the weights,
+inputs `x` and outputs `y` of each, and `programs.json` has the configurations and the true edges.
+The folder is the argument or the environment variable PATHSUM_PROGRAMS.
 
 `circuit` is `trace.circuit(position)` as it is called without options: no other run, and edges are
 scored by the effects of cutting them. `share` is the same without cutting: the share, or the drop
 by removing the edge from its read alone if that is larger. All other methods compare an edge with
 its value on another input; `gradient` (EAP) and `ig` (EAP-IG) score every edge of the model, the
 others those of their own circuit. An edge between components scores the sum of |score| over its
-positions, averaged over 16 inputs and all their positions. AUC is the probability that a true edge
+positions, averaged over N inputs and all their positions. AUC is the probability that a true edge
 scores above an unused one. An edge is found if it scores 2% of a prediction or more, the default
 threshold of a circuit; precision and recall are those of the edges found in any prediction. Each
 model is measured as it is and with noise on its weights (0.3% of a tensor's largest weight),
-because exact zeros flatter every method.
+because exact zeros flatter every method. Means have 95% intervals over models.
 """
 
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measurement import Measurement
+from benchmarks.programs import all_programs
+from pathsum.base.estimate import mean_estimate
 from pathsum.base.site import Site
 from pathsum.model import Config, HeadId, Model, Weights, from_tensors
 from pathsum.model.planted import planted_circuits
@@ -117,6 +120,26 @@ def compiled(folder: Path) -> Iterator[KnownCircuit]:
         # A single output has no mean over outputs to be compared with.
         versus = "mean" if config.d_vocab_out > 1 else None
         yield KnownCircuit(name, model, true, unused, tokens, measured, versus, right)
+
+
+def generated() -> Iterator[KnownCircuit]:
+    """The programs of `programs`, measured where they have an output."""
+    generator = torch.Generator().manual_seed(0)
+    for program in all_programs():
+        words, places = program.tokens.size, program.indices.size
+        x = torch.randint(1, 1 + words, (60, 1 + places), generator=generator)
+        x[:, 0] = 0
+        y = torch.stack([program.run(row[1:]) for row in x.tolist()])
+        y = torch.nn.functional.pad(y, (0, 0, 1, 0))
+        right = partial(_share_equal, x=x, y=y)
+        if right(program.model) < 1:
+            raise ValueError(f"{program.name}: the model does not compute the program's outputs")
+        measured = y[:INPUTS].abs().amax(-1) > 0.1
+        versus = "mean" if program.output.size > 1 else None
+        yield KnownCircuit(
+            *(program.name, program.model, *program.edges),
+            *(x[:INPUTS], measured, versus, right),
+        )
 
 
 def _share_equal(model: Model, x: Tensor, y: Tensor) -> float:
@@ -272,9 +295,10 @@ def judge(of: KnownCircuit, scores: Scores) -> Result:
     )
 
 
-def all_circuits(folder: Path | None, names: Sequence[str]) -> list[KnownCircuit]:
-    """Every known circuit, as built and with noise."""
-    found: Iterable[KnownCircuit] = [*planted(), *([] if folder is None else compiled(folder))]
+def all_circuits(folder: Path | None, names: Sequence[str], inputs: int) -> list[KnownCircuit]:
+    """Every known circuit, as built and with noise, on some inputs."""
+    found = [*planted(), *generated(), *([] if folder is None else compiled(folder))]
+    found = [replace(x, tokens=x.tokens[:inputs], measured=x.measured[:inputs]) for x in found]
     plain = [one for one in found if not names or one.name in names]
     noisy = [one.with_noise() for one in plain]
     survivors = [one for one in noisy if one.right(one.model) >= SURVIVES]
@@ -285,10 +309,13 @@ def all_circuits(folder: Path | None, names: Sequence[str]) -> list[KnownCircuit
 
 
 def run(
-    folder: Path | None, methods: Sequence[str] = (), names: Sequence[str] = ()
+    folder: Path | None,
+    methods: Sequence[str] = (),
+    names: Sequence[str] = (),
+    inputs: int = INPUTS,
 ) -> list[Measurement]:
     """Print a table of all results; 1 − AUC and 1 − recall as measurements."""
-    circuits = all_circuits(folder, names)
+    circuits = all_circuits(folder, names, inputs)
     costs: list[Measurement] = []
     for method in methods or METHODS:
         results = {one.name: judge(one, METHODS[method](one)) for one in circuits}
@@ -304,20 +331,16 @@ def run(
 def _means(method: str, results: dict[str, Result]) -> Iterator[Measurement]:
     for kind in ("as built", "noise"):
         some = [one for name, one in results.items() if name.endswith("noise") == (kind == "noise")]
-        if some:
-            auc, recall = (
-                sum(values) / len(some)
-                for values in ([one.auc for one in some], [one.recall for one in some])
-            )
-            print(f"  {'mean, ' + kind:<26} {auc:6.3f} {'':>10} {recall:7.2f}")
-            bar = None
-            if method == CIRCUIT:
-                bar = 1 - BAR[kind == "noise"]
-            what = f"{method}, {kind}: 1 − mean AUC of {len(some)} circuits"
-            yield Measurement(what, 1 - auc, "", None if bar is None else "bar", bar)
-            bar = 1 - BAR[2] if method == CIRCUIT else None
-            what = f"{method}, {kind}: 1 − mean recall"
-            yield Measurement(what, 1 - recall, "", None if bar is None else "bar", bar)
+        if not some:
+            continue
+        rows = [(one.auc, one.precision, one.recall) for one in some]
+        means = [mean_estimate(column) for column in torch.tensor(rows, dtype=torch.float64).T]
+        print(f"  mean, {kind}", *(one.format(".3f") for one in means), sep="   ")
+        bars = [1 - BAR[kind == "noise"], None, 1 - BAR[2]]
+        for what, mean, bar in zip(("AUC", "precision", "recall"), means, bars, strict=True):
+            name = f"{method}, {kind}: 1 − mean {what} of {len(some)} circuits"
+            reached = bar if method == CIRCUIT else None
+            yield Measurement(name, 1 - mean.value, "", None if reached is None else "bar", reached)
 
 
 def main() -> list[Measurement]:
@@ -337,5 +360,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--method", action="append", choices=list(METHODS), default=[])
     parser.add_argument("--circuit", action="append", default=[], help="measure these alone")
+    parser.add_argument("--inputs", type=int, default=INPUTS, metavar="N", help="at most 16")
     options = parser.parse_args()
-    run(options.programs, options.method, options.circuit)
+    run(options.programs, options.method, options.circuit, options.inputs)

@@ -11,7 +11,11 @@ Times are CPU seconds of one thread, so that other processes on the machine do n
 Faithfulness: the share of the logit difference that the strongest n edges between components keep,
 MLPs recomputed and all other edges from the corrupted prompt. Every prompt has its own ranking: by
 shares integrated between the two runs (`circuit`), by EAP-IG, or random. Shares are ratios of sums
-over the first prompts of each file in `examples/prompts`, with 95% intervals.
+over every second of the last 2 N prompts of each file in `examples/prompts` (neighbors are often
+mirror images), with 95% intervals; prompts whose corruption does not lower the logit difference are
+left out. `lead` is the circuit minus EAP-IG on the same prompts. A share above 1 is no better than
+1: `CMD` is the mean of |1 − share| over the sizes and prompts, and a negative lead in it favors the
+circuit.
 """
 
 import argparse
@@ -24,7 +28,7 @@ from torch import Tensor
 
 import pathsum as ps
 from benchmarks.measurement import Measurement, seconds, within_budget
-from pathsum.base.estimate import ratio
+from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.model import Model
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.component_edges import ComponentRuns, strongest
@@ -50,8 +54,13 @@ def main(prompts: int = 0) -> list[Measurement]:
     model = ps.load("smollm2")
     if not prompts:
         return speed(model)
+    pooled: dict[str, list[Tensor]] = {}
     for file in sorted(PROMPTS.glob("*.jsonl")):
-        print_faithfulness(model, file.stem, read_prompts(file)[:prompts])
+        found = print_faithfulness(model, file.stem, read_prompts(file)[-2 * prompts :: 2])
+        for method, shares in found.items():
+            pooled.setdefault(method, []).extend(shares)
+    count = len(pooled["circuit"])
+    print_shares(f"all kinds, means over {count} prompts", pooled, [1.0] * count)
     return []
 
 
@@ -86,23 +95,42 @@ def speed(model: Model) -> list[Measurement]:
     ]
 
 
-def print_faithfulness(model: Model, name: str, prompts: Sequence[Prompt]) -> None:
-    """The share kept by each ranking at each size."""
+def print_faithfulness(
+    model: Model, name: str, prompts: Sequence[Prompt]
+) -> dict[str, list[Tensor]]:
+    """Print the share kept by each ranking at each size; the shares of each prompt."""
     kept: dict[str, list[Tensor]] = {}
     ranges: list[float] = []
     for prompt in prompts:
         runs = component_runs(model, prompt, "last", None, "mean")
         empty = runs.value(torch.zeros_like(runs.graph.exists))
+        if runs.value(None) <= empty:
+            continue
         ranges.append(runs.value(None) - empty)
         for method, scores in rankings(runs).items():
             masks = (strongest(runs.graph, scores, size, hold_mlps=False) for size in SIZES)
             values = torch.tensor([runs.value(mask) for mask in masks], dtype=torch.float64)
             kept.setdefault(method, []).append(values - empty)
-    print(f"{name}, {len(prompts)} prompts: kept at {', '.join(f'{n:,}' for n in SIZES)} edges")
-    for method, rows in kept.items():
-        columns = torch.stack(rows).T
-        shares = [ratio(column, columns.new_tensor(ranges)).format(".2f") for column in columns]
-        print(f"  {method:<8} {'   '.join(shares)}", flush=True)
+    if ranges:
+        print_shares(f"{name}, {len(ranges)} of {len(prompts)} prompts", kept, ranges)
+    return {
+        method: [row / whole for row, whole in zip(rows, ranges, strict=True)]
+        for method, rows in kept.items()
+    }
+
+
+def print_shares(title: str, kept: dict[str, list[Tensor]], ranges: Sequence[float]) -> None:
+    """The shares kept, and the circuit compared with EAP-IG, with intervals."""
+    whole = torch.tensor(ranges, dtype=torch.float64)
+    print(f"{title}: kept at {', '.join(f'{n:,}' for n in SIZES)} edges")
+    tables = {method: torch.stack(rows) for method, rows in kept.items()}
+    far = {name: (1 - table / whole[:, None]).abs().mean(1) for name, table in tables.items()}
+    tables["lead"] = tables["circuit"] - tables["EAP-IG"]
+    far["lead"] = far["circuit"] - far["EAP-IG"]
+    for method, table in tables.items():
+        shares = [ratio(column, whole).format(".2f") for column in table.T]
+        distance = mean_estimate(far[method]).format(".2f")
+        print(f"  {method:<8} {'   '.join(shares)}   CMD {distance}", flush=True)
 
 
 def rankings(runs: ComponentRuns) -> dict[str, Tensor]:
