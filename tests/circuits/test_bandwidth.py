@@ -137,6 +137,7 @@ def test_deletion_z_of_random_heads_is_standard() -> None:
     assert abs(float(z.mean())) < 0.3 and 0.75 < float(z.std()) < 1.25
 
 
+@pytest.mark.slow
 def test_deletion_p_where_heads_prefer_axes() -> None:
     """Of 480 heads, 0.01 has a standard error of 0.005."""
     models = [sparse_model(seed) for seed in range(60)]

@@ -62,6 +62,7 @@ def test_the_demo_of_another_model(
     assert written == [("hand-built-induction", page)]
 
 
+@pytest.mark.slow
 def test_the_demo_goes_on_with_commands_that_work(capsys: pytest.CaptureFixture[str]) -> None:
     for line, _ in NEXT:
         words = line.format(model=DEFAULT).split()[1:]

@@ -32,14 +32,6 @@ def test_pointer_arithmetic_has_a_duplicate_token_head() -> None:
     assert by_q["L1H0"].kind == "induction"
 
 
-def test_random_models_have_no_kinds() -> None:
-    named = 0
-    for seed in range(12):
-        found = ps.atlas(ps.random_model(CONFIG, seed=seed), sequences=3)
-        named += any(entry.kinds for entry in found.heads)
-    assert named == 0
-
-
 def test_every_score_has_a_null() -> None:
     found = ps.atlas(ps.random_model(CONFIG), sequences=4)
     stripe = found["L1H2"].scores["induction"]

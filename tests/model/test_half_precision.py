@@ -97,7 +97,9 @@ def test_all_functions_that_take_a_model_are_tested() -> None:
     assert takes - NOT_HERE <= ANSWERS.keys()
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float16, marks=pytest.mark.slow), torch.bfloat16]
+)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_answers_equal_those_of_rounded_weights_in_float32(name: str, dtype: torch.dtype) -> None:
     model = ps.random_model(CONFIG, biases=True, gains=True)

@@ -344,7 +344,7 @@ def test_files_that_are_not_programs(induction: ps.Program, tmp_path: Path) -> N
         ({"version": 99}, "this version of pathsum"),
         ({"format": "pathsum-atlas"}, "this version of pathsum"),
         ({"extra": 1}, "a program has no 'extra'"),
-        ({"size": 1}, "its size is not that of its rules"),
+        ({"size": 1}, "its size does not match its rules"),
         ({"rules": wrong}, r"rules\[0\].copy is 'much', but must be a number"),
         ({"rules": outside}, "a rule of .* is not valid"),
         ({"tokenizer": {"model": 3}}, "the tokenizer in .* is not a tokenizer"),

@@ -1,6 +1,7 @@
 """Expansions of every family: they add up to the model's own number."""
 
-from pathlib import Path
+import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,12 +11,25 @@ import pathsum as ps
 from pathsum.model.folding import fold
 
 TOKENS = torch.randint(0, 61, (1, 20), generator=torch.Generator().manual_seed(5))
+LoadCase = Callable[[str], ps.Model]
+
+
+@pytest.fixture(scope="module")
+def load_case(tmp_path_factory: pytest.TempPathFactory) -> LoadCase:
+    """The model of a tiny checkpoint in float64, written and read once."""
+
+    @functools.cache
+    def load(case: str) -> ps.Model:
+        folder = tmp_path_factory.mktemp(case)
+        tiny.write(case, folder)
+        return ps.load(folder).to(torch.float64)
+
+    return load
 
 
 @pytest.mark.parametrize("case", tiny.CASES)
-def test_paths_and_scores_add_up(case: str, tmp_path: Path) -> None:
-    tiny.write(case, tmp_path)
-    model = ps.load(tmp_path).to(torch.float64)
+def test_paths_and_scores_add_up(case: str, load_case: LoadCase) -> None:
+    model = load_case(case)
     trace = model.trace(TOKENS)
     torch.testing.assert_close(trace.logits, model(TOKENS))
     paths = trace.paths()
@@ -33,9 +47,8 @@ def test_paths_and_scores_add_up(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt_neox", "gemma2", "gemma3", "olmo2", "qwen3-yarn"])
-def test_a_path_is_its_pattern_times_its_matrix(case: str, tmp_path: Path) -> None:
-    tiny.write(case, tmp_path)
-    model = ps.load(tmp_path).to(torch.float64)
+def test_a_path_is_its_pattern_times_its_matrix(case: str, load_case: LoadCase) -> None:
+    model = load_case(case)
     trace = model.trace(TOKENS)
     paths = trace.paths()
     path = next(path for path in paths.order(2) if str(path.source) == "embed")
@@ -47,9 +60,8 @@ def test_a_path_is_its_pattern_times_its_matrix(case: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("case", tiny.CASES)
-def test_folding_leaves_the_probabilities(case: str, tmp_path: Path) -> None:
-    tiny.write(case, tmp_path)
-    model = ps.load(tmp_path).to(torch.float64)
+def test_folding_leaves_the_probabilities(case: str, load_case: LoadCase) -> None:
+    model = load_case(case)
     folded = fold(model)
     torch.testing.assert_close(
         folded(TOKENS).log_softmax(-1), model(TOKENS).log_softmax(-1), rtol=1e-9, atol=1e-9
@@ -57,9 +69,8 @@ def test_folding_leaves_the_probabilities(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", tiny.CASES)
-def test_what_heads_write_is_in_the_stream(case: str, tmp_path: Path) -> None:
-    tiny.write(case, tmp_path)
-    model = ps.load(tmp_path).to(torch.float64)
+def test_what_heads_write_is_in_the_stream(case: str, load_case: LoadCase) -> None:
+    model = load_case(case)
     trace = model.trace(TOKENS)
     heads = sum(trace.written((0, head)) for head in range(model.config.n_heads))
     found = trace.streams[1] - trace.streams[0] - trace.mlp_outputs[0] - heads
@@ -96,11 +107,10 @@ def test_sinks_take_their_share() -> None:
 
 
 @pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "gemma3", "mistral", "llama-yarn"])
-def test_qk_of_tokens_gives_the_scores_of_the_first_layer(case: str, tmp_path: Path) -> None:
+def test_qk_of_tokens_gives_the_scores_of_the_first_layer(case: str, load_case: LoadCase) -> None:
     from pathsum.circuits.qk_ov import token_qk
 
-    tiny.write(case, tmp_path)
-    model = ps.load(tmp_path).to(torch.float64)
+    model = load_case(case)
     circuit = token_qk(model, "L0H3", offset=2).dense()
     tokens = torch.tensor([[5, 9, 11], [17, 9, 11]])
     scores = model.trace(tokens).attention_scores(0)[:, 3, 2, 0]

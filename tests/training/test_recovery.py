@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,18 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def stopped(text: Path, tmp_path: Path) -> Path:
-    """A run that was stopped at step 25, with checkpoints of steps 20 and 25."""
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def stopped_at_25(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "stopped"
     with pytest.raises(KeyboardInterrupt):
         train(tiny_recipe(text), out=folder, watch=StopAt(25))
     return folder
+
+
+@pytest.fixture
+def stopped(stopped_at_25: Path, tmp_path: Path) -> Path:
+    """A run that was stopped at step 25, with checkpoints of steps 20 and 25."""
+    return shutil.copytree(stopped_at_25, tmp_path / "run")
 
 
 def damage(file: Path) -> None:

@@ -24,7 +24,10 @@ def card(name: str) -> dict[str, Any]:
     return json.loads((BUNDLED / name / "card.json").read_text(encoding="utf-8"))["measured"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "two-layer" else pytest.mark.slow) for name in MODELS],
+)
 def test_on_random_tokens(name: str) -> None:
     found, told = on_random_tokens(Loaded.read(BUNDLED / name)), card(name)
     stripe = told["best_stripe_on_repeats_of_64"]["value"]
