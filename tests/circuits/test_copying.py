@@ -58,7 +58,7 @@ def test_a_head_that_copies_and_a_head_that_does_nothing():
     assert (copies.positive_diagonal, copies.top_1, copies.top_5) == (1.0, 1.0, 1.0)
     assert math.isnan(nothing.ratio)
     assert math.isnan(nothing.p)
-    assert "writes nothing" in nothing.note
+    assert "does not write to the logits" in nothing.note
     assert (nothing.positive_diagonal, nothing.top_1, nothing.top_5) == (0.0, 0.0, 0.0)
 
 

@@ -84,7 +84,7 @@ def test_layers_that_do_not_rotate_have_no_positions():
         _ = model.head("L0H0").qk
     with pytest.raises(ConfigError, match="rotary_layers has 1 entries, but there are 2 layers"):
         config.replace(rotary_layers=(False,))
-    with pytest.raises(ConfigError, match="no layer rotates"):
+    with pytest.raises(ConfigError, match="lists no layer that rotates"):
         config.replace(rotary_layers=(False, False))
     assert config.replace(n_layers=1).rotary_layers == ()
     assert Config.from_dict(config.to_dict()) == config

@@ -25,7 +25,7 @@ def test_a_zeroed_head_has_zero_weights() -> None:
     assert float(edited.head("L1H0").full_ov.norm()) == 0
     assert float(trace.written("L1H0").abs().max()) == 0
     torch.testing.assert_close(trace.patterns[1], model().trace(TEXT).patterns[1])
-    assert "writes nothing" in ps.copying(edited)["L1H0"].note
+    assert "does not write to the logits" in ps.copying(edited)["L1H0"].note
     # Nothing can be read into an OV of zero; its QK is untouched.
     composed = ps.composition(edited)
     assert bool(composed.v.score[0, 2].isnan())

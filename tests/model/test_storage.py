@@ -190,7 +190,7 @@ def test_an_interrupted_save_leaves_nothing_half_written(
 
 
 def test_a_folder_that_is_not_there() -> None:
-    with pytest.raises(FileError, match="no model 'two-layr'.* nor a folder"):
+    with pytest.raises(FileError, match="no model 'two-layr'.*, a folder"):
         ps.load("two-layr")
     with pytest.raises(FileError, match="did you mean 'hand-built-induction'"):
         ps.load("hand-built-inductoin")

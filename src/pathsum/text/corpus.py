@@ -163,8 +163,9 @@ class Corpus:
         if not are_ids or (*counts, size) != (info.tokens, info.held_out_tokens, info.vocabulary):
             raise FileError(
                 f"{self.folder} holds {counts[0]:,} tokens to train on and {counts[1]:,} held out, "
-                f"up to {largest}, and a tokenizer of {size}, but {HEAD} lists {info.tokens:,}, "
-                f"{info.held_out_tokens:,} and {info.vocabulary}"
+                f"with ids up to {largest} and a tokenizer of {size}, but {HEAD} lists "
+                f"{info.tokens:,}, {info.held_out_tokens:,} and a vocabulary of {info.vocabulary}; "
+                "rebuild it"
             )
 
     @cached_property
