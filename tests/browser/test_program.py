@@ -51,6 +51,7 @@ def test_the_menu_lists_every_model_that_opens(page: Page, live: str) -> None:
 def test_cards_have_a_picture_and_the_best_prediction(page: Page, live: str) -> None:
     page.goto(f"{live}#/models")
     card = page.get_by_role("listitem").filter(has_text="hand-built-induction").first
+    card.scroll_into_view_if_needed()
     expect(card).to_contain_text(re.compile(r"→.*%, by L1H0"))
     inked = """(canvas) => {
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);

@@ -126,21 +126,21 @@ class PairScores:
     @property
     def p_rotations(self) -> Float[Tensor, "head head"]:
         """The p-value under random rotations alone."""
-        p = self._null_of_z.p(self.z.nan_to_num())
+        p = _null_of_z(self.null_sd, self.skewness).p(self.z.nan_to_num())
         return torch.where(self.score.isnan(), torch.nan, p)
-
-    @property
-    def _null_of_z(self) -> RotationNull:
-        sd = self.null_sd
-        return RotationNull(torch.zeros_like(sd), (sd > 0).double(), self.skewness)
 
     def tails(self, min_z: float | None, max_p: float | None) -> Float[Tensor, " pair"]:
         """The probability that each pair passes the thresholds under the null of score²."""
-        tail = torch.ones_like(self.null_sd)
+        there = ~self.score.isnan()
+        sd = self.null_sd[there]
+        tail = torch.ones_like(sd)
         if min_z is not None:
-            tail = self._null_of_z.tail(tail * min_z)
-        tail = tail if max_p is None else tail.clamp(max=max_p)
-        return tail[~self.score.isnan()]
+            tail = _null_of_z(sd, self.skewness[there]).tail(tail * min_z)
+        return tail if max_p is None else tail.clamp(max=max_p)
+
+
+def _null_of_z(sd: Float[Tensor, "*any"], skewness: Float[Tensor, "*any"]) -> RotationNull:
+    return RotationNull(torch.zeros_like(sd), (sd > 0).double(), skewness)
 
 
 @dataclass(frozen=True)
