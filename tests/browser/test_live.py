@@ -331,7 +331,9 @@ def test_an_edge_of_the_composition_graph_opens(page: Page, live: str, pictures:
 def test_the_tour_tells_what_was_measured(page: Page, live: str, pictures: Path) -> None:
     page.goto(f"{live}#/paper?claim=two-mechanism")
     expect(page.get_by_text("removes").first).to_be_visible(timeout=4 * PATIENCE_MS)
-    expect(page.get_by_text(re.compile(r"\d+ hold, \d+ partly, \d+ do(es)? not")).first).to_be_visible()
+    expect(
+        page.get_by_text(re.compile(r"\d+ hold, \d+ partly, \d+ do(es)? not")).first
+    ).to_be_visible()
     expect(page.get_by_text("holds if the share of the stripe")).to_be_visible()
     page.screenshot(path=pictures / "paper.png")
 
