@@ -50,37 +50,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-CHECKED_CALLS = 3
+CHECKED_CALLS = 8
 """In each test, run-time type checks apply to this many calls of each function."""
 _calls: Counter[Callable[..., Any]] = Counter()
 _check_all_calls = jaxtyping.jaxtyped
-
-
-def _at_first_call(typechecker: Any) -> Callable[[Any], Any]:
-    """Write the checks of a function when it is called, not while tests are collected."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.cache
-        def checked() -> Callable[..., Any]:
-            return typechecker(function)
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            return checked()(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
-def _has_shapes(target: Callable[..., Any]) -> bool:
-    """Whether a function needs jaxtyping's checks, which cost several times as much as beartype's.
-
-    jaxtyping also leaves out annotations that name something not yet defined.
-    """
-    hints = target.__annotations__.values()
-    return any(isinstance(hint, str) or "jaxtyping" in repr(hint) for hint in hints)
 
 
 def _check_first_calls(*, typechecker: Any) -> Callable[[Any], Any]:
@@ -96,10 +69,7 @@ def _check_first_calls(*, typechecker: Any) -> Callable[[Any], Any]:
             if dataclasses.is_dataclass(target) and not hasattr(made, "__wrapped__"):
                 target.__init__ = decorate(target.__init__)
             return target
-        check = _at_first_call(typechecker)
-        if _has_shapes(target):
-            check = functools.partial(_check_all_calls, typechecker=check)
-        checked = check(target)
+        checked = _check_all_calls(target, typechecker=typechecker)
 
         @functools.wraps(target)
         def call(*args: Any, **kwargs: Any) -> Any:
