@@ -1,9 +1,9 @@
 """Edges between whole components, pooled over positions: runs with some of them, and scores.
 
-The graph is that of EAP and of the MIB benchmark. Writers are the embedding, every head and every
-MLP. Readers are the queries, keys and values of every head, every MLP and the logits. An edge is a
-writer as one reader sees it. It carries its own output or that of a reference run, such as that of
-a corrupted prompt. Every reader sees
+The graph is the one of EAP and of the MIB benchmark. Writers are the embedding, every head and
+every MLP. Readers are the queries, keys and values of every head, every MLP and the logits. An edge
+is a writer as one reader sees it. It carries the writer's output in this run or in a reference run,
+such as a run of a corrupted prompt. Every reader sees
 
     its stream in the reference run + Σ over the writers kept (their output − their reference)
 
@@ -136,7 +136,7 @@ class ComponentRuns:
 
     def _run(self, kept: EdgeScores) -> Tensor:
         config, graph, weights = self.graph.config, self.graph, self.weights
-        # What each writer writes minus its reference, filled in as the run proceeds.
+        # The output of each writer minus its reference, filled in as the run proceeds.
         changes = torch.zeros_like(self.reference)
         changes[0] = self.own[0] - self.reference[0]
 
