@@ -36,7 +36,7 @@ from pathsum.figures.svg import (
 if TYPE_CHECKING:
     from pathsum.paths.attribution import LogitAttribution
     from pathsum.paths.terms import TermImportance
-    from pathsum.training.dynamics_record import Dynamics
+    from pathsum.training.curves import Dynamics
 
 
 ROW, TOP = 11.0, MARGIN + 14.0
