@@ -172,16 +172,15 @@ class Dynamics(Record, kind="dynamics"):
     def remarks(self) -> tuple[str, ...]:
         """The findings, in sentences."""
         main = self.phase_change
-        if main is None:
-            remarks = [f"No phase change: {self.why_none}."]
-        else:
-            remarks = [
+        first = f"No phase change: {self.why_none}."
+        if main is not None:
+            first = (
                 f"Phase change of this run at step {main.step:.0f} (95% interval of the fit "
                 f"{main.low:.0f} to {main.high:.0f}; seeds vary more): {main.curve} of "
                 f"{main.head} rises from {main.before:.2f} to {main.after:.2f}, mostly "
                 f"between steps {main.begin:.0f} and {main.end:.0f}."
-            ]
-        remarks += [
+            )
+        remarks = [
             f"{change.curve}: {change.before:.2f} to {change.after:.2f} at step "
             f"{change.step:.0f} [{change.low:.0f}, {change.high:.0f}]."
             for change in self.changes
@@ -196,7 +195,7 @@ class Dynamics(Record, kind="dynamics"):
             f"Per-token losses: two components explain {self.pca_explained[0]:.0%} and "
             f"{self.pca_explained[1]:.0%}."
         )
-        return (*remarks, self.note)
+        return (first, *remarks, self.note)
 
     def __rich__(self) -> RenderableType:
         lines = [_sparkline(curve, self.steps) for curve in self.curves if curve.name in PLOTTED]
