@@ -1,10 +1,10 @@
 """Families with layer norms and the names of Llama.
 
 Starcoder2 has ungated MLPs. Command-R (Cohere) has parallel blocks that share one norm, norms
-without biases, rotations of adjacent pairs, and scaled logits; Command-R+ adds layer norms of
-the queries and keys of each head. Command-R7B adds windows, and does not rotate in layers without
-one. Nemotron has squared ReLUs, partial rotary, and gains stored
-minus 1. Falcon has parallel blocks, and stores the queries of a key/value head next to its key and
+without biases, rotations of adjacent pairs, and scaled logits; Command-R+ adds layer norms of the
+queries and keys of each head. Command-R7B adds windows, and does not rotate in layers without one.
+Nemotron has squared ReLUs, partial rotary, and gains stored minus 1; Jais 2 has squared ReLUs
+alone. Falcon has parallel blocks, and stores the queries of a key/value head next to its key and
 value.
 """
 
@@ -67,18 +67,34 @@ def _starcoder2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = _ungated_fields(foreign, "norm_eps")
-    fields |= rotary(foreign, fields["d_head"], fraction=0.5)
+    bias, in_mlp = foreign.flag("attention_bias", False), foreign.flag("mlp_bias", False)
+    return _ungated_layout(foreign, "norm_eps", bias, in_mlp, fraction=0.5, add=1.0)
+
+
+def _jais2(foreign: ForeignConfig) -> CheckpointLayout:
+    bias, in_mlp = foreign.flag("attention_bias", True), foreign.flag("mlp_bias", True)
+    return _ungated_layout(foreign, "layer_norm_eps", bias, in_mlp)
+
+
+def _ungated_layout(
+    foreign: ForeignConfig,
+    eps: str,
+    bias: bool,
+    in_mlp: bool,
+    fraction: float | None = None,
+    add: float = 0.0,
+) -> CheckpointLayout:
+    fields = _ungated_fields(foreign, eps)
+    fields |= rotary(foreign, fields["d_head"], fraction=fraction)
     fields["tied"] = foreign.flag("tie_word_embeddings", False)
-    bias = foreign.flag("attention_bias", False)
     layer = {
-        **norm_rows("ln1", "input_layernorm", bias=True, add=1.0),
-        **norm_rows("ln2", "post_attention_layernorm", bias=True, add=1.0),
+        **norm_rows("ln1", "input_layernorm", bias=True, add=add),
+        **norm_rows("ln2", "post_attention_layernorm", bias=True, add=add),
         **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
-        **mlp_rows("mlp.up_proj", "mlp.down_proj", bias=foreign.flag("mlp_bias", False)),
+        **mlp_rows("mlp.up_proj", "mlp.down_proj", bias=in_mlp),
     }
     layout = llama_layout(foreign, Config(**fields), layer, bias=True)
-    last = norm_rows("ln_f", "model.norm", bias=True, add=1.0)
+    last = norm_rows("ln_f", "model.norm", bias=True, add=add)
     return replace(layout, model={**layout.model, **last})
 
 
@@ -165,6 +181,7 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
 
 STARCODER2 = Family("Starcoder2", ("starcoder2",), _starcoder2)
 NEMOTRON = Family("Nemotron", ("nemotron",), _nemotron)
+JAIS2 = Family("Jais 2", ("jais2",), _jais2)
 COHERE = Family("Command-R", ("cohere",), _cohere)
 COHERE2 = Family("Command-R7B", ("cohere2",), _cohere2)
 FALCON = Family("Falcon", ("falcon",), _falcon)

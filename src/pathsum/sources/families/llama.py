@@ -1,12 +1,13 @@
 """Llama and its relatives: RMS norms, rotary positions, gated MLPs, shared key/value heads.
 
-SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Qwen2 biases of
-queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
-outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
-fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a key/value head
-next to its key and value. Phi 3 has fused projections. StableLM has layer norms, partial rotary
-and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that share one norm. GLM rotates
-adjacent pairs of half of each head; GLM-4 adds norms after each block.
+SmolLM and DeepSeek LLM are Llamas. Mistral, Ministral and CWM add sliding windows, Qwen2 biases of
+queries, keys and values, Seed-OSS the same with a flag, Qwen3 norms of queries and keys per head.
+Granite multiplies embeddings, outputs of blocks and logits, which is multiplied into the weights.
+SmolLM3 does not rotate in every fourth layer. Helium and ERNIE 4.5 rotate adjacent pairs. Arcee has
+MLPs without gates. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a
+key/value head next to its key and value. Phi 3 has fused projections. StableLM has layer norms,
+partial rotary and, in some, parallel blocks. Phi 1 and 2 have parallel blocks that share one norm.
+GLM rotates adjacent pairs of half of each head; GLM-4 adds norms after each block.
 """
 
 from dataclasses import replace
@@ -22,7 +23,7 @@ from pathsum.sources.families import (
     norm_rows,
     sizes,
 )
-from pathsum.sources.families.rotary import rotary, scale_queries
+from pathsum.sources.families.rotary import require_rope, rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -82,9 +83,42 @@ def llama_layout(
     return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
 
 
-def _llama(foreign: ForeignConfig) -> CheckpointLayout:
-    bias = foreign.flag("attention_bias", False)
+def _llama(
+    foreign: ForeignConfig, activation: str = "silu_gated", **fields: Any
+) -> CheckpointLayout:
+    bias, rows = foreign.flag("attention_bias", False), GATED
+    if not activation.endswith("_gated"):
+        rows = GATED[:2]
     layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
+    layer |= mlp_rows(*rows, bias=foreign.flag("mlp_bias", False))
+    return _finish(foreign, layer, activation, **fields)
+
+
+def _arcee(foreign: ForeignConfig) -> CheckpointLayout:
+    return _llama(foreign, foreign.mlp("hidden_act", "relu2"), eps=1e-5)
+
+
+def _helium(foreign: ForeignConfig) -> CheckpointLayout:
+    return _llama(foreign, eps=1e-8, base=100_000.0, rotary_pairing="adjacent")
+
+
+def _ernie(foreign: ForeignConfig) -> CheckpointLayout:
+    biases = dict.fromkeys(("attention_bias", "mlp_bias"), foreign.flag("use_bias", False))
+    known = ForeignConfig({**foreign.values, **biases}, foreign.where)
+    return _llama(known, eps=1e-5, base=500_000.0, rotary_pairing="adjacent")
+
+
+def _cwm(foreign: ForeignConfig) -> CheckpointLayout:
+    require_rope(foreign)
+    layers = foreign.size("num_hidden_layers")
+    kinds = ["sliding_attention" if layer % 4 else "full_attention" for layer in range(layers)]
+    known = ForeignConfig({"layer_types": kinds, **foreign.values}, foreign.where)
+    return _llama(foreign, eps=1e-5, windows=known.windows(layers))
+
+
+def _seed_oss(foreign: ForeignConfig) -> CheckpointLayout:
+    bias, out_bias = foreign.flag("attention_bias", True), foreign.flag("attention_out_bias", False)
+    layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=out_bias)
     layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
     return _finish(foreign, layer)
 
@@ -198,12 +232,7 @@ def _smollm3(foreign: ForeignConfig) -> CheckpointLayout:
     usual = [int((layer + 1) % every != 0) for layer in range(layers)]
     rotates = tuple(bool(each) for each in foreign.values.get("no_rope_layers", usual))
     windows = foreign.windows(layers) if foreign.flag("use_sliding_window", False) else ()
-    bias = foreign.flag("attention_bias", False)
-    layer = attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
-    layer |= mlp_rows(*GATED, bias=foreign.flag("mlp_bias", False))
-    fields = llama_fields(foreign, base=2e6)
-    config = Config(**fields, rotary_layers=rotates, windows=windows)
-    return llama_layout(foreign, config, NORMS | layer)
+    return _llama(foreign, base=2e6, rotary_layers=rotates, windows=windows)
 
 
 def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
@@ -271,8 +300,17 @@ def _glm4(foreign: ForeignConfig) -> CheckpointLayout:
     return replace(layout, config=config, layer={**layout.layer, **norms})
 
 
-def _finish(foreign: ForeignConfig, layer: dict[str, Stored], **fields: Any) -> CheckpointLayout:
-    return llama_layout(foreign, Config(**llama_fields(foreign), **fields), NORMS | layer)
+def _finish(
+    foreign: ForeignConfig,
+    layer: dict[str, Stored],
+    activation: str = "silu_gated",
+    *,
+    eps: float = 1e-6,
+    base: float = 10_000.0,
+    **fields: Any,
+) -> CheckpointLayout:
+    config = Config(**llama_fields(foreign, activation, eps=eps, base=base) | fields)
+    return llama_layout(foreign, config, NORMS | layer)
 
 
 def upper_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
@@ -296,6 +334,11 @@ def alternating_windows(foreign: ForeignConfig, every: int) -> tuple[int | None,
 
 
 LLAMA = Family("Llama", ("llama",), _llama)
+ARCEE = Family("Arcee", ("arcee",), _arcee)
+HELIUM = Family("Helium", ("helium",), _helium)
+ERNIE = Family("ERNIE 4.5", ("ernie4_5",), _ernie)
+CWM = Family("CWM", ("cwm",), _cwm)
+SEED_OSS = Family("Seed-OSS", ("seed_oss",), _seed_oss)
 MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
 SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
 EXAONE3 = Family("EXAONE 3", ("exaone",), _exaone)

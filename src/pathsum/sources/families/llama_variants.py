@@ -36,7 +36,7 @@ from pathsum.sources.families.llama import (
     llama_layout,
     upper_windows,
 )
-from pathsum.sources.families.rotary import rope_by_layer_type, scale_queries
+from pathsum.sources.families.rotary import require_rope, rope_by_layer_type, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -291,8 +291,7 @@ def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Sto
 def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("swiglu_alpha", 1.702)
     foreign.require_value("swiglu_limit", 7.0)
-    if not {"rope_scaling", "rope_parameters"} & foreign.values.keys():
-        raise ConfigError(f"{foreign.where} has no rope_parameters, which scale its rotations")
+    require_rope(foreign)
     fields = llama_fields(foreign, "clamped_gated", eps=1e-5, base=150_000.0)
     fields |= _expert_fields(foreign, "intermediate_size")
     fields["sinks"] = True
