@@ -334,7 +334,7 @@ class HeadMapping(Generic[Entry]):
 
     def by_label(self) -> dict[str, Entry]:
         """The records in a plain dictionary, in order of the heads."""
-        return {getattr(entry, self.LABEL): entry for entry in self.entries()}
+        return {str(getattr(entry, self.LABEL)): entry for entry in self.entries()}
 
     def __len__(self) -> int:
         return len(self.entries())
@@ -413,7 +413,7 @@ def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
         yield from ((part, number) for part, number in known if number is not None)
     elif isinstance(value, Mapping):
         yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
-    elif isinstance(value, str):
+    elif isinstance(value, str | Printed):
         yield name, str(value.value if isinstance(value, enum.Enum) else value)
     elif value is None or isinstance(value, bool | int | float):
         yield name, value
