@@ -5,8 +5,9 @@
 
 Speed: paths with gates held and the circuit between two runs, in traces of the same text;
 circuits of 64 tokens, of 8 prompts, and rule agreement of 3, against what they may take (60 s for
-32 prompts, 300 s for 30). The second text has a strong attention sink: many edges at its first token, whose cuts change all positions.
-Times are CPU seconds of one thread, so that other processes on the machine do not count.
+32 prompts, 300 s for 30). The second text has a strong attention sink: many edges at its first
+token, whose cuts change all positions. Times are CPU seconds of one thread, so that other processes
+on the machine do not count.
 
 Faithfulness: the share of the logit difference that the strongest n edges between components keep,
 MLPs recomputed and all other edges from the corrupted prompt. Every prompt has its own ranking: by
