@@ -50,7 +50,6 @@ from pathsum.circuits.token_basis import (
     hidden_note,
     joined,
     resolve_k,
-    scored,
     token_of,
     top_scored,
 )
@@ -144,16 +143,10 @@ def _ends(
     peak = int(shares.masked_fill(~common, -torch.inf).argmax())
     # The phase of the strongest token decides which end is which.
     sign = (left * left[peak].conj()).real.cpu()
-    return (
-        _largest(model, shares.masked_fill(~common | (sign < 0), 0.0), k),
-        _largest(model, shares.masked_fill(~common | (sign >= 0), 0.0), k),
+    one, other = (
+        top_scored(model, shares, k, common & side & (shares > 0)) for side in (sign >= 0, sign < 0)
     )
-
-
-def _largest(model: Model, shares: Float[Tensor, " vocab"], k: int) -> tuple[Scored, ...]:
-    best = shares.topk(k)
-    real = best.values > 0
-    return scored(model, best.indices[real], best.values[real])
+    return one, other
 
 
 EXAMPLES = 3
@@ -235,8 +228,9 @@ def _row(
     qk = token_qk(model, head.id, offset=offset)
     attention = top_scored(model, qk.column(source), k, common)
     effect = top_scored(model, token_ov(model, head.id).row(source), k, common)
-    destinations = tuple(scored for scored in attention if scored.value > 0)
-    outs = tuple(scored for scored in effect if scored.value > 0)
+    destinations, outs = (
+        tuple(one for one in best if one.value > 0) for best in (attention, effect)
+    )
     strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
     # Advance in both lists together, so that examples are not all of the first destination.
     places = sorted(product(range(len(destinations)), range(len(outs))), key=sum)

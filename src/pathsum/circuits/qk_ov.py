@@ -268,18 +268,13 @@ def effect(
     row = (token_ov(model, path) if ov is None else ov).row(token)
     common = torch.ones_like(row, dtype=torch.bool)
     if config.predicts_tokens:
-        common = common_tokens(model).to(row.device)
-
-    def largest(sign: int) -> tuple[Scored, ...]:
-        best = (sign * row).masked_fill(~common, -torch.inf).topk(min(k, int(common.sum())))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return tuple(Scored(output_of(model, output), sign * value) for output, value in pairs)
-
+        common = common_tokens(model)
+    lowers = top_scored(model, -row, k, common, output_of)
     return Effect(
         head=circuit_label(path),
         source=token_of(model, token),
-        raises=largest(1),
-        lowers=largest(-1),
+        raises=top_scored(model, row, k, common, output_of),
+        lowers=tuple(Scored(one.token, -one.value) for one in lowers),
         own=float(row[token]) if config.predicts_tokens else None,
         note=joined((basis_note(model, path), hidden_note(model, common))),
     )

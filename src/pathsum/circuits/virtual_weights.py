@@ -243,11 +243,8 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
 
 
 def _mlp(model: Model, layer: int) -> LayerWeights:
-    config = model.config
-    if config.mlp == "none":
-        raise InputError(f"mlp{layer} does not exist: this model has no MLPs")
-    if layer >= config.n_layers:
-        raise InputError(
-            f"mlp{layer} does not exist: this model has layers 0–{config.n_layers - 1}"
-        )
+    count, none = model.config.n_layers, model.config.mlp == "none"
+    if none or layer >= count:
+        there = "has no MLPs" if none else f"has layers 0–{count - 1}"
+        raise InputError(f"mlp{layer} does not exist: this model {there}")
     return model.weights.layers[layer]

@@ -1,10 +1,11 @@
 """`induction`: find induction heads, their previous-token partners, mechanism and contribution.
 
-`pattern_scores` has the scores that find candidates; `mechanism` has the tests of the mechanism.
+`probe` has the scores that find candidates; `mechanism` has the tests of the mechanism.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Annotated
 
 import torch
@@ -33,8 +34,10 @@ from pathsum.heads.mechanism import (
     score_shares,
 )
 from pathsum.heads.null import RandomHeads, score_on_runs
-from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import (
+    INDUCTION_STRIPE,
+    PREFIX_MATCHING,
+    PREVIOUS_TOKEN,
     SEQUENCES,
     copy_losses,
     predictions_on_repeats,
@@ -218,20 +221,13 @@ def induction(
     accepted = {head: scores[head] for head in candidates if head not in rejected}
     heads = _test_heads(trace, probe, accepted, previous, progress)
     best = max(stripes.values(), default=0.0)
-    first, second = copy_losses(trace, probe)
-    return Induction(
-        model=model.name,
-        heads=heads,
-        why_none="" if heads else _why_none(model, best, threshold, rejected),
-        rejected=rejected,
-        stripes=stripes,
-        first_copy=first,
-        second_copy=second,
-        best_stripe=best,
-        note=f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times"
-        if text is None
-        else f"{len(probe.tokens)} sequences of the given text ({probe.tokens.shape[1]} tokens)",
-    )
+    measured_on = f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times"
+    if text is not None:
+        count, length = probe.tokens.shape
+        measured_on = f"{count} sequences of the given text ({length} tokens)"
+    why_none = "" if heads else _why_none(model, best, threshold, rejected)
+    losses = copy_losses(trace, probe)
+    return Induction(model.name, heads, why_none, rejected, stripes, *losses, best, measured_on)
 
 
 def _stripe_score(probe: RepeatedTokens) -> DataScore:
@@ -262,17 +258,18 @@ def induction_scores(
     progress: Progress = silent,
 ) -> dict[HeadId, dict[str, Score]]:
     """Induction stripe and prefix matching of some heads, by name, with their p-values."""
-    whole_context = [
-        DataScore(score.info, score.measure)
-        for score in dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING))
-    ]
-    return score_on_runs(
-        *([(trace, probe)], whole_context, RandomHeads(trace.model, draws, seed)),
+    wanted = list(dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING)))
+    found = score_on_runs(
+        *([(trace, probe)], wanted, RandomHeads(trace.model, draws, seed)),
         what="random tokens",
         phase="candidates against random heads",
         heads=heads,
         progress=progress,
-    ).scores
+    )
+    return {
+        head: {name: replace_fields(score, part=None) for name, score in named.items()}
+        for head, named in found.scores.items()
+    }
 
 
 def _test_heads(
@@ -337,10 +334,7 @@ def _verify(
         edges=edges,
         ov_positivity=ov,
         qk_positivity=qk,
-        none_share=shares["none"],
-        q_share=shares["q"],
-        k_share=shares["k"],
-        qk_share=shares["qk"],
+        **shares,
         cost=ideal.cost,
         cost_patterns_kept=kept,
         recovered=ideal.share,

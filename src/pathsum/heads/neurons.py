@@ -8,7 +8,7 @@ one (`reference_text`). Position 0 is left out, because many models write one hu
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -36,7 +36,6 @@ from pathsum.base.table import Cell, rows_table
 from pathsum.circuits.neurons import (
     LayerNeurons,
     NeuronSide,
-    TokenScore,
     check_k,
     parse_neurons,
 )
@@ -236,26 +235,18 @@ def neurons(
         opened += (found.gate_input[:, 1:] > 0).double().sum((0, 1)).cpu()
         count += trace.tokens[:, 1:].numel()
     side = "gate" if model.config.gated else "input"
-    embed, logits, cosine = layer.of_embedding(side), layer.of_logits(), layer.cosines()
+    (opens, embed), (raises, logits) = layer.with_tokens(side), layer.with_logits()
     if embed is None or logits is None:
         which = "embeddings are" if embed is None else "unembedding is"
         raise InputError(f"the {which} zero, so no neuron can be compared with tokens")
     written = size / count * layer.writes.double().norm(dim=-1).cpu()
-    columns: tuple[list[Any], ...] = (
-        *(written.tolist(), (opened / count).tolist(), layer.strongest_inputs(side), *embed.lists),
-        *(layer.strongest_outputs(), *logits.lists, cosine.score.tolist(), cosine.p.tolist()),
-    )
-    return Neurons(
-        model=model.name,
-        mlp=str(wanted),
-        neurons=tuple(
-            NeuronSummary(f"{wanted}.n{at}", *row)
-            for at, row in enumerate(zip(*columns, strict=True))
-        ),
-        k=k,
-        text=over.tokens,
-        note=token_basis_note(model.weights, wanted.layer),
-    )
+    cosine = layer.cosines()
+    columns: tuple[Any, ...] = (written, opened / count, opens, *embed, raises, *logits)
+    lists = (one if isinstance(one, list) else one.tolist() for one in columns)
+    rows = zip(*lists, cosine.score.tolist(), cosine.p.tolist(), strict=True)
+    summaries = tuple(NeuronSummary(f"{wanted}.n{at}", *row) for at, row in enumerate(rows))
+    note = token_basis_note(model.weights, wanted.layer)
+    return Neurons(model.name, str(wanted), summaries, k, over.tokens, note)
 
 
 @torch.no_grad()
@@ -293,10 +284,7 @@ def neuron(
     at, cosine = wanted.neuron, layer.cosines()
     to_logits = unembed_through(model.weights, layer.writes[at])
     direct = model.config.norm_place == "before" and model.config.predicts_tokens
-    rows: list[Tensor] = []
-    effects: list[Tensor] = []
-    ids: list[list[int]] = []
-    opened = 0
+    rows, effects, ids, opened = list[Tensor](), list[Tensor](), list[list[int]](), 0
     for trace in _read(model, over, wanted, progress):
         found = neurons_of(trace, wanted.layer)
         act, after = found.activation[..., at], trace.tokens[:, 1:]
@@ -305,10 +293,10 @@ def neuron(
         ids += trace.tokens.tolist()
         if direct:
             effects += ((act * trace.scales.final)[:, :-1] * to_logits[after]).cpu().unbind()
-    inside = torch.cat([row[1:] for row in rows])
+    inside, batches = torch.cat([row[1:] for row in rows]), list(over.batches)
     cost = None
     if model.config.predicts_tokens:
-        cost = ablate(model, wanted, list(over.batches), reference="mean", text=list(over.batches))
+        cost = ablate(model, wanted, batches, reference="mean", text=batches).cost
     return Neuron(
         model=model.name,
         neuron=str(wanted),
@@ -320,7 +308,7 @@ def neuron(
         open=opened / len(inside),
         contexts=neuron_contexts(model, rows, ids, effects, k),
         text=over.tokens,
-        cost=None if cost is None else cost.cost,
+        cost=cost,
         note=token_basis_note(model.weights, wanted.layer),
     )
 
@@ -342,19 +330,14 @@ def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> 
             yield model.trace(piece, keep=keep)
 
 
-def _token_cells(one: TokenScore | None) -> tuple[Cell, Cell, Cell]:
-    return (None, None, None) if one is None else (one.token.text, one.value, one.z)
-
-
 def _token_table(side: NeuronSide) -> Table:
-    words = ("raises", "lowers") if side.side == "output" else ("raised by", "lowered by")
-    columns = [
-        column
-        for word in words
-        for column in (token_column(word), Column("value", "+.3f"), Column("z", "+.1f"))
-    ]
-    pairs = zip_longest(side.raised, side.lowered)
-    rows = tuple((*_token_cells(up), *_token_cells(down)) for up, down in pairs)
-    title = "output: logits of tokens" if side.side == "output" else f"{side.side}: tokens"
-    note = "" if side.side == "output" else f"bias {side.bias:+.3f}"
-    return Table(tuple(columns), rows, title=title, note=note)
+    words, title = ("raised by", "lowered by"), f"{side.side}: tokens"
+    note = f"bias {side.bias:+.3f}"
+    if side.side == "output":
+        words, title, note = ("raises", "lowers"), "output: logits of tokens", ""
+    columns = [(token_column(word), Column("value", "+.3f"), Column("z", "+.1f")) for word in words]
+    rows: list[tuple[Cell, ...]] = []
+    for pair in zip_longest(side.raised, side.lowered):
+        cells = ((None,) * 3 if one is None else (one.token.text, one.value, one.z) for one in pair)
+        rows.append(tuple(chain(*cells)))
+    return Table(tuple(chain(*columns)), tuple(rows), title=title, note=note)

@@ -129,17 +129,15 @@ class TableFit:
 
     def _masses(self, given: Sequence[Tensor]) -> list[Float[Tensor, "row col"]]:
         """Probabilities summed over positions, for every stage by row and column."""
-        found: list[Tensor] = []
-        sums = [
-            self.columns.sums(each * chunk.weight)
-            for each, chunk in zip(given, self.chunks, strict=True)
+        totals = [
+            torch.zeros(len(table.used_rows) + 1, self.columns.width + 1)
+            for table in self._candidates
         ]
-        for number, table in enumerate(self._candidates):
-            total = torch.zeros(len(table.used_rows) + 1, self.columns.width + 1)
-            for each, chunk in zip(sums, self.chunks, strict=True):
-                total += table.gather(each, chunk.tokens, chunk.patterns[number])
-            found.append(total[:-1, :-1])
-        return found
+        for each, chunk in zip(given, self.chunks, strict=True):
+            sums = self.columns.sums(each * chunk.weight)
+            for total, table, pattern in zip(totals, self._candidates, chunk.patterns, strict=True):
+                total += table.gather(sums, chunk.tokens, pattern)
+        return [total[:-1, :-1] for total in totals]
 
     def grow(self, budget: int) -> None:
         """Add the entries that promise most until the program holds `budget` numbers."""
@@ -264,10 +262,8 @@ class _ValueVector:
     def unpack(self, x: Float[Tensor, " n"]) -> tuple[list[Tensor], list[float]]:
         """The values and the copying of every stage."""
         *values, last = x.split([*self.sizes, len(self.copying)])
-        copies = [0.0] * len(self.sizes)
-        for number, value in zip(self.copying, last.tolist(), strict=True):
-            copies[number] = value
-        return values, copies
+        copies = dict(zip(self.copying, last.tolist(), strict=True))
+        return values, [copies.get(number, 0.0) for number in range(len(self.sizes))]
 
     def zeros(self) -> list[Tensor]:
         """Sums to add to: a dense table for every stage, then one number for each that copies."""
