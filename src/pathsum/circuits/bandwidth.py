@@ -35,13 +35,7 @@ from pathsum.circuits.dimensions import (
     stream_use,
     unembedding_form,
 )
-from pathsum.circuits.reads_and_writes import (
-    KINDS,
-    Center,
-    is_centered,
-    read_factor,
-    write_factor,
-)
+from pathsum.circuits.reads_and_writes import KINDS, Center, is_centered, read_factor, write_factor
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.folding import embeddings_as_read, layer_reads
 from pathsum.model.transformer import attention_pattern

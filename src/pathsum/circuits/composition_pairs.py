@@ -27,11 +27,7 @@ from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.spectrum import numerical_rank
 from pathsum.base import Progress, silent
 from pathsum.base.options import parse_choice
-from pathsum.circuits.composition import (
-    Composition,
-    PairScores,
-    composition,
-)
+from pathsum.circuits.composition import Composition, PairScores, composition
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,

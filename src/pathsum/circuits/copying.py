@@ -37,17 +37,7 @@ from pathsum.algebra.rotations import (
     spectra_between,
 )
 from pathsum.algebra.spectrum import remove_both_means, remove_mean
-from pathsum.base import (
-    ARROW,
-    Column,
-    Progress,
-    Record,
-    Side,
-    Site,
-    Table,
-    silent,
-    text_column,
-)
+from pathsum.base import ARROW, Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.options import checked, parse_choice, parse_draws

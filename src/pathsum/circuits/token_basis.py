@@ -153,8 +153,7 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
     """p(token) in training text, uniform where counts are unknown; float64, sums to 1."""
     counts = model.token_counts
     if counts is None or int(counts.sum()) == 0:
-        vocab = model.config.d_vocab
-        return torch.full((vocab,), 1.0 / vocab, dtype=torch.float64)
+        counts = torch.ones(model.config.d_vocab)
     return counts.cpu().double() / counts.sum().item()
 
 

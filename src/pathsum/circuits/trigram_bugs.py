@@ -9,7 +9,7 @@ of the rectangle removed, favor two opposite corners, the other two are bugs.
 Their cost is the model's loss minus its loss with the bugs removed from its logits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -131,6 +131,11 @@ class Rectangle:
         """All corners, row by row."""
         return [(self.source, d, o) for d in self.destinations.tolist() for o in self.outs.tolist()]
 
+    def grid(self, answer: Callable[[Ids], bool]) -> Bool[Tensor, "rows columns"]:
+        """An answer for every corner."""
+        flat = torch.tensor([answer(cell) for cell in self.cells], dtype=torch.bool)
+        return flat.view(len(self.destinations), len(self.outs))
+
 
 @torch.no_grad()
 def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str | int]]) -> Bugs:
@@ -147,16 +152,13 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
     0
     """
     require_heads(model)
-    right = [
-        (find_token(model, s), find_token(model, d), find_token(model, o)) for s, d, o in correct
-    ]
-    by_source: dict[int, list[Ids]] = {}
-    for ids in dict.fromkeys(right):
-        by_source.setdefault(ids[0], []).append(ids)
+    named = ((find_token(model, name) for name in triple) for triple in correct)
+    right = list(dict.fromkeys((source, destination, out) for source, destination, out in named))
     found: list[Bug] = []
     for head in model.heads:
         qk, ov = token_qk(model, head.id), token_ov(model, head.id)
-        for source, known in by_source.items():
+        for source in dict.fromkeys(source for source, _, _ in right):
+            known = [ids for ids in right if ids[0] == source]
             destinations = torch.tensor(list(dict.fromkeys(d for _, d, _ in known)))
             outs = torch.tensor(list(dict.fromkeys(o for _, _, o in known)))
             attention = qk.entries(destinations, torch.tensor(source))
@@ -164,7 +166,7 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
             attends, raises = attention > 0, effect > 0
             to, out = destinations[attends], outs[raises]
             rectangle = Rectangle(head.label, source, to, out, attention[attends], effect[raises])
-            is_right = _grid(rectangle, {cell: cell in right for cell in rectangle.cells})
+            is_right = rectangle.grid(right.__contains__)
             found += _crossings(model, rectangle, is_right, ~is_right, "list")
     return Bugs(tuple(found))
 
@@ -192,7 +194,7 @@ def find_bugs(
     undecided = 0
     for rectangle in rectangles:
         if evidence is not None:
-            right = _grid(rectangle, {c: evidence[c].lift > 1 for c in rectangle.cells})
+            right = rectangle.grid(lambda cell: evidence[cell].lift > 1)
             found += _crossings(model, rectangle, right, ~right, "text")
         else:
             inner = _direct_path_within(model, rectangle)
@@ -268,29 +270,15 @@ def _crossings(
         other_destination = int(right[:, column].nonzero()[0])
         here, out = token(rectangle.destinations, row), token(rectangle.outs, column)
         attention, effect = float(rectangle.attention[row]), float(rectangle.effect[column])
-        found.append(
-            Bug(
-                head=rectangle.head,
-                source=source,
-                destination=here,
-                out=out,
-                attention=attention,
-                effect=effect,
-                score=attention * effect * common,
-                pattern=pattern_of(model.tokenizer, source.id, here.id, out.id),
-                because=(
-                    Cause(source, here, token(rectangle.outs, other_out)),
-                    Cause(source, token(rectangle.destinations, other_destination), out),
-                ),
-                decided_by=decided_by,
-            )
+        numbers = (attention, effect, attention * effect * common)
+        pattern = pattern_of(model.tokenizer, source.id, here.id, out.id)
+        because = (
+            Cause(source, here, token(rectangle.outs, other_out)),
+            Cause(source, token(rectangle.destinations, other_destination), out),
         )
+        ids = (rectangle.head, source, here, out)
+        found.append(Bug(*ids, *numbers, pattern, because, decided_by))
     return found
-
-
-def _grid(rectangle: Rectangle, answers: dict[Ids, bool]) -> Bool[Tensor, "rows columns"]:
-    flat = torch.tensor([answers[cell] for cell in rectangle.cells], dtype=torch.bool)
-    return flat.reshape(len(rectangle.destinations), len(rectangle.outs))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,7 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
-from pathsum.base import (
-    Progress,
-    Record,
-    Table,
-    find_head,
-    prose_column,
-    silent,
-    text_column,
-)
+from pathsum.base import Progress, Record, Table, find_head, prose_column, silent, text_column
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.options import checked, parse_draws, parse_probability
 from pathsum.base.record import HeadMapping

@@ -13,7 +13,7 @@ import torch
 from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
-from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.options import checked
@@ -25,10 +25,10 @@ from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
 from pathsum.heads.mechanism import (
+    LEAST_SHARE_LOST,
     Mechanism,
     PartnerEdge,
     candidate_partners,
-    find_mechanism,
     matching_through,
     measure_cut_edges,
     score_shares,
@@ -309,7 +309,11 @@ def _verify(
 ) -> InductionHead:
     model = trace.model
     step("eigenvalues of")
-    mechanism, partner = find_mechanism(edges)
+    mechanism: Mechanism = "none"
+    partner = None
+    if edges and edges[0].share_lost >= LEAST_SHARE_LOST:
+        partner = edges[0].writer
+        mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
     require_logit_edges(model, "copying")
     product = token_product(model.weights, head.layer)
     ov = float(positivity(layer_eigenvalues(model.weights, head.layer, product)[head.head]))
@@ -322,7 +326,7 @@ def _verify(
     below = None
     if partner is not None and mechanism == "K-composition":
         step("ideal pattern below")
-        below = replace(model, partner, tokens, pattern="previous", **predictions)
+        below = replace(model, partner, tokens, pattern="previous", **predictions).share
     step("ablating")
     kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, **predictions).cost
     return InductionHead(
@@ -338,23 +342,20 @@ def _verify(
         cost=ideal.cost,
         cost_patterns_kept=kept,
         recovered=ideal.share,
-        partner_recovered=None if below is None else below.share,
+        partner_recovered=below,
     )
 
 
 def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId, str]) -> str:
-    layers = model.config.n_layers
-    if layers == 0:
-        return "No induction: this model has no layers, so positions do not see each other."
-    if layers == 1:
-        return (
-            "No induction: with one layer, a head can match a token with the token at a position, "
-            "but not with the one before it. To find the token that followed, it must read a head "
-            f"in a lower layer. The best stripe is {best:.3f}."
-        )
+    why = f"no head's stripe reaches {threshold} with p ≤ {ALPHA} (the best is {best:.3f})"
     if rejected:
-        return "No induction: " + "; ".join(f"{head} {why}" for head, why in rejected.items()) + "."
-    return (
-        f"No induction: no head's stripe reaches {threshold} with p ≤ {ALPHA} "
-        f"(the best is {best:.3f})."
-    )
+        why = "; ".join(f"{head} {why}" for head, why in rejected.items())
+    if model.config.n_layers == 1:
+        why = (
+            "with one layer, a head can match a token with the token at a position, but not with "
+            "the one before it. To find the token that followed, it must read a head in a lower "
+            f"layer. The best stripe is {best:.3f}"
+        )
+    if model.config.n_layers == 0:
+        why = "this model has no layers, so positions do not see each other"
+    return f"No induction: {why}."

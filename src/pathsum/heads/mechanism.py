@@ -80,7 +80,7 @@ def measure_cut_edges(
     writers: Sequence[HeadId],
     composed: Composition,
     other: Trace,
-    step: Callable[[str], None] = lambda what: None,  # noqa: ARG005
+    step: Callable[[str], None],
 ) -> tuple[PartnerEdge, ...]:
     """Patch each edge from another run, that of shuffled tokens; the largest loss comes first.
 
@@ -99,13 +99,6 @@ def measure_cut_edges(
             lost = 1 - left / before if before > 0 else 0.0
             edges.append(PartnerEdge(edge.edge, left, lost, edge.score, edge.z, edge.p))
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
-
-
-def find_mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None]:
-    """The edge whose cut removes most of the stripe, if it removes enough."""
-    if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
-        return "none", None
-    return "K-composition" if edges[0].side is Side.K else "Q-composition", edges[0].writer
 
 
 def matching_through(

@@ -33,12 +33,7 @@ from pathsum.base.options import checked
 from pathsum.base.path import is_number
 from pathsum.base.record import HeadMapping
 from pathsum.base.table import Cell, rows_table
-from pathsum.circuits.neurons import (
-    LayerNeurons,
-    NeuronSide,
-    check_k,
-    parse_neurons,
-)
+from pathsum.circuits.neurons import LayerNeurons, NeuronSide, check_k, parse_neurons
 from pathsum.circuits.token_basis import joined
 from pathsum.heads.contexts import NeuronContext, neuron_contexts
 from pathsum.model import HeadName, Keep, Model, Trace
