@@ -28,7 +28,6 @@ from pathsum.algebra.nulls import ALPHA, UnitMoments, unit_null
 from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import LOGITS, HeadId, Site, Source, Writer
 from pathsum.base.errors import InputError
-from pathsum.base.options import parse_count
 from pathsum.base.site import HEAD_SIDES
 from pathsum.circuits.reads_and_writes import is_centered
 from pathsum.circuits.token_basis import Token, common_tokens, output_of, token_of
@@ -309,8 +308,3 @@ def parse_neurons(model: Model, name: str | Source) -> Source:
     else:
         check_neuron(model.config, found)
     return found
-
-
-def check_k(k: int) -> int:
-    """The number of tokens, components and contexts that are listed."""
-    return parse_count(k, "rows", most=1000)

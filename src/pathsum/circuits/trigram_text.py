@@ -35,9 +35,11 @@ several layers only the path straight from embeddings to logits counts.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated
 
 import torch
@@ -177,49 +179,27 @@ def gather_evidence(
     parts: Sequence[Int[Tensor, "_ _"]], triples: Iterable[Ids], *, progress: Progress = silent
 ) -> dict[Ids, Evidence]:
     """Evidence for each triple, from one pass over the text for each distinct pair it names."""
-    wanted = list(dict.fromkeys(triples))
-    outs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    by_destination: dict[int, set[int]] = defaultdict(set)
-    for source, destination, out in wanted:
-        outs[source, destination].append(out)
-        by_destination[destination].add(out)
-    # How often each antecedent and destination has a next token, and how often that is `out`.
-    antecedents, destinations = Counter[tuple[int, int]](), Counter[int]()
-    followed, pairs = Counter[Ids](), Counter[tuple[int, int]]()
+    by_source = groupby(sorted(set(triples)), key=itemgetter(0))
+    wanted = {source: list(same) for source, same in by_source}
+    named = {ids for same in wanted.values() for ids in same}
+    # Of each destination, with the source before it or not: next tokens, and those that are `out`.
+    counts = dict.fromkeys(named, torch.zeros(4, dtype=torch.long))
     for index, part in enumerate(parts):
         progress(index, len(parts), "reading text")
         tokens, after = part[:, :-1], part[:, 1:].flatten()
-        here = {one: (tokens == one).flatten().nonzero()[:, 0] for one in by_destination}
-        for destination, raised in by_destination.items():
-            next_tokens = after[here[destination]]
-            destinations[destination] += len(next_tokens)
-            for out, count in _counts(next_tokens, list(raised)):
-                pairs[destination, out] += count
-        before: dict[int, Tensor] = {}
-        for (source, destination), raised in outs.items():
-            if source not in before:
-                occurs = tokens == source
-                strictly = (occurs.cumsum(1) - occurs.long()) > 0
-                before = {source: strictly.flatten()}
-            places = here[destination]
-            next_tokens = after[places[before[source][places]]]
-            antecedents[source, destination] += len(next_tokens)
-            for out, count in _counts(next_tokens, raised):
-                followed[source, destination, out] += count
-    return {
-        ids: Evidence(
-            antecedents=antecedents[ids[:2]],
-            followed=followed[ids],
-            bigram_rate=pairs[ids[1:]] / max(destinations[ids[1]], 1),
-        )
-        for ids in wanted
-    }
-
-
-def _counts(tokens: Int[Tensor, " n"], wanted: list[int]) -> Iterator[tuple[int, int]]:
-    """How often each of some tokens occurs among others."""
-    ids = torch.tensor(wanted, dtype=tokens.dtype, device=tokens.device)
-    yield from zip(wanted, (tokens == ids[:, None]).sum(1).tolist(), strict=True)
+        here = {one: (tokens == one).flatten().nonzero()[:, 0] for _, one, _ in named}
+        for source, same in wanted.items():
+            occurs = tokens == source
+            before = ((occurs.cumsum(1) - occurs.long()) > 0).flatten()
+            for ids in same:
+                after_source, right = before[here[ids[1]]], after[here[ids[1]]] == ids[2]
+                masks = (after_source, after_source & right, torch.ones_like(right), right)
+                counts[ids] = counts[ids] + torch.stack(masks).sum(1).cpu()
+    found: dict[Ids, Evidence] = {}
+    for ids, numbers in counts.items():
+        antecedents, followed, destinations, pairs = numbers.tolist()
+        found[ids] = Evidence(antecedents, followed, pairs / max(destinations, 1))
+    return found
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
-from pathsum.base.options import checked
+from pathsum.base.options import checked, parse_count
 from pathsum.base.path import is_number
 from pathsum.base.record import HeadMapping
-from pathsum.base.table import Cell, rows_table
-from pathsum.circuits.neurons import LayerNeurons, NeuronSide, check_k, parse_neurons
+from pathsum.base.table import Cell, columns_table, rows_table
+from pathsum.circuits.neurons import LayerNeurons, NeuronSide, parse_neurons
 from pathsum.circuits.token_basis import joined
 from pathsum.heads.contexts import NeuronContext, neuron_contexts
 from pathsum.model import HeadName, Keep, Model, Trace
@@ -44,8 +44,8 @@ from pathsum.model.reference import ReferenceText, reference_text
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.ablation import ablate
 
-K, SHOWN = 10, 8
-"""Rows of each list, and tokens that tables show before a context."""
+K, MOST_ROWS, SHOWN = 10, 1000, 8
+"""Rows of each list, the most that may be chosen, and tokens shown before a context."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,8 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
             "the output vector with the unembedding; both against random rotations; cosine: of "
             "output and read vectors"
         )
-        return rows_table(
-            ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary
-        )
+        title = f"{self.model}: neurons of {self.mlp}"
+        return rows_table(ranked, title, joined((note, self.note)), NeuronSummary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,24 +141,20 @@ class Neuron(Record, kind="neuron"):
 
     def to_table(self) -> Table:
         """The components that feed the neuron, and those that read its output."""
+        sides = (*self.inputs, self.output)
         rows = tuple(
             (side.side, edge.component, edge.score, edge.z, edge.p)
-            for side in (*self.inputs, self.output)
+            for side in sides
             for edge in side.edges
         )
         counts = ", ".join(
             f"{side.side} {side.significant} of {side.tested} (null: {side.tested / 100:.1f})"
-            for side in (*self.inputs, self.output)
+            for side in sides
         )
-        return Table(
-            (
-                *(text_column("side"), text_column("component"), Column("score", ".3f")),
-                *(Column("z", "+.1f"), ProbabilityColumn()),
-            ),
-            rows,
-            title="components, from weights",
-            note=f"z and p against random rotations; p ≤ 0.01: {counts}",
-        )
+        named = (text_column("side"), text_column("component"), Column("score"))
+        columns = (*named, Column("z", "+.1f"), ProbabilityColumn())
+        note = f"z and p against random rotations; p ≤ 0.01: {counts}"
+        return Table(columns, rows, "components, from weights", note)
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [self._headline()]
@@ -175,16 +170,17 @@ class Neuron(Record, kind="neuron"):
         )
 
     def _context_table(self) -> Table:
-        rows: list[tuple[Cell, ...]] = []
-        for one in self.contexts:
+        def words(one: NeuronContext) -> str:
             *before, last = one.tokens[-SHOWN:]
-            words = " ".join([*before, f"[{last}]", *([f"→ {one.next}"] if one.next else [])])
-            rows.append((words, one.activation, one.effect, one.times))
+            return " ".join((*before, f"[{last}]", *([f"→ {one.next}"] if one.next else [])))
+
         columns = (
-            *(text_column("context: … [position] → next"), Column("activation", "+.3f")),
-            *(Column("effect, logits", "+.3f"), Column("times", "d")),
+            text_column("context: … [position] → next", words),
+            Column("activation", "+.3f", read="activation"),
+            Column("effect, logits", "+.3f", read="effect"),
+            Column("times", read="times"),
         )
-        return Table(columns, tuple(rows), title="top contexts")
+        return columns_table(self.contexts, columns, "top contexts")
 
 
 @torch.no_grad()
@@ -218,7 +214,7 @@ def neurons(
     p-values test directions only. A neuron with a small p-value need not be active or matter: see
     `written`, and `neuron` for the cost of its ablation.
     """
-    wanted, k = parse_neurons(model, mlp), check_k(k)
+    wanted, k = parse_neurons(model, mlp), parse_count(k, "rows", most=MOST_ROWS)
     if wanted.kind != "mlp":
         raise InputError(f"{wanted} is one neuron; use neuron(model, '{wanted}') for its page")
     layer, over = LayerNeurons(model, wanted), reference_text(model, text)
@@ -269,7 +265,7 @@ def neuron(
     directions meet, and an ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) whether the model
     uses it. Contexts are examples, not a description.
     """
-    wanted, k = parse_neurons(model, name), check_k(k)
+    wanted, k = parse_neurons(model, name), parse_count(k, "rows", most=MOST_ROWS)
     if wanted.kind != "neuron":
         raise InputError(
             f"{wanted} is an MLP; use neurons(model, '{wanted}') for all of its neurons, or name "
