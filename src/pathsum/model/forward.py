@@ -1,4 +1,4 @@
-"""The forward pass: run a transformer, with edits, and record what is needed.
+"""The forward pass: run a transformer, apply edits, and record activations.
 
 Every way to run a model goes through `run`: calling it, tracing it, ablating, replacing, patching,
 and the truncated runs of term importance. The parts are in `transformer`, the edits in `editor`.
@@ -39,7 +39,7 @@ def run(
     Everything after an edit is recomputed: patterns, normalization scales, MLPs, logits. Batches of
     size 1, of tokens or of edits, are repeated to the largest. With `copies` the tokens are run
     that many times in one batch, so that each copy can have its own edits (`Edit.sequence`); copies
-    share everything below the first edit that tells them apart.
+    share all layers below the first edit in which they differ.
 
     `positions` computes the logits at one position per sequence only, [batch, 1, vocab], or at a
     slice of all positions. With `requires_grad` the run can be differentiated. What `keep` lists
@@ -87,7 +87,7 @@ def run_logits(
     copies: int = 1,
     past: KeyValues | None = None,
 ) -> Float[Tensor, "sequence out vocab"]:
-    """The logits of a run; nothing else is kept."""
+    """The logits of a run, without a record of it."""
     ran = run(weights, tokens, edits, ONLY_LOGITS, positions, copies=copies, past=past)
     logits = ran.logits
     assert logits is not None
@@ -186,7 +186,7 @@ def _logits(
     editor: Editor | None,
     positions: LogitPositions | None,
 ) -> Float[Tensor, "copies out vocab"]:
-    """Logits at some positions or at all."""
+    """Logits at some positions or at all of them."""
 
     def at(rows: Tensor) -> Tensor:
         if positions is None:
@@ -195,7 +195,7 @@ def _logits(
             return rows[:, positions if isinstance(positions, slice) else list(positions)]
         return rows[torch.arange(len(rows), device=rows.device), positions][:, None]
 
-    # A function of the logits is called with those at all positions.
+    # A function of the logits is called with the logits at all positions.
     edited = editor is not None and editor.edits_logits
     logits, _ = transformer.unembed_uncapped(weights, read if edited else at(read))
     if editor is not None:

@@ -1,9 +1,8 @@
 """Generation: a text continued token by token, with edits and a key–value cache.
 
-Each step runs the last token only and attends to the keys and values of the others. Where that is
-not what a whole run computes, each step runs all tokens again: if the text exceeds the context, so
-that every token changes its position, and if an edit is a function, which may depend on all
-positions.
+Each step runs the last token only and attends to the keys and values of the others. All tokens are
+run again at each step in two cases: if the text exceeds the context, because every token then
+changes its position, and if an edit is a function, because it may depend on all positions.
 """
 
 from collections.abc import Mapping

@@ -28,7 +28,7 @@ All: TypeAlias = Literal["all"]
 class KeyValues:
     """Keys and values of the tokens that were run so far, for runs that continue them.
 
-    `length` is their number. Heads that see an edited stream have keys and values of their own.
+    `length` is their number. Heads that read an edited stream have separate keys and values.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class KeyValues:
         self._known: dict[Hashable, Tensor] = {}
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
-        """What is known under a name, [..., pos, k], followed by that of the last tokens."""
+        """The stored tensor of a name, [..., pos, k], extended by the last tokens."""
         known = self._known.get(name)
         self._known[name] = last if known is None else torch.cat((known, last), -2)
         return self._known[name]
 
     def first(self, name: Hashable, length: int) -> Tensor:
-        """What is known under a name of the first tokens."""
+        """The stored tensor of a name, for the first tokens."""
         return self._known[name][..., :length, :]
 
 
@@ -58,12 +58,12 @@ class Prefix(KeyValues):
         self.known, self.streams, self.writes, self.length = known, run.streams, writes, length
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
-        """What is known under a name, followed by that of the last tokens."""
+        """The stored tensor of a name, extended by the last tokens."""
         return prepend(self.known.first(name, self.length), last)
 
 
 def prepend(first: Tensor, last: Tensor) -> Tensor:
-    """Two tensors [batch, …, pos, n] after each other; the first is that of all sequences."""
+    """Concatenate two tensors [batch, …, pos, n]; all sequences share the first."""
     return torch.cat((first.expand(len(last), *first.shape[1:]), last), -2)
 
 
@@ -153,7 +153,7 @@ class SomeLayers:
 class NormScales:
     """The scales of all normalizations, 1/σ: one number per position and read.
 
-    `write` is the scale of the norm after the heads, which multiplies what they write. All
+    `write` is the scale of the norm after the heads, which multiplies their output. All
     ones where the model does not normalize. With these and the patterns held fixed the model
     is linear from every source to every read and to the logits.
     """
@@ -177,10 +177,10 @@ class Run:
     Asking for a layer that its `Keep` does not list raises InputError. `logit_positions` are those
     whose logits were recorded, or None for all.
 
-    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
-    reads. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows from the
-    stream and the pattern, and is None. `logits_read` is the unembedding's input if edits made it
-    differ from the last stream, else None.
+    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` the input of the
+    unembedding. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows
+    from the stream and the pattern, and is None. `logits_read` is the unembedding's input if edits
+    made it differ from the last stream, else None.
     """
 
     weights: Weights
@@ -283,7 +283,7 @@ class Recorder:
             found |= {key: repeat(one) for key, one in found.items()}
 
     def scales(self, final: Scale) -> NormScales:
-        """All scales, given that of the unembedding's read."""
+        """All scales, given the scale of the unembedding's read."""
         scales = {name: tuple(self._found[name].values()) for name in LAYER_SCALES}
         return NormScales(final=final, **scales)
 

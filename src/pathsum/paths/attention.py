@@ -197,7 +197,7 @@ class NodeAttention:
     ) -> Iterator[tuple[Attended | None, str]]:
         """The attention of each node, with the reason if its scores are not decomposed.
 
-        `common` is taken off what uniform attention contributes, as off the node's value.
+        `common` is subtracted from the contribution of uniform attention, as from the node's value.
         """
         nodes = torch.arange(len(self.sources), device=self.sources.device)
         columns = (
@@ -279,7 +279,7 @@ class NodeAttention:
 
     @property
     def is_gauge_free(self) -> bool:
-        """Whether a constant added to all scores changes nothing."""
+        """Whether the pattern is unchanged if a constant is added to all scores."""
         return self.sink is None and self.config.score_cap is None
 
     def _query_inputs(
@@ -289,7 +289,7 @@ class NodeAttention:
         contrast: Float[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the queries of some nodes."""
-        # The gradient of the prediction at the query, then that of the contrast.
+        # The gradient of the prediction at the query, then the gradient of the contrast.
         gradients = torch.cat([weights @ self.keys, contrast @ self.keys]) * self.config.score_scale
         twice = places.repeat(2)
         along = self.query.adjoint(gradients, twice)

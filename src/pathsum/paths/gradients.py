@@ -38,7 +38,7 @@ def gradient_order(
 ) -> list[Site]:
     """Edges in greedy order of |gradient · (output − reference)|, from the logits down.
 
-    Without `steps`, gradients are those of the run itself (EAP). With them, they are averaged over
+    Without `steps`, gradients are taken at the run itself (EAP). With them, they are averaged over
     that many runs whose inputs lie evenly between the reference's and this run's (EAP-IG).
     """
     scores = GradientScores(start, target, reference, steps)
@@ -89,7 +89,7 @@ class _Gradients:
     def _layer(
         self, layer: LayerWeights, above: Float[Tensor, "1 pos d"]
     ) -> tuple[_LayerGradients, Float[Tensor, "1 pos d"]]:
-        """At a layer's z, scores and MLP, and what passes through them to the stream below."""
+        """At a layer's z, scores and MLP, and the part that passes through to the stream below."""
         config, at_mlp = self.config, dict[Side, Tensor]()
         through = torch.zeros_like(above)
         if config.mlp != "none" and has_gates(config):

@@ -293,7 +293,7 @@ def split_held(
 def _step(
     own: OwnLayer, index: int, orders: Orders, parallel: bool
 ) -> tuple[list[Name], Float[Tensor, "component batch d"]]:
-    """One layer: what its heads and its MLP write at each position, all orders together."""
+    """One layer: the outputs of its heads and its MLP at each position, all orders together."""
     layer, mlp = own
     sent = orders.sent()
     z = _stay(layer, sent)

@@ -234,7 +234,7 @@ class _HeldPositions:
 
 
 def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
-    """Logits of what reaches the final read, relative to their mean."""
+    """Logits of vectors at the final read, relative to their mean."""
     return remove_mean(apply_unembedding(trace.weights, final) + logit_bias(trace.weights))
 
 

@@ -94,8 +94,8 @@ class Reason:
 class Lead:
     """The head that explains most of a prediction, and its attention at that position.
 
-    `copying` are the heads that copy the token by induction, if they add at least half of what the
-    strongest head does. Then the lead is the one whose ablation costs most; otherwise it is the
+    `copying` are the heads that copy the token by induction, if they add at least half as much as
+    the strongest head. Then the lead is the one whose ablation costs most; otherwise it is the
     head that adds most to the prediction. Without it, the predicted token has
     `probability`. It adds `share` directly and attends to `source` with `weight`, the source whose
     attention matters most. `note` explains why its scores are not decomposed, if they are not.
@@ -288,8 +288,8 @@ def _measure(
 ) -> list[tuple[float, float, float]]:
     """The effect of removing each part, and attention and probability without it.
 
-    First, the same of removing nothing. Parts that no component writes (positions, biases) are
-    taken out of the scores.
+    The first entry is the unedited run. Parts that no component writes (positions, biases) are
+    subtracted from the scores.
     """
     of = graph.prediction
     start, target = of.alone()

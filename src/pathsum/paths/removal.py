@@ -1,4 +1,4 @@
-"""Removing one part of the scores of a head: the drop of what its attention moves.
+"""Removing one part of a head's scores: the drop in the sum of values that it moves.
 
 With scores s and values v a head moves f = Σ_j A_j v_j. Without a writer's part δ of the key at j,
 only s_j changes, so A_j becomes A_j′ = σ(logit A_j − δ), and

@@ -1,7 +1,7 @@
 """Target: the explained number, a logit at one position of each sequence.
 
 `PredictionRun` is the target in one sequence of a run.
-`Measure` is what interventions are measured by: a target, or any function of the logits.
+`Measure` is the number that interventions change: a target, or any function of the logits.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Versus: TypeAlias = TokenName | Literal["mean"] | None
 if TYPE_CHECKING:
     Metric: TypeAlias = Callable[[Logits], Float[Tensor, " batch"]]
 else:
-    # `find_measure` checks what a function returns.
+    # `find_measure` checks the return value of a function.
     Metric = Callable[..., Tensor]
 """A function of the logits, [batch, pos, vocab], that gives one number per sequence."""
 

@@ -9,6 +9,7 @@ LongRoPE has two sets of factors, for texts up to the length of pretraining and 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -125,14 +126,14 @@ def rotary(
 
 
 def scale_queries(
-    foreign: ForeignConfig, layer: dict[str, Stored], config: Config
-) -> dict[str, Stored]:
+    foreign: ForeignConfig, layer: Mapping[str, Stored], config: Config
+) -> Mapping[str, Stored]:
     """The table with the square of the attention factor multiplied into the queries.
 
     Layers that do not rotate, or rotate by `rotary_local_base`, have no attention factor.
     """
     found = rope_config(foreign)
-    if rope_kind(found) not in ("yarn", "longrope"):
+    if config.positions != "rotary" or rope_kind(found) not in ("yarn", "longrope"):
         return layer
     factor = _attention_factor(found) ** 2
     scaled = [config.at(index) for index in range(config.n_layers)]
