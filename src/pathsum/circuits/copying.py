@@ -251,7 +251,8 @@ class CopyingNull:
         """A record from a circuit's eigenvalues."""
         ratio = spectrum.positivity(values).cpu()
         drawn = spectrum.positivity(self.spectra([path]))[0]
-        sd, silent_note = float(drawn.square().mean().sqrt()), WRITES_NOTHING * bool(ratio.isnan())
+        sd = float(drawn.square().mean().sqrt())
+        note = (basis_note(self._model, path), WRITES_NOTHING if bool(ratio.isnan()) else "")
         positive_diagonal = top_1 = top_5 = None
         if measures == "all":
             ov = token_ov(self._model, path)
@@ -270,7 +271,7 @@ class CopyingNull:
             positive_diagonal=positive_diagonal,
             top_1=top_1,
             top_5=top_5,
-            note=joined((basis_note(self._model, path), silent_note)),
+            note=joined(note),
         )
 
 

@@ -104,8 +104,7 @@ class Positional(Record, HeadMapping[OffsetProfile], kind="positional"):
         columns = (
             *(text_column("head", "head"), Column("peak at", read="peak")),
             Column("score", "+.2f", read=lambda h: float(h.score[h.peak])),
-            Column("attention", read=attention),
-            Column("position sd", ".2f", read="position"),
+            *(Column("attention", read=attention), Column("position sd", ".2f", read="position")),
             *(Column("content sd", ".2f", read="content"), Column("share", ".1%", read="share")),
         )
         legend = "score, attention: at the peak; share: position² / (position² + content²)"

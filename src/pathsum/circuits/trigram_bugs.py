@@ -50,17 +50,10 @@ class Triple(NamedTuple):
     """A skip-trigram by ids, with the factors of its score."""
 
     head: HeadId
-    source: int
-    destination: int
-    out: int
+    tokens: Ids
     attention: float
     effect: float
     score: float
-
-    @property
-    def tokens(self) -> Ids:
-        """Source, destination, out."""
-        return (self.source, self.destination, self.out)
 
 
 @dataclass(frozen=True)
@@ -173,22 +166,25 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
 
 def find_bugs(
     model: Model,
-    triples: Sequence[Triple],
+    sources: Iterable[tuple[HeadId, int]],
     text: Sequence[Int[Tensor, "_ _"]] | None,
     *,
     common: Bool[Tensor, " vocab"],
     offset: int | None = None,
     progress: Progress = silent,
 ) -> tuple[dict[tuple[HeadId, Ids], Bug], str]:
-    """The bugs of these heads with these sources, by head and ids; a note on undecided ones."""
-    pairs = list(dict.fromkeys((triple.head, triple.source) for triple in triples))
-    rectangles: list[Rectangle] = []
-    for head in dict.fromkeys(head for head, _ in pairs):
-        sources = [source for other, source in pairs if other == head]
-        rectangles += _rectangles(model, head, sources, common, offset)
+    """The bugs of heads with these sources, by head and ids; a note on undecided ones."""
+    by_head: dict[HeadId, dict[int, None]] = {}
+    for head, source in sources:
+        by_head.setdefault(head, {})[source] = None
     # With a single destination or a single out every corner may be correct.
-    rectangles = [r for r in rectangles if len(r.destinations) > 1 and len(r.outs) > 1]
-    cells = [cell for rectangle in rectangles for cell in rectangle.cells]
+    rectangles = [
+        rectangle
+        for head, of_head in by_head.items()
+        for rectangle in _rectangles(model, head, list(of_head), common, offset)
+        if len(rectangle.destinations) > 1 and len(rectangle.outs) > 1
+    ]
+    cells = (cell for rectangle in rectangles for cell in rectangle.cells)
     evidence = None if text is None else gather_evidence(text, cells, progress=progress)
     found: list[Bug] = []
     undecided = 0
@@ -239,13 +235,11 @@ def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "ro
 def _undecided_note(undecided: int, has_text: bool) -> str:
     if not undecided:
         return ""
-    sources = "source with" if undecided == 1 else "sources with"
-    reason = (
-        "none of the combinations is frequent in the text"
-        if has_text
-        else "the direct path favors none of the combinations; a corpus may"
-    )
-    return f"{undecided} {sources} several destinations and outs may force bugs, unmarked: {reason}"
+    reason = "the direct path favors none of the combinations; a corpus may"
+    if has_text:
+        reason = "none of the combinations is frequent in the text"
+    sources = "1 source" if undecided == 1 else f"{undecided} sources"
+    return f"{sources} with several destinations and outs may force bugs, unmarked: {reason}"
 
 
 def _crossings(
@@ -323,23 +317,19 @@ def bug_cost(
     only the direct contribution to the logits is removed.
     """
     predicted = sum(part[:, 1:].numel() for part in held_out)
-    each = [0.0] * len(bugs)
-    total, positions = 0.0, 0
+    # The changes without all bugs and without each, and the positions.
+    sums = torch.zeros(2 + len(bugs), dtype=torch.float64)
     sequences = [row for part in held_out for row in split_by_memory(model, _affected(part, bugs))]
     for index, tokens in enumerate(sequences):
         progress(index, len(sequences), "loss without the bugs")
-        if len(tokens) == 0:
-            continue
-        together, alone, active = _changes(model.trace(tokens), bugs)
-        total += together
-        positions += active
-        each = [a + b for a, b in zip(each, alone, strict=True)]
-    mean = [value / max(predicted, 1) for value in each]
-    return BugCost(total / max(predicted, 1), tuple(mean), positions, predicted)
+        if len(tokens):
+            sums += torch.tensor(_changes(model.trace(tokens), bugs), dtype=torch.float64)
+    total, *each = (sums[:-1] / max(predicted, 1)).tolist()
+    return BugCost(total, tuple(each), int(sums[-1]), predicted)
 
 
-def _changes(trace: Trace, bugs: Sequence[Bug]) -> tuple[float, list[float], int]:
-    """The summed loss minus that without any bug and without each bug, and how many positions."""
+def _changes(trace: Trace, bugs: Sequence[Bug]) -> list[float]:
+    """The summed loss minus that without any bug, then without each, and how many positions."""
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
     # Only for the predictions that some bug affects, because logits are large.
@@ -358,7 +348,7 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> tuple[float, list[float], int
         without = target_losses(soft_cap(alone, cap), target[active])
         each.append(float((before[active] - without).sum()))
     together = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
-    return together, each, int(touched.sum())
+    return [together, *each, float(touched.sum())]
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:

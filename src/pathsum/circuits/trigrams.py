@@ -342,12 +342,13 @@ def _ranked_by_weights(
     progress(len(heads), len(heads), "skip-trigrams")
     kept: dict[tuple[int, int], Triple] = {}
     for triple in sorted(found, key=lambda triple: -triple.score):
-        kept.setdefault((triple.source, triple.out), triple)
+        kept.setdefault((triple.tokens[0], triple.tokens[2]), triple)
     triples = list(kept.values())[:k]
     parts = None if corpus is None else split_corpus(model, corpus)
     counted = None if parts is None else parts.counted
+    sources = [(triple.head, triple.tokens[0]) for triple in triples]
     bugs, undecided = find_bugs(
-        model, triples, counted, common=common, offset=offset, progress=progress
+        model, sources, counted, common=common, offset=offset, progress=progress
     )
     ranked = [(triple, dict[str, Any]()) for triple in triples]
     held_out = None if parts is None else parts.held_out
@@ -367,16 +368,12 @@ def _with_evidence(
     named = [triple.tokens for triple, _ in ranked]
     evidence = {} if text is None else gather_evidence(text, named, progress=progress)
     records: list[SkipTrigram] = []
-    for triple, on_text in ranked:
-        source, destination, out = (token_of(model, token) for token in triple.tokens)
-        numbers = (triple.attention, triple.effect, triple.score)
-        known = (
-            pattern_of(model.tokenizer, *triple.tokens),
-            bugs.get((triple.head, triple.tokens)),
-            evidence.get(triple.tokens),
-        )
-        named_by = (triple.head, source, destination, out)
-        records.append(SkipTrigram(*named_by, *numbers, *known, **on_text))
+    for (head, ids, *numbers), on_text in ranked:
+        source, destination, out = (token_of(model, token) for token in ids)
+        attention, effect, score = numbers
+        known = (pattern_of(model.tokenizer, *ids), bugs.get((head, ids)), evidence.get(ids))
+        named_by = (head, source, destination, out, attention, effect, score)
+        records.append(SkipTrigram(*named_by, *known, **on_text))
     every = tuple(bugs.values())
     cost = None if parts is None else bug_cost(model, every, parts.held_out, progress=progress)
     return tuple(records), every, cost
@@ -400,8 +397,10 @@ def _strongest(
     effect = ov.entries(ids[rows], ids[columns])
     numbers = torch.stack((best.values[rows], effect, top.values[real]), 1)
     return [
-        Triple(head.label, *named, *scored)
-        for named, scored in zip(tokens.tolist(), numbers.tolist(), strict=True)
+        Triple(head.label, (source, destination, out), *scored)
+        for (source, destination, out), scored in zip(
+            tokens.tolist(), numbers.tolist(), strict=True
+        )
     ]
 
 
@@ -454,8 +453,8 @@ def _ranked_on_text(
             "lists the strongest by weights"
         )
         return SkipTrigrams((), (), None, silence, Rank.TEXT, classes)
-    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
-    bugs, undecided = find_bugs(model, triples, parts.counted, common=common, progress=progress)
+    sources = [(one.head, one.ids[0]) for group in ranked for one in group]
+    bugs, undecided = find_bugs(model, sources, parts.counted, common=common, progress=progress)
     heads_of = dict.fromkeys(group[0].head for group in ranked)
     circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
     records: list[tuple[Triple, dict[str, Any]]] = []
@@ -519,7 +518,7 @@ def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
     best = group[0]
     s, d, o = (torch.tensor([token]) for token in best.ids)
     attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
-    return Triple(best.head, *best.ids, attention, effect, sum(one.saved for one in group))
+    return Triple(best.head, best.ids, attention, effect, sum(one.saved for one in group))
 
 
 def _quoted(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:

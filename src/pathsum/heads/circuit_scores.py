@@ -216,9 +216,8 @@ def through_previous(
         return MatchingScores({}, "no head is a previous-token head, so there is none to read")
     through: list[tuple[int, HeadId]] = []
     for layer in range(1, model.config.n_layers):
-        below = {head: score for head, score in previous.items() if head.layer < layer}
-        if below:
-            through.append((layer, max(below, key=lambda head: below[head])))
+        below = [head for head in previous if head.layer < layer]
+        through += [(layer, max(below, key=lambda head: previous[head]))] if below else []
     what = "matching through previous-token heads"
     scores = _matching_scores(model, through, DRAWS, seed, progress, what)
     return MatchingScores(scores, "" if scores else "no head is above a previous-token head")

@@ -274,10 +274,9 @@ def score_on_runs(
         for layer in layers:
             key = layer, score.name
             compared = _compare(measured[key], nulls[key], own[layer])
-            if compared is None:
+            if not compared:
                 absent[score.name] = f"no position of the {what} has {score.needs}"
-                continue
-            for head, one in zip(own[layer], compared, strict=True):
+            for head, one in zip(own[layer], compared, strict=False):
                 result[HeadId(layer, head)][score.name] = one
     return HeadScores(result, absent)
 
@@ -312,12 +311,12 @@ def by_draw(heads: Iterable[Sequence[Float[Tensor, "*_"]]]) -> Float[Tensor, "*_
     return torch.stack([torch.cat(tuple(parts), -1) for parts in heads], -1)
 
 
-def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score] | None:
-    """One score of some heads of a layer with its p-values; None if no position counts."""
+def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score]:
+    """One score of some heads of a layer with its p-values; empty if no position counts."""
     values = torch.cat([one.nanmean(-1) for one in measured])[:, heads]
     values = values[~values.isnan().all(-1)]  # sequences with a position that counts
     if len(values) == 0:
-        return None
+        return []
     (means, parts), (own_mean, own_part) = null
     scores = against_null(values, means, own_mean)
     same_length = len({profile.shape[-1] for profile in measured}) == 1

@@ -114,11 +114,9 @@ def score_on_text(
 
     count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
     first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
+    few = TEXT_NULL_SEQUENCES
     measured = score_on_runs(
-        *(runs(), wanted, null),
-        what="text",
-        null_sequences=TEXT_NULL_SEQUENCES,
-        progress=progress,
+        runs(), wanted, null, what="text", null_sequences=few, progress=progress
     )
     return replace(measured, measured_on=f"{count} sequences of {whose} ({first}{longest} tokens)")
 

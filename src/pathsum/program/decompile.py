@@ -34,7 +34,7 @@ from pathsum.model.sequences import (
 )
 from pathsum.program.attention_rule import AttentionRule, fit_attention, random_rule
 from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
-from pathsum.program.fit import TableFit
+from pathsum.program.fit import TableFit, promise
 from pathsum.program.lexicon import MOST_COLUMNS, Columns, Lexicon, choose_columns
 from pathsum.program.program import CurvePoint, Program
 from pathsum.program.rule import Stage, rules_of_stage
@@ -220,10 +220,8 @@ def _copying_most(
     for layer in range(model.config.n_layers):
         of_layer = [head for head in heads if head.layer == layer]
         for head, pattern in zip(of_layer, _patterns(model, tokens, of_layer), strict=True):
-            P, Q = (pattern * here).sum() + 1e-3, (pattern * usual).sum() + 1e-3
-            gains[head] = float(P * (P / Q).log() - P + Q)
-    best = sorted(heads, key=lambda head: -gains[head])[:MOST_HEADS]
-    return sorted(best)
+            gains[head] = float(promise((pattern * here).sum(), (pattern * usual).sum()))
+    return sorted(sorted(heads, key=lambda head: -gains[head])[:MOST_HEADS])
 
 
 def _stages(lexicon: Lexicon, attention: dict[HeadId, AttentionRule]) -> list[Stage]:
