@@ -37,7 +37,9 @@ from pathsum.base.options import (
     parse_count,
 )
 from pathsum.base.path import find_head
+from pathsum.base.record import HeadMapping
 from pathsum.base.sentence import percent
+from pathsum.base.site import SiteName
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
@@ -48,7 +50,7 @@ from pathsum.circuits.reads_and_writes import (
     layer_factors,
     layer_grams,
 )
-from pathsum.model import Config, HeadId, HeadName, Model
+from pathsum.model import Config, HeadId, Model
 from pathsum.model.losses import run_losses
 from pathsum.model.processes import shared_sum
 from pathsum.model.rotary import check_offset
@@ -266,13 +268,16 @@ class Edges(Record, kind="composition-edges"):
 
 @checked_methods
 @dataclass(frozen=True, eq=False)
-class Composition(Record, kind="composition"):
+class Composition(Record, HeadMapping[ScoredEdge], kind="composition"):
     """Q-, K- and V-composition between all heads; see `composition`.
 
-    `composition["L0H0", "L1H0", "k"]` is one edge. `dimension` is the d of the null: d_model, or
-    d_model − 1 if writes are centered. `offset` is the rotary offset that was chosen, or None if
-    scores are averaged over offsets or do not depend on them.
+    A mapping from edge to `ScoredEdge`: `found["L0H0→L1H0.k"]`, or `found["L0H0", "L1H0", "k"]`.
+    `dimension` is the d of the null: d_model, or d_model − 1 if writes are centered. `offset` is
+    the rotary offset that was chosen, or None if scores are averaged over offsets or do not depend
+    on them.
     """
+
+    LABEL = "edge"
 
     model: str
     heads: tuple[HeadId, ...]
@@ -288,16 +293,33 @@ class Composition(Record, kind="composition"):
         """The scores of one kind: `q`, `k` or `v`."""
         return getattr(self, parse_choice(KINDS, kind, "kind"))
 
-    def __getitem__(self, edge: tuple[HeadName, HeadName, CompositionKind]) -> ScoredEdge:
-        writer, reader, kind = edge
+    def entries(self) -> tuple[ScoredEdge, ...]:
+        """Every edge that exists, by kind, then by writer."""
+        return tuple(
+            self.edge_at(kind, *pair)
+            for kind in KINDS
+            for pair in (~self.scores(kind).score.isnan()).nonzero().tolist()
+        )
+
+    def label_of(self, name: SiteName) -> str:
+        """The name of an edge, whether or not it exists."""
+        return str(Site.parse(name))
+
+    def __getitem__(self, name: SiteName) -> ScoredEdge:
+        site = Site.parse(name)
+        if site.side is None or not isinstance(site.reader, HeadId):
+            raise HeadError(
+                f"{site} is not an edge between heads; use a name such as 'L0H7→L1H4.k'"
+            )
         layers = max((head.layer + 1 for head in self.heads), default=0)
         n = len(self.heads) // max(1, layers)
-        w, r = (find_head(name, layers, n) for name in (writer, reader))
+        w, r = (find_head(str(head), layers, n) for head in (site.writer, site.reader))
         if r.layer <= w.layer:
             raise HeadError(
                 f"{r} cannot read what {w} writes: it is not in a later layer; name the writer "
                 "first and a reader of a later layer second"
             )
+        kind: CompositionKind = parse_choice(KINDS, site.side.value, "kind")
         return self.edge_at(kind, self.heads.index(w), self.heads.index(r))
 
     def edge_at(self, kind: CompositionKind, writer: int, reader: int) -> ScoredEdge:

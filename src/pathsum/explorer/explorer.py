@@ -15,20 +15,29 @@ import torch
 
 from pathsum.base import Progress, Record, silent
 from pathsum.base.errors import InputError, near_misses
+from pathsum.claims.examples import Example
 from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
 from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
-from pathsum.explorer.answers.lens import answer_lens, lens_parts
+from pathsum.explorer.answers.interventions import texts, without_parts
 from pathsum.explorer.answers.model import gallery, model_info, vocabulary
-from pathsum.explorer.answers.neurons import neuron, neurons
-from pathsum.explorer.answers.prediction import paths, sources, texts, why, without_parts
-from pathsum.explorer.answers.program import program, rules
+from pathsum.explorer.answers.prediction import (
+    answer_lens,
+    lens_parts,
+    neuron,
+    neurons,
+    paths,
+    sources,
+    why,
+)
 from pathsum.explorer.answers.text import answer_attention, answer_run, scores
+from pathsum.explorer.answers.weights import page_weights
 from pathsum.explorer.answers.whole_model import (
     atlas,
     claim,
     compare,
     first_scores,
-    page_weights,
+    program,
+    rules,
     terms,
     tour,
     training,
@@ -114,10 +123,9 @@ class UnknownQuestionError(InputError):
 
 def find_question(name: str) -> Question:
     """A question by name."""
-    for question in QUESTIONS:
-        if question.name == name:
-            return question
-    known = [question.name for question in QUESTIONS]
+    known = {question.name: question for question in QUESTIONS}
+    if name in known:
+        return known[name]
     raise UnknownQuestionError(
         f"there is no question {name[:60]!r}{near_misses(name, known)}; "
         f"choose one of {', '.join(known)}"
@@ -170,6 +178,16 @@ class Explorer:
         return self.session.models[0].name
 
     @property
+    def model(self) -> Model:
+        """The model that the page opens with."""
+        return self.session.models[0].model
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """The example texts of that model."""
+        return self.session.examples(ModelParams())
+
+    @property
     def busy(self) -> bool:
         """Whether a thread of the worker pool computes an answer."""
         return self._quick.busy or self._slow.busy
@@ -197,14 +215,10 @@ class Explorer:
         A `progress` that raises CanceledError cancels the question: its computation ends at that
         report unless others wait for the same answer.
         """
-        question, key = self._find(name, params)
-
-        def compute(report: Progress) -> bytes:
-            return encode(self.answer(question.name, params, report), self._digits)
-
+        _, key = self._find(name, params)
         return self.session.cache.get(
             key,
-            compute,
+            lambda report: encode(self.answer(name, params, report), self._digits),
             size=lambda wire: len(wire) + 4 * len(key),
             progress=self._cancelable(progress),
         )

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pathsum.base.errors import ConfigError
 from pathsum.base.files import read_object
@@ -38,7 +38,7 @@ class ForeignConfig:
         """The values of a file."""
         return cls(read_object(file, "download or save it again"), str(file))
 
-    def renamed(self, names: Mapping[str, str]) -> Self:
+    def renamed(self, names: Mapping[str, str]) -> "ForeignConfig":
         """The same values, of which some have other names than Llama's."""
         again = copy.copy(self)
         again.names = names

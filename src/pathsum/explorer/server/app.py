@@ -13,7 +13,6 @@ refusals are plain responses.
 import asyncio
 import json
 import logging
-import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -56,22 +55,17 @@ class Asked:
         self.name, self.params = name, params
         self.at = (0, 0, WAITING)
         self.future: Future[bytes] | None = None
-        self._left = threading.Event()
-
-    @property
-    def left(self) -> bool:
-        """Whether the client has left."""
-        return self._left.is_set()
+        self.left = False
 
     def leave(self) -> None:
         """The client does not want the answer any more."""
-        self._left.set()
+        self.left = True
         if self.future is not None:
             self.future.cancel()
 
     def report(self, done: int, total: int, what: str) -> None:
         """The progress callback of its computation."""
-        if self._left.is_set():
+        if self.left:
             raise CanceledError
         self.at = (done, total, what)
 

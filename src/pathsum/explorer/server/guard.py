@@ -23,6 +23,7 @@ import secrets
 import socket
 from base64 import b64encode
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
@@ -180,12 +181,9 @@ def _in_brackets(name: str) -> str:
 def _machine_names() -> list[str]:
     name = socket.gethostname()
     found = [name, socket.getfqdn()]
-    try:
+    with suppress(OSError):  # the machine cannot resolve its own name
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:  # the machine cannot resolve its own name
-        return found
-    for _, _, _, _, address in addresses:
-        found.append(str(address[0]))
+        found += [str(address[0]) for *_, address in addresses]
     return found
 
 
