@@ -24,7 +24,7 @@ import pathsum as ps
 from pathsum.base.estimate import format_p
 from pathsum.circuits import composition
 from pathsum.heads import atlas
-from pathsum.heads.pattern_scores import stripe
+from pathsum.heads.probe import stripe
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.paths import ablate

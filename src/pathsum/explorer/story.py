@@ -5,6 +5,7 @@ chooses and fills them.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -29,7 +30,7 @@ from pathsum.explorer.answers.prediction import (
     find_position,
     find_target_token,
 )
-from pathsum.explorer.answers.text import predictions, rank_by_interest
+from pathsum.explorer.answers.text import answer_run, rank_by_interest
 from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
@@ -133,14 +134,13 @@ def story(session: Session, params: StoryParams) -> Story:
     Of the repeats that gain most, the one whose probability falls most without the heads that
     attend to what followed before; the first of them if no head does.
     """
-    found = session.run(params)
-    trace = found.trace
-    probabilities = predictions(session, params).next_log_prob.exp().tolist()
-    ranked = rank_by_interest(found.ids, probabilities)
+    trace, run = session.run(params).trace, answer_run(session, params)
+    probabilities = run.next_prob.tolist()
+    ranked = rank_by_interest(run.ids, probabilities)
     if params.position is None:
         position, first = _most_interesting(trace, probabilities, ranked)
     else:
-        position = find_position(len(found.ids), params.position)
+        position = find_position(len(run.ids), params.position)
         first = dict(ranked)[position]
     builder = StoryBuilder(trace, position, params.token, session.progress)
     numbers = builder.build(first)
@@ -155,29 +155,32 @@ def _most_interesting(
         for position, first in ranked[:CANDIDATES]
         if first is not None
     ]
-    tried = [
-        (position, first, heads)
+    tried = {
+        (position, first): heads
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
         and (heads := copying_heads(trace, position, find_target_token(trace, position)))
-    ]
+    }
     if not tried:
         return ranked[0]
-    places = [position for position, _, _ in tried]
+    places = [position for position, _ in tried]
     tokens = [find_target_token(trace, position) for position in places]
-    after = probabilities_without(trace, [heads for _, _, heads in tried], places, tokens)
+    after = probabilities_without(trace, [*tried.values()], places, tokens)
     lost = [probabilities[place] - left for place, left in zip(places, after, strict=True)]
-    best = lost.index(max(lost))
-    return tried[best][0], tried[best][1]
+    return [*tried][lost.index(max(lost))]
 
 
 class StoryBuilder:
     """Measures the numbers of the story about one position of a run."""
 
     def __init__(self, trace: Trace, position: int, token: int | None, progress: Progress) -> None:
-        self.trace, self.position, self.progress = trace, position, progress
+        self.trace, self.position = trace, position
         self.token = find_target_token(trace, position, token)
-        self.graph = self._circuit()
+        self.graph: Graph | None = None
+        with suppress(NotExactError):
+            self.graph = find_circuit(
+                trace, position, self.token, threshold=THRESHOLD, effects=False, progress=progress
+            )
 
     def through_mlps(self) -> Sentence:
         """The head and the tokens that act through MLPs, on models with MLPs."""
@@ -213,13 +216,13 @@ class StoryBuilder:
 
     def _with_lead(self, numbers: Story, lead: Lead) -> Story:
         writer = lead.reasons[0].edge.start.head if lead.reasons else None
-        after: tuple[float | None, float | None] = None, None
+        weight, probability = None, None
         if writer is not None and lead.source is not None:
             cut = self._without([writer])
             row = cut.patterns[lead.head.layer][0, lead.head.head, self.position]
-            after = float(row[lead.source]), self._probability(cut, self.position)
+            weight, probability = float(row[lead.source]), self._probability(cut, self.position)
         elif lead.reasons:
-            after = lead.reasons[0].weight, lead.reasons[0].probability
+            weight, probability = lead.reasons[0].weight, lead.reasons[0].probability
         return replace(
             numbers,
             head=str(lead.head),
@@ -230,30 +233,17 @@ class StoryBuilder:
             kind=lead.kind,
             reasons=lead.reasons,
             writer=None if writer is None else str(writer),
-            weight_without=after[0],
-            probability_without=after[1],
+            weight_without=weight,
+            probability_without=probability,
             is_decomposed=not lead.note,
         )
-
-    def _circuit(self) -> Graph | None:
-        try:
-            return find_circuit(
-                self.trace,
-                self.position,
-                self.token,
-                threshold=THRESHOLD,
-                effects=False,
-                progress=self.progress,
-            )
-        except NotExactError:
-            return None
 
     def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
         if self.trace.model.config.mlp == "none":
             return None
         written = self._mlps(self.trace)
         left = None if without_heads is None else sum(self._mlps(without_heads).values())
-        strongest = max(written, key=lambda name: written[name])
+        strongest = max(written, key=written.__getitem__)
         return MlpShare(
             total=sum(written.values()),
             strongest=strongest,
@@ -264,12 +254,9 @@ class StoryBuilder:
     def _without(self, heads: Sequence[HeadId]) -> Trace:
         return without(self.trace.prefix(0, self.position + 1), [str(head) for head in heads])
 
-    def _parts(self, trace: Trace) -> dict[str, float]:
-        target = find_target(trace, self.position, self.token, "mean")
-        return direct_parts(trace, target)
-
     def _mlps(self, trace: Trace) -> dict[str, float]:
-        return {name: value for name, value in self._parts(trace).items() if name[:3] == "mlp"}
+        parts = direct_parts(trace, find_target(trace, self.position, self.token, "mean"))
+        return {name: value for name, value in parts.items() if name.startswith("mlp")}
 
     def _probability(self, trace: Trace | None, position: int | None) -> float | None:
         if trace is None or position is None:

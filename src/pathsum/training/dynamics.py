@@ -21,8 +21,16 @@ from pathsum.base.options import checked, parse_count
 from pathsum.base.shapes import Tokens
 from pathsum.circuits.composition import composition
 from pathsum.heads.induction import induction_scores
-from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
-from pathsum.heads.probe import EARLY, LATE, copy_losses, late_minus_early, repeats_probe
+from pathsum.heads.probe import (
+    EARLY,
+    INDUCTION_STRIPE,
+    LATE,
+    PREFIX_MATCHING,
+    PREVIOUS_TOKEN,
+    copy_losses,
+    late_minus_early,
+    repeats_probe,
+)
 from pathsum.heads.probe import SEQUENCES as PROBE_SEQUENCES
 from pathsum.heads.score import layer_views
 from pathsum.model import Model
