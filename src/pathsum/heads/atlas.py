@@ -339,14 +339,9 @@ def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
         _require_known(name, TITLES, "score")
         if not math.isfinite(value):
             raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
-    on_text = {text_name(name): value for name, value in thresholds.items()}
-    chosen = on_text | dict(thresholds)
-    return tuple(
-        replace(score.info, threshold=chosen[score.name], reason="as given")
-        if score.name in chosen
-        else score.info
-        for score in ALL_SCORES
-    )
+    chosen = {text_name(name): value for name, value in thresholds.items()} | dict(thresholds)
+    given = {name: {"threshold": value, "reason": "as given"} for name, value in chosen.items()}
+    return tuple(replace(score.info, **given.get(score.name, {})) for score in ALL_SCORES)
 
 
 def _require_known(name: str, known: Collection[str], what: str) -> None:
