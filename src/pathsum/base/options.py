@@ -364,7 +364,7 @@ def _noun(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a mapping from {_noun(inside[0])} to {_noun(inside[1])}"
     if isinstance(origin, type) and inside:
-        return f"{_with_article(origin.__name__.lower())} of {_noun(inside[0])}"
+        return f"{_with_article(origin.__name__.lower())} (each item {_noun(inside[0])})"
     name = str(getattr(hint, "__name__", hint))
     return _with_article(name) + (" (ps.load returns one)" if name == "Model" else "")
 

@@ -10,8 +10,8 @@ gated MLPs, partial rotary and, in some, parallel blocks. Starcoder2 has ungated
 (Cohere) has parallel blocks that share one norm, norms without biases, rotations of adjacent pairs,
 and scaled logits; Command-R+ adds layer norms of the queries and keys of each head. Command-R7B
 adds windows, and does not rotate in layers without one. Nemotron has squared ReLUs, partial rotary,
-and gains stored minus 1. Falcon has parallel blocks, and stores the queries of a key/value head
-next to its key and value.
+and gains stored minus 1; Jais 2 has squared ReLUs alone. Falcon has parallel blocks, and stores the
+queries of a key/value head next to its key and value.
 """
 
 from dataclasses import replace
@@ -249,6 +249,17 @@ def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
     return family_layout(foreign, fields, layer, model=last)
 
 
+def _jais2(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed(_NORM_EPS)
+    layer = {
+        **block_norms(bias=True),
+        **attention_rows(bias=foreign.flag("attention_bias", True)),
+        **mlp_rows("mlp.up_proj", "mlp.down_proj", bias=foreign.flag("mlp_bias", True)),
+    }
+    fields = rotary_fields(foreign, "layer", foreign.mlp("relu2"), eps=1e-5)
+    return family_layout(foreign, fields, layer, bias=True)
+
+
 def _cohere(foreign: ForeignConfig, base: float = 500_000.0, **more: Any) -> CheckpointLayout:
     foreign = foreign.renamed(_NORM_EPS)
     fields = rotary_fields(foreign, "layer", eps=1e-5, base=base, tied=True)
@@ -311,6 +322,7 @@ STABLELM = Family("StableLM", ("stablelm",), _stablelm)
 PHI = Family("Phi", ("phi",), _phi)
 STARCODER2 = Family("Starcoder2", ("starcoder2",), _starcoder2)
 NEMOTRON = Family("Nemotron", ("nemotron",), _nemotron)
+JAIS2 = Family("Jais 2", ("jais2",), _jais2)
 COHERE = Family("Command-R", ("cohere",), _cohere)
 COHERE2 = Family("Command-R7B", ("cohere2",), _cohere2)
 FALCON = Family("Falcon", ("falcon",), _falcon)
