@@ -48,6 +48,7 @@ from pathsum.circuits.token_basis import (
     as_path,
     basis_note,
     circuit_label,
+    embedding_blocks,
     joined,
     logit_cap_note,
     require_heads,
@@ -55,7 +56,7 @@ from pathsum.circuits.token_basis import (
     token_product,
 )
 from pathsum.model import Head, HeadId, HeadName, Model, Path
-from pathsum.model.folding import ROWS, read_scales, value_reads
+from pathsum.model.folding import read_scales, value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 
@@ -393,16 +394,11 @@ def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor
     On the left embeddings as the layer `keys` reads them, on the right as the layer `queries` does,
     by default a deeper one, which reads without a scale.
     """
-    W_E = model.weights.W_E
-    left, right = (read_scales(model.weights, layer) for layer in (keys, queries))
-    mean = W_E.mean(0) if left is None else (left @ W_E) / len(W_E)
+    W_E, scales = model.weights.W_E, read_scales(model.weights, keys)
+    mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
     total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    for start in range(0, len(W_E), ROWS):
-        here = slice(start, start + ROWS)
-        key, query = (
-            W_E[here] if scales is None else W_E[here] * scales[here, None]
-            for scales in (left, right)
-        )
+    sides = (embedding_blocks(model.weights, layer) for layer in (keys, queries))
+    for (_, key), (_, query) in zip(*sides, strict=True):
         total.addmm_((key - mean).T, query)
     # Where reads are centered, what the ones-direction holds reaches no head.
     return remove_both_means(total, model.config.norm == "layer")
