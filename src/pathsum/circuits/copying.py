@@ -62,7 +62,6 @@ from pathsum.model.weights import Weights
 
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 
-LEAST_DRAWS = DRAWS
 WRITES_NOTHING = "no ratio and no p-value: the head does not write to the logits"
 
 
@@ -148,11 +147,9 @@ def copying(
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
     middle is computed once, and each head is d_head × d_head after that.
     """
-    parse_draws(draws, LEAST_DRAWS)
-    every = require_heads(model)
-    return CopyingNull(model, draws=draws, seed=seed).measure(
-        heads or every, measures=measures, progress=progress
-    )
+    parse_draws(draws, least=DRAWS)
+    every, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)
+    return null.measure(heads or every, measures=measures, progress=progress)
 
 
 class CopyingNull:
@@ -318,17 +315,16 @@ def matching_spectra(
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
-    heads = [model.head(reader) for reader in readers]
-    queries = torch.stack([_mean_queries(head) for head in heads])
+    heads = list(map(model.head, readers))
+    queries = torch.stack(list(map(_mean_queries, heads)))
     keys = torch.stack([head.W_K for head in heads])
     if writer is not None:
         below = model.head(writer)
-        for head in heads:
-            if head.id.layer <= below.id.layer:
-                raise InputError(
-                    f"{head.label} cannot read what {below.label} writes: it is not in a later "
-                    f"layer; name a head of layer {below.id.layer + 1} or above"
-                )
+        if early := [head.label for head in heads if head.id.layer <= below.id.layer]:
+            raise InputError(
+                f"{early[0]} cannot read what {below.label} writes: it is not in a later layer; "
+                f"name a head of layer {below.id.layer + 1} or above"
+            )
         # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
         product = below.W_V.mT @ product
         edited = model.weights.edited_edges
