@@ -310,13 +310,9 @@ def _rename(parts: Mapping[Path, Path], removed: list[str], journal: Path) -> No
     _finish(journal.parent)
 
 
-def remove_leftovers(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Remove temporary files of killed saves, of these files or of all.
-
-    The caller has locked the folder.
-    """
-    saved = ".+" if names is None else "|".join(map(re.escape, names))
-    pattern = rf"\.({saved})\.[0-9]+\.part"
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove temporary files of killed saves of these files; the caller has locked the folder."""
+    pattern = rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+\.part"
     for file in folder.iterdir():
         if re.fullmatch(pattern, file.name) and not file.is_dir():
             with suppress(PermissionError):  # another user's, in a folder that many write to

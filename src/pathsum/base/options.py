@@ -94,7 +94,7 @@ def list_some(names: Sequence[str], k: int = 3) -> str:
 
 def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
     wrong = str(value) if isinstance(value, str) else value
-    hint = near_misses(wrong, choices) if isinstance(wrong, str) else ""
+    hint = near_misses(wrong, map(str, choices)) if isinstance(wrong, str) else ""
     return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
 
 
@@ -234,18 +234,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 raise ArgumentError(f"{what}; give {_noun(hints[name])}")
         return function(*args, **kwargs)
 
-    if callbacks:
-        vars(call)["__signature__"] = _with_optional(inspect.signature(function), callbacks)
+    if callbacks:  # `help` shows None as their default
+        signature = inspect.signature(function)
+        parameters = dict(signature.parameters)
+        for name in callbacks:
+            hint = parameters[name].annotation | None
+            parameters[name] = parameters[name].replace(annotation=hint, default=None)
+        shown = signature.replace(parameters=list(parameters.values()))
+        vars(call)["__signature__"] = shown
     return call
-
-
-def _with_optional(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
-    """A signature as `help` shows it, with None as the default of these parameters."""
-    parameters = dict(signature.parameters)
-    for name in names:
-        optional = parameters[name].annotation | None
-        parameters[name] = parameters[name].replace(annotation=optional, default=None)
-    return signature.replace(parameters=list(parameters.values()))
 
 
 def checked_methods(cls: type[C]) -> type[C]:

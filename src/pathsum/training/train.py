@@ -14,6 +14,8 @@ from torch import Tensor
 from pathsum.base import Progress, Record, Row, silent
 from pathsum.base.errors import FileError, InputError
 from pathsum.base.files import (
+    JOURNAL,
+    SAVED_TOGETHER,
     exists,
     finish_saving,
     locked,
@@ -28,7 +30,9 @@ from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
 from pathsum.training.checkpoint import (
+    CHECKPOINT,
     HELD_OUT_SEQUENCES,
+    PREVIOUS,
     RUN,
     SNAPSHOTS,
     check_resumed,
@@ -227,9 +231,12 @@ def _folder_lock(folder: Path, world: World) -> Generator[None]:
     taken = f"another process is training in {folder}; wait for it, or name another folder"
     with locked(folder / ".lock", wait=False, taken=taken):
         finish_saving(folder)
-        for inside in (folder, folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
+        together = (*SAVED_TOGETHER, JOURNAL)
+        remove_leftovers(folder, (*together, CHECKPOINT, PREVIOUS, RUN, RESULT, METRICS))
+        for inside in (folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
             if inside.is_dir():
-                remove_leftovers(inside)
+                small = [file.name[1:].rsplit(".", 2)[0] for file in inside.glob(".step-*.part")]
+                remove_leftovers(inside, (*together, *small))
         yield
 
 
