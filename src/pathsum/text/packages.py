@@ -123,7 +123,7 @@ def _read_named() -> dict[str, Documents]:
         name: (Package("wheel", name, version, *patterns, sha256),)
         for name, version, sha256 in wheels["packages"]
     }
-    parts["wheels"] = tuple(wheel for one in parts.values() for wheel in one)
+    parts["wheels"] = tuple(chain.from_iterable(parts.values()))
     parts["python"] = (PythonLibrary(),)
     for name, fields in listed["packages"].items():
         lists = {key: tuple(fields[key]) for key in ("include", "exclude") if key in fields}
