@@ -226,7 +226,7 @@ class Session:
     def result(
         self,
         params: ModelParams,
-        what: str,
+        what: Hashable,
         compute: Callable[[Model, Progress], Result],
         size: int | Callable[[Result], int] = RESULT_BYTES,
     ) -> Result:
@@ -247,16 +247,15 @@ class Session:
 
     def run(self, params: TextParams) -> Run:
         """The run of the text that a question is about."""
-        ids, model = self.ids(params), self.model(params)
-        shown = ids[: min(model.config.n_ctx, MAX_TOKENS)]
+        ids = self.ids(params)
+        shown = ids[: min(self.model(params).config.n_ctx, MAX_TOKENS)]
 
-        def trace(_: Progress) -> Trace:
+        def trace(model: Model, _: Progress) -> Trace:
             """A run without its logits, which answers compute at the positions they are about."""
             tokens, lengths = padded(model, shown)
             return trace_run(model, tokens, lengths=lengths, keep=RESIDUAL)
 
-        key = ("run", self.open_model(params).name, params.step, tuple(shown))
-        return Run(self.cached(key, trace, trace_bytes), len(ids))
+        return Run(self.result(params, ("run", *shown), trace, trace_bytes), len(ids))
 
     def ids(self, params: TextParams) -> list[int]:
         """The tokens of the text that a question is about, before truncation."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pathsum.base import HeadId
 from pathsum.base.files import read_bytes, write_text
-from pathsum.heads.pattern_scores import stripe as induction
+from pathsum.heads.probe import stripe as induction
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
 from pathsum.text import Corpus

@@ -97,17 +97,16 @@ def token(session: Session, params: TokenParams) -> TokenTables:
 
 def head_circuits(session: Session, params: HeadParams) -> tuple[Factored, Factored]:
     """A head's full OV and QK in the token basis; those of a small vocabulary are kept."""
-    model = session.model(params)
-    head = model.head(params.head).label
+    config = session.model(params).config
+    head = session.model(params).head(params.head).label
 
-    def make(_: Progress) -> tuple[Factored, Factored]:
+    def make(model: Model, _: Progress) -> tuple[Factored, Factored]:
         return token_ov(model, head), token_qk(model, head)
 
-    if model.config.d_vocab > MAX_TOKENS:
-        return make(session.progress)
-    size = 16 * model.config.d_vocab * model.config.d_head
-    key = ("circuits", session.open_model(params).name, params.step, head)
-    return session.cached(key, make, size)
+    if config.d_vocab > MAX_TOKENS:
+        return make(session.model(params), session.progress)
+    size = 16 * config.d_vocab * config.d_head
+    return session.result(params, ("circuits", head), make, size)
 
 
 def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:

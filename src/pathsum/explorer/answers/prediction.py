@@ -83,10 +83,10 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
 def why(session: Session, params: PredictionParams) -> Graph:
     """A prediction as a graph of its edges, each with the effect of cutting it."""
     trace, position, token, versus = find_prediction(session, params)
-    where = (session.open_model(params).name, params.step, session.run(params).ids)
-    return session.cached(
-        ("why", *where, position, token, versus),
-        lambda report: find_circuit(trace, position, token, versus, THRESHOLD, progress=report),
+    return session.result(
+        params,
+        ("why", session.run(params).ids, position, token, versus),
+        lambda _, report: find_circuit(trace, position, token, versus, THRESHOLD, progress=report),
     )
 
 

@@ -57,8 +57,8 @@ TOP_PREDICTIONS = 10
 def answer_run(session: Session, params: TextParams) -> TextRun:
     """Run a text: predictions and losses at every position."""
     found = session.run(params)
-    key = ("predictions", session.open_model(params).name, params.step, found.ids, found.given)
-    return session.cached(key, lambda report: _predict(found, report))
+    key = ("predictions", found.ids, found.given)
+    return session.result(params, key, lambda _, report: _predict(found, report))
 
 
 def _predict(found: Run, progress: Progress) -> TextRun:

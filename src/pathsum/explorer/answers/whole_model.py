@@ -34,7 +34,7 @@ from pathsum.explorer.session import Session
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.heads.kinds import UNKNOWN, HeadEntry
-from pathsum.heads.pattern_scores import PATTERN_SCORES
+from pathsum.heads.probe import PATTERN_SCORES
 from pathsum.heads.probe_scores import attention_on_repeats
 from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT

@@ -1,10 +1,10 @@
 """Architectures: the meaning of config.json, and the name and axes of each stored tensor.
 
-    llama           Llama (SmolLM), Mistral, Qwen2, Qwen3, SmolLM3, EXAONE 3, InternLM2, Granite,
-                    Phi 3, GLM, GLM-4
+    llama           Llama (SmolLM), Arcee, Helium, ERNIE 4.5, CWM, Seed-OSS, Mistral, Qwen2, Qwen3,
+                    SmolLM3, EXAONE 3, InternLM2, Granite, Phi 3, GLM, GLM-4
     llama_variants  OLMo 1 to 3, EXAONE 4, Gemma 1 to 3, Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss
     layer_norm      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT, Phi 1 and 2, StableLM,
-                    Starcoder2, Nemotron, Command-R, Command-R7B, Falcon
+                    Starcoder2, Nemotron, Jais 2, Command-R, Command-R7B, Falcon
     alibi           Bloom, MPT, Baichuan
     rotary          rotary positions of all of them
 
@@ -33,7 +33,7 @@ from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 # Buffers that follow from the config: causal masks, rotary frequencies.
 _BUFFERS = re.compile(
-    r"(attn|attention)\.(bias|masked_bias)$|rotary_emb\.(inv_freq|(cos|sin)_cached)$"
+    r"\.(attn|attention)\.(bias|masked_bias)$|rotary_emb\.(inv_freq|(cos|sin)_cached)$"
 )
 
 
@@ -72,17 +72,15 @@ def find_family(foreign: ForeignConfig, source: Store | None = None) -> Family:
             f"{foreign.where} has no model_type, so its architecture is unknown; "
             f"pathsum knows {listed}"
         )
-    closest = _closest(foreign, kind, source) or near_misses(kind, known)
+    closest = near_misses(kind, known) if source is None else _closest(foreign, kind, source)
     raise FileError(
         f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know{closest} "
         f"(it knows {listed}); convert the tensors to our names with pathsum.from_tensors"
     )
 
 
-def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
+def _closest(foreign: ForeignConfig, kind: str, source: Store) -> str:
     """The family whose tensors' names are most like those of a checkpoint, and what differs."""
-    if source is None:
-        return ""
     theirs = {_unnumbered(name) for name in source.shapes if not is_buffer(name)}
     best, closest = (0, 0, 0.0), None
     for family in families():
@@ -108,7 +106,10 @@ def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
     if clauses:
         return f"{found}, but it {' and '.join(clauses)}"
     same = family.model_types[0]
-    return f"{found}, with the same names: if it computes the same, set model_type to {same!r}"
+    return (
+        f"{found}, with the same names: set model_type to {same!r} and compare the logits, because "
+        "rotations, gains and windows may differ"
+    )
 
 
 class _Recording(ForeignConfig):
@@ -186,7 +187,7 @@ def rotary_fields(
 
 
 @dataclass(frozen=True)
-class Names:
+class TensorNames:
     """The names of tensors outside layers, and how those of layers begin; by default Llama's.
 
     Checkpoints of a model without its unembedding leave `stem` out of every name.
@@ -199,14 +200,14 @@ class Names:
     head: str = "lm_head"
 
 
-_LLAMA = Names()
+_LLAMA = TensorNames()
 
 
 def family_layout(
     foreign: ForeignConfig,
     fields: Mapping[str, Any],
     layer: Mapping[str, Stored],
-    names: Names = _LLAMA,
+    names: TensorNames = _LLAMA,
     *,
     bias: bool = False,
     embed_scale: float = 1.0,

@@ -10,8 +10,8 @@ gated MLPs, partial rotary and, in some, parallel blocks. Starcoder2 has ungated
 (Cohere) has parallel blocks that share one norm, norms without biases, rotations of adjacent pairs,
 and scaled logits; Command-R+ adds layer norms of the queries and keys of each head. Command-R7B
 adds windows, and does not rotate in layers without one. Nemotron has squared ReLUs, partial rotary,
-and gains stored minus 1. Falcon has parallel blocks, and stores the queries of a key/value head
-next to its key and value.
+and gains stored minus 1; Jais 2 has squared ReLUs alone. Falcon has parallel blocks, and stores the
+queries of a key/value head next to its key and value.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from pathsum.algebra.spectrum import remove_mean
 from pathsum.base.errors import ConfigError
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -67,7 +67,7 @@ def _gpt_layout(
     model: dict[str, Stored],
 ) -> CheckpointLayout:
     """The names that GPT-2, GPT-Neo and GPT-J share."""
-    names = Names("transformer.", "h.{}.", "wte", "ln_f")
+    names = TensorNames("transformer.", "h.{}.", "wte", "ln_f")
     return family_layout(foreign, fields, layer, names, bias=True, model=model)
 
 
@@ -168,7 +168,7 @@ def _gpt_neox(foreign: ForeignConfig) -> CheckpointLayout:
             layer[f"b_{letter}"] = Stored(f"{qkv}.bias", "(h 3 k) -> 3 h k", part=part)
     # The unembedding is called embed_out in files and, in memory, lm_head by transformers 5.
     head = {"W_U": Stored("embed_out.weight|lm_head.weight", "v d -> d v")}
-    names = Names("gpt_neox.", table="embed_in", norm="final_layer_norm")
+    names = TensorNames("gpt_neox.", table="embed_in", norm="final_layer_norm")
     more = {} if fields["tied"] else head
     return family_layout(foreign, fields, layer, names, bias=True, model=more)
 
@@ -189,7 +189,7 @@ def _opt(foreign: ForeignConfig) -> CheckpointLayout:
         **mlp_rows("fc1", "fc2", bias=bias),
     }
     places = Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1)
-    names = Names(
+    names = TensorNames(
         "model.", "decoder.layers.{}.", "decoder.embed_tokens", "decoder.final_layer_norm"
     )
     return family_layout(foreign, fields, layer, names, bias=True, model={"W_pos": places})
@@ -220,7 +220,7 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
         **attention_rows(*names, bias=True),
         **mlp_rows("mlp.fc1", "mlp.fc2", bias=True),
     }
-    names, head = Names(norm="final_layernorm"), {"b_U": Stored("lm_head.bias", "v")}
+    names, head = TensorNames(norm="final_layernorm"), {"b_U": Stored("lm_head.bias", "v")}
     return family_layout(foreign, fields, layer, names, bias=True, model=head)
 
 
@@ -247,6 +247,17 @@ def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
     }
     last = norm_rows(ln_f="model.norm", bias=True, add=1.0)
     return family_layout(foreign, fields, layer, model=last)
+
+
+def _jais2(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed(_NORM_EPS)
+    layer = {
+        **block_norms(bias=True),
+        **attention_rows(bias=foreign.flag("attention_bias", True)),
+        **mlp_rows("mlp.up_proj", "mlp.down_proj", bias=foreign.flag("mlp_bias", True)),
+    }
+    fields = rotary_fields(foreign, "layer", foreign.mlp("relu2"), eps=1e-5)
+    return family_layout(foreign, fields, layer, bias=True)
 
 
 def _cohere(foreign: ForeignConfig, base: float = 500_000.0, **more: Any) -> CheckpointLayout:
@@ -298,7 +309,7 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
         **output_rows("self_attention.dense", bias=bias),
         **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
     }
-    names = Names("transformer.", "h.{}.", "word_embeddings", "ln_f")
+    names = TensorNames("transformer.", "h.{}.", "word_embeddings", "ln_f")
     return family_layout(foreign, fields, layer, names, bias=True)
 
 
@@ -311,6 +322,7 @@ STABLELM = Family("StableLM", ("stablelm",), _stablelm)
 PHI = Family("Phi", ("phi",), _phi)
 STARCODER2 = Family("Starcoder2", ("starcoder2",), _starcoder2)
 NEMOTRON = Family("Nemotron", ("nemotron",), _nemotron)
+JAIS2 = Family("Jais 2", ("jais2",), _jais2)
 COHERE = Family("Command-R", ("cohere",), _cohere)
 COHERE2 = Family("Command-R7B", ("cohere2",), _cohere2)
 FALCON = Family("Falcon", ("falcon",), _falcon)

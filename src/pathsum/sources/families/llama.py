@@ -1,6 +1,7 @@
 """Llama and its relatives: RMS norms, rotary positions, gated MLPs, shared key/value heads.
 
-SmolLM and DeepSeek LLM are Llamas. Mistral and Ministral add sliding windows, Qwen2 biases of
+SmolLM and DeepSeek LLM are Llamas. Arcee has MLPs without gates; Helium and ERNIE 4.5 rotate
+adjacent pairs. Mistral, Ministral and CWM add sliding windows, Qwen2 and Seed-OSS biases of
 queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
 outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
 fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a key/value head
@@ -13,7 +14,7 @@ from typing import Any
 
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -24,6 +25,7 @@ from pathsum.sources.families import (
     qk_norm_rows,
     rotary_fields,
 )
+from pathsum.sources.families.rotary import require_rope
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -50,6 +52,41 @@ def _rows(foreign: ForeignConfig) -> dict[str, Stored]:
 
 def _llama(foreign: ForeignConfig) -> CheckpointLayout:
     return family_layout(foreign, rotary_fields(foreign), _rows(foreign))
+
+
+def _arcee(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = rotary_fields(foreign, mlp=foreign.mlp("relu2"), eps=1e-5)
+    names = ("mlp.up_proj", "mlp.down_proj")
+    neurons = mlp_rows(*names, bias=foreign.flag("mlp_bias", False))
+    attention = attention_rows(bias=foreign.flag("attention_bias", False))
+    return family_layout(foreign, fields, {**block_norms(), **attention, **neurons})
+
+
+def _helium(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = rotary_fields(foreign, eps=1e-8, base=100_000.0) | {"rotary_pairing": "adjacent"}
+    return family_layout(foreign, fields, _rows(foreign))
+
+
+def _ernie(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed({"attention_bias": "use_bias", "mlp_bias": "use_bias"})
+    fields = rotary_fields(foreign, eps=1e-5, base=500_000.0) | {"rotary_pairing": "adjacent"}
+    return family_layout(foreign, fields, _rows(foreign))
+
+
+def _cwm(foreign: ForeignConfig) -> CheckpointLayout:
+    require_rope(foreign)
+    layers = range(foreign.size("num_hidden_layers"))
+    usual = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
+    windows = ForeignConfig({"layer_types": usual, **foreign.values}, foreign.where).windows()
+    return family_layout(
+        foreign, rotary_fields(foreign, eps=1e-5) | {"windows": windows}, _rows(foreign)
+    )
+
+
+def _seed_oss(foreign: ForeignConfig) -> CheckpointLayout:
+    bias, out_bias = foreign.flag("attention_bias", True), foreign.flag("attention_out_bias", False)
+    layer = _rows(foreign) | attention_rows(bias=bias, out_bias=out_bias)
+    return family_layout(foreign, rotary_fields(foreign), layer)
 
 
 def _mistral(foreign: ForeignConfig) -> CheckpointLayout:
@@ -109,7 +146,7 @@ def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
         **output_rows("attention.wo", bias=bias),
         **mlp_rows("feed_forward.w3", "feed_forward.w2", "feed_forward.w1"),
     }
-    names = Names(table="tok_embeddings", head="output")
+    names = TensorNames(table="tok_embeddings", head="output")
     return family_layout(foreign, rotary_fields(foreign), layer, names)
 
 
@@ -121,7 +158,7 @@ def _exaone(foreign: ForeignConfig) -> CheckpointLayout:
         **attention_rows(*(f"attn.attention.{end}" for end in ends)),
         **mlp_rows("mlp.c_fc_1", "mlp.c_proj", "mlp.c_fc_0"),
     }
-    names = Names("transformer.", "h.{}.", "wte", "ln_f")
+    names = TensorNames("transformer.", "h.{}.", "wte", "ln_f")
     return family_layout(foreign, rotary_fields(foreign), layer, names)
 
 
@@ -151,6 +188,11 @@ def upper_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
 
 
 LLAMA = Family("Llama", ("llama",), _llama)
+ARCEE = Family("Arcee", ("arcee",), _arcee)
+HELIUM = Family("Helium", ("helium",), _helium)
+ERNIE = Family("ERNIE 4.5", ("ernie4_5",), _ernie)
+CWM = Family("CWM", ("cwm",), _cwm)
+SEED_OSS = Family("Seed-OSS", ("seed_oss",), _seed_oss)
 MISTRAL = Family("Mistral", ("mistral", "ministral"), _mistral)
 SMOLLM3 = Family("SmolLM3", ("smollm3",), _smollm3)
 EXAONE3 = Family("EXAONE 3", ("exaone",), _exaone)

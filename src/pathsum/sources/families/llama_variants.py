@@ -26,7 +26,7 @@ from torch import Tensor
 from pathsum.base.errors import ConfigError
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -36,7 +36,7 @@ from pathsum.sources.families import (
     rotary_fields,
 )
 from pathsum.sources.families.llama import upper_windows
-from pathsum.sources.families.rotary import rope_by_layer_type
+from pathsum.sources.families.rotary import require_rope, rope_by_layer_type
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -109,7 +109,7 @@ def _olmo(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("clip_qkv", None)
     fields = rotary_fields(foreign, "layer") | {"norm_eps": 1e-5}
     layer = attention_rows(bias=foreign.flag("attention_bias", False)) | mlp_rows()
-    return family_layout(foreign, fields, layer, Names(norm=None))
+    return family_layout(foreign, fields, layer, TensorNames(norm=None))
 
 
 def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
@@ -257,8 +257,7 @@ def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Sto
 def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("swiglu_alpha", 1.702)
     foreign.require_value("swiglu_limit", 7.0)
-    if not {"rope_scaling", "rope_parameters"} & foreign.values.keys():
-        raise ConfigError(f"{foreign.where} has no rope_parameters, which scale its rotations")
+    require_rope(foreign)
     fields = rotary_fields(foreign, mlp="clamped_gated", eps=1e-5, base=150_000.0)
     fields |= {**_expert_fields(foreign, "intermediate_size"), "sinks": True}
     if "sliding_window" in foreign.values:

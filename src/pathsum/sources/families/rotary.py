@@ -72,6 +72,12 @@ def rope_config(foreign: ForeignConfig) -> ForeignConfig:
     return ForeignConfig({**foreign.values, **_rope_table(foreign)}, foreign.where)
 
 
+def require_rope(foreign: ForeignConfig) -> None:
+    """Raise ConfigError if a family whose rotations are always scaled has no values for them."""
+    if not {"rope_scaling", "rope_parameters"} & foreign.values.keys():
+        raise ConfigError(f"{foreign.where} has no rope_parameters, which scale its rotations")
+
+
 def _rope_table(foreign: ForeignConfig) -> dict[str, Any]:
     return foreign.table("rope_scaling").values or foreign.table("rope_parameters").values
 
