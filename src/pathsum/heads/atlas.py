@@ -155,11 +155,14 @@ class PrintedAtlas:
             if values and info.name in ("previous_token", "induction", "copying"):
                 yield score_grid(info.title, values)
                 yield Text()
-        yield found.kinds_table()
-        yield Text()
-        for layer, counts in enumerate(found.by_layer()):
-            kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-            yield Text(f"L{layer}: {kinds}")
+        if any(entry.evidence for entry in found.heads):
+            yield found.kinds_table()
+            yield Text()
+            for layer, counts in enumerate(found.by_layer()):
+                kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+                yield Text(f"L{layer}: {kinds}")
+        else:
+            yield Text(f"{found.model}: no score passes the threshold of a kind\n\n{found.note}")
         side_by_side = max(1, (options.max_width - _TITLE) // _CELL)
         for layer in range(len(found.by_layer())):
             heads = [entry for entry in found.heads if entry.head.layer == layer]
