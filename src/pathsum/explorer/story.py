@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pathsum.base import Progress, Record
+from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.base.sentence import (
     Sentence,
@@ -24,7 +24,7 @@ from pathsum.base.sentence import (
 )
 from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.answers.prediction import (
-    THRESHOLD,
+    circuit_at,
     direct_parts,
     find_position,
     find_target_token,
@@ -33,7 +33,6 @@ from pathsum.explorer.answers.text import predictions, rank_by_interest
 from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
-from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
 from pathsum.paths.graph_views import write_through, write_tokens
 from pathsum.paths.patching import without
@@ -142,7 +141,12 @@ def story(session: Session, params: StoryParams) -> Story:
     else:
         position = find_position(len(found.ids), params.position)
         first = dict(ranked)[position]
-    builder = StoryBuilder(trace, position, params.token, session.progress)
+    token = find_target_token(trace, position, params.token)
+    try:
+        graph = circuit_at(session, params, position, token)
+    except NotExactError:
+        graph = None
+    builder = StoryBuilder(trace, position, token, graph)
     numbers = builder.build(first)
     return replace(numbers, sentence=concat(sentence_of(numbers, trace), builder.through_mlps()))
 
@@ -174,10 +178,9 @@ def _most_interesting(
 class StoryBuilder:
     """Measures the numbers of the story about one position of a run."""
 
-    def __init__(self, trace: Trace, position: int, token: int | None, progress: Progress) -> None:
-        self.trace, self.position, self.progress = trace, position, progress
-        self.token = find_target_token(trace, position, token)
-        self.graph = self._circuit()
+    def __init__(self, trace: Trace, position: int, token: int, graph: Graph | None) -> None:
+        self.trace, self.position, self.token = trace, position, token
+        self.graph = graph
 
     def through_mlps(self) -> Sentence:
         """The head and the tokens that act through MLPs, on models with MLPs."""
@@ -234,19 +237,6 @@ class StoryBuilder:
             probability_without=after[1],
             is_decomposed=not lead.note,
         )
-
-    def _circuit(self) -> Graph | None:
-        try:
-            return find_circuit(
-                self.trace,
-                self.position,
-                self.token,
-                threshold=THRESHOLD,
-                effects=False,
-                progress=self.progress,
-            )
-        except NotExactError:
-            return None
 
     def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
         if self.trace.model.config.mlp == "none":

@@ -1,6 +1,6 @@
 """`why`, `paths`, `sources`, `without` and `texts`: one prediction, explained and intervened on."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.losses import trace_losses
 from pathsum.paths import expand_logits
 from pathsum.paths.breakdown import find_name
-from pathsum.paths.circuit import find_circuit
+from pathsum.paths.circuit import find_circuit, with_effects
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
 from pathsum.paths.patching import without
@@ -91,21 +91,45 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
     return int(trace.logits_at(position)[0].argmax())
 
 
-def why(session: Session, params: PredictionParams) -> Graph:
+@dataclass(frozen=True, kw_only=True)
+class WhyParams(PredictionParams):
+    """A prediction; without `effects`, no edge is cut, which takes most of the time."""
+
+    effects: bool = True
+
+
+def why(session: Session, params: WhyParams) -> Graph:
     """A prediction as a graph of its edges, each with the effect of cutting it."""
-    return circuit(session, params)
+    found = circuit(session, params)
+    if not params.effects:
+        return found
+    at = find_prediction(session, params)
+    key = _circuit_key(session, params, at.position, at.token, at.versus)
+    return session.cached((*key, "effects"), lambda report: with_effects(found, report))
 
 
 def circuit(session: Session, params: PredictionParams) -> Graph:
-    """The circuit of a prediction, computed once for it and for the neurons of its nodes."""
+    """The circuit of a prediction without effects."""
     at = find_prediction(session, params)
-    where = (session.open_model(params).name, params.step, session.run(params).ids)
+    return circuit_at(session, params, at.position, at.token, at.versus)
+
+
+def circuit_at(
+    session: Session, params: TextParams, position: int, token: int, versus: Versus = "mean"
+) -> Graph:
+    """A circuit, computed once for its story, its graph and the neurons of its nodes."""
+    trace = session.run(params).trace
     return session.cached(
-        ("why", *where, at.position, at.token, at.versus),
+        _circuit_key(session, params, position, token, versus),
         lambda report: find_circuit(
-            at.trace, at.position, at.token, at.versus, THRESHOLD, progress=report
+            trace, position, token, versus, THRESHOLD, effects=False, progress=report
         ),
     )
+
+
+def _circuit_key(session: Session, params: TextParams, *prediction: Versus) -> tuple[Hashable, ...]:
+    where = (session.open_model(params).name, params.step, session.run(params).ids)
+    return ("why", *where, *prediction)
 
 
 def paths(session: Session, params: PredictionParams) -> PathExplanation:
