@@ -318,7 +318,7 @@ SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class ContextsParams(HeadParams):
-    """A head, and whether contexts are looked for in all of the text or in prose, if there is any."""
+    """A head, and the text of its contexts: prose, if there is any, or all of it."""
 
     text: Literal["prose", "all"] = "prose"
 
