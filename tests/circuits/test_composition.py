@@ -151,8 +151,21 @@ def test_one_edge_by_its_names() -> None:
         _ = found["L1H0", "L0H1", "k"]
     with pytest.raises(HeadError, match="head L2H0 does not exist"):
         _ = found["L0H0", "L2H0", "k"]
-    with pytest.raises(InputError, match="'q', 'k' or 'v'"):
-        _ = found["L0H0", "L1H0", "x"]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="'q', 'k' and 'v'"):
+        _ = found["L0H0", "L1H0", "x"]
+    with pytest.raises(HeadError, match="L0H0→logits is not an edge between heads"):
+        _ = found["L0H0→logits"]
+
+
+def test_a_mapping_from_edges() -> None:
+    found = ps.composition(ps.construct.induction())
+    edges = found.edges()
+    assert len(found) == edges.tested == 12
+    assert set(found) == {str(one.edge) for one in edges}
+    assert all(found[name] == edge for name, edge in found.items())
+    assert "L0H0→L1H0.k" in found and "L1H0→L0H0.k" not in found
+    row = next(row for row in found.to_dicts() if row["edge"] == "L0H0→L1H0.k")
+    assert row["score"] == found["L0H0→L1H0.k"].score
 
 
 def test_float32_weights_lose_nothing_that_matters() -> None:

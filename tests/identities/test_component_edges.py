@@ -8,6 +8,7 @@ from tests.identities.configs import Drawn, close, models_with_tokens
 from tests.identities.test_sweeps import corrupted
 from torch import Tensor
 
+from pathsum.base import Site
 from pathsum.base.errors import NotExactError
 from pathsum.model import Config, Trace, random_model
 from pathsum.paths.component_edges import ComponentRuns
@@ -55,8 +56,7 @@ def test_eap_is_the_slope_of_a_cut(drawn: Drawn) -> None:
     for reader, writer in runs.graph.exists.nonzero().tolist()[::3]:
         part = full.clone()
         part[reader, writer] -= small
-        with torch.no_grad():
-            slope = float((runs._run(full) - runs._run(part)) / small)
+        slope = (runs.value(full) - runs.value(part)) / small
         assert slope == pytest.approx(float(scores[reader, writer]), abs=1e-3 * size)
 
 
@@ -75,5 +75,20 @@ def test_held_mlps_write_what_they_wrote() -> None:
 def test_norms_after_blocks_are_refused() -> None:
     model = random_model(Config(1, 1, 8, 4, 11, 8, norm="rms", norm_place="both"))
     trace = model.trace([1, 2])
-    with pytest.raises(NotExactError, match="norm_place is 'both' and qk_norm 'none'"):
+    with pytest.raises(NotExactError, match="norm_place is 'both'"):
         ComponentRuns(trace, trace, find_target(trace))
+
+
+def test_norm_over_all_heads() -> None:
+    """A norm over the queries of all heads: each head's read changes the scale of its own norm."""
+    config = Config(2, 2, 8, 4, 11, 8, positions="rotary", norm="rms", qk_norm="rms_all")
+    model = random_model(config, seed=5, dtype=torch.float64)
+    trace, other = model.trace([1, 2, 3]), model.trace([4, 2, 5])
+    target = find_target(trace, -1, 1, "mean")
+    runs = ComponentRuns(trace, other, target)
+    kept = runs.graph.exists.clone()
+    reader, writer = runs.graph.place(Site.parse("L0H1→L1H0.k"))
+    kept[reader, writer] = False
+    patched = trace.patch({"L0H1→L1H0.k": other})
+    assert runs.value(kept) == pytest.approx(float(target.of(patched.logits)[0]), abs=1e-9)
+    assert runs.value(runs.graph.exists) == pytest.approx(float(target.of(trace.logits)[0]))

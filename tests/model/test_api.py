@@ -57,11 +57,17 @@ def test_generation_at_a_temperature_follows_the_seed() -> None:
         model.generate("def f(", -1)
 
 
-def test_generation_beyond_the_context_and_without_a_tokenizer() -> None:
+def test_generation_up_to_the_context_and_without_a_tokenizer() -> None:
     model = ps.random_model(CONFIG.replace(start_token=0))
-    text = model.generate([0, 3, 4], 20)
+    fits = model.config.n_ctx - 3
+    text = model.generate([0, 3, 4], fits)
     assert text.split()[:3] == ["<0>", "<3>", "<4>"]
-    assert len(text.split()) == 23
+    assert len(text.split()) == model.config.n_ctx
+    for n in (fits + 1, 10**9):
+        with pytest.raises(InputError, match=f"after 3 exceed the context of .*; use n={fits} at"):
+            model.generate([0, 3, 4], n)
+    with pytest.raises(InputError, match="n=1 tokens after .* shorten the text"):
+        model.generate([0] * model.config.n_ctx, 1)
 
 
 @pytest.mark.parametrize("config", VARIANTS)

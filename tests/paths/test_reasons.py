@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pathsum.base import HeadId
 from pathsum.base.site import Side, Site
-from pathsum.model import Config, Model, Trace, construct, random_model
+from pathsum.model import Config, Model, Trace, Weights, construct, random_model
+from pathsum.model.store import MemoryStore
 from pathsum.paths.graph import Graph
 from pathsum.paths.reasons import _exceeds_usual, attention_kind, copying_heads
 from pathsum.sources import load
@@ -244,6 +245,21 @@ def test_the_largest_part_is_named_whatever_it_is() -> None:
     assert sides == {Side.K: "pos@1", Side.Q: "pos@1"}
     assert "its key has position 4 (cut: +" in graph.sentence
     assert "wrote" not in graph.sentence and "induction" not in graph.sentence
+
+
+def test_a_bias_of_the_keys_that_changes_no_logit_is_no_reason() -> None:
+    """It adds one number to all scores of a row, though its cut at one source is a large change."""
+    plain, draws = construct.induction().to(torch.float64), torch.Generator().manual_seed(3)
+    tensors = dict(plain.weights.items())
+    for layer in (0, 1):
+        shape = tensors[f"layers.{layer}.W_K"].shape[::2]
+        bias = 4 * torch.randn(shape, generator=draws, dtype=torch.float64)
+        tensors[f"layers.{layer}.b_K"] = bias
+    weights = Weights(plain.config, MemoryStore(tensors))
+    traces = [model.trace("a b c d a") for model in (plain, replace(plain, weights=weights))]
+    torch.testing.assert_close(traces[0].logits, traces[1].logits)
+    sentences = [trace.circuit(effects=False).sentence for trace in traces]
+    assert sentences[0] == sentences[1] and "bias" not in sentences[1]
 
 
 def test_no_single_part_explains() -> None:

@@ -75,6 +75,7 @@ def test_a_missing_value_is_the_familys_default(case: str, name: str, tmp_path: 
         ("gemma3", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
         ("exaone4", {"sliding_window": None}, "has layers with a window, but no sliding_window"),
         ("gpt_oss", {"rope_parameters": None}, "has no rope_parameters, which scale its rotations"),
+        ("cwm", {"rope_parameters": None}, "has no rope_parameters, which scale its rotations"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5, which pathsum does"),
     ],
 )

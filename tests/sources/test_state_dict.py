@@ -154,7 +154,8 @@ def test_an_unknown_architecture_is_compared_with_the_closest(tmp_path: Path) ->
     values = theirs.config.to_dict() | {"model_type": "qwen9"}
     state = theirs.state_dict()
     torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(FileError, match="like those of Qwen3, with the same names: .* 'qwen3'"):
+    alike = "like those of Qwen3, with the same names: set model_type to 'qwen3' and compare"
+    with pytest.raises(FileError, match=alike):
         ps.load(tmp_path / "model.pt", config=values)
     state["model.layers.0.self_attn.gate.weight"] = torch.ones(3)
     del state["model.layers.0.mlp.up_proj.weight"], state["model.layers.1.mlp.up_proj.weight"]
@@ -166,6 +167,22 @@ def test_an_unknown_architecture_is_compared_with_the_closest(tmp_path: Path) ->
     )
     with pytest.raises(FileError, match=differs):
         ps.load(tmp_path / "model.pt", config=values | {"hidden_act": "relu2"})
+
+
+def test_biases_of_attention_are_no_buffers(tmp_path: Path) -> None:
+    """Of the tensors `attn.c_attn.bias` and `attn.bias`, only the second one is a causal mask."""
+    theirs = tiny.make("gpt2")
+    state = {name: tensor for name, tensor in theirs.state_dict().items() if "lm_head" not in name}
+    state["transformer.h.0.attn.bias"] = torch.ones(1, 1, 32, 32)
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(FileError, match="like those of GPT-2, with the same names"):
+        ps.load(tmp_path / "model.pt", config=theirs.config.to_dict() | {"model_type": "other"})
+
+
+def test_a_checkpoint_like_no_family_is_not_taken_for_a_spelling_mistake(tmp_path: Path) -> None:
+    torch.save({"encoder.weight": torch.ones(2, 2)}, tmp_path / "model.pt")
+    with pytest.raises(FileError, match=r"'lama', which pathsum does not know \(it knows"):
+        ps.load(tmp_path / "model.pt", config={"model_type": "lama"})
 
 
 def test_a_mixture_of_experts_is_closest_to_one_although_its_first_layer_is_dense(

@@ -307,6 +307,30 @@ CASES |= {
             "max_window_layers": 1,
         },
     ),
+    "arcee": (
+        "ArceeConfig",
+        "ArceeForCausalLM",
+        {
+            **_GQA,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_parameters": _YARN,
+            "head_dim": 16,
+        },
+    ),
+    "helium": ("HeliumConfig", "HeliumForCausalLM", {**_GQA, "head_dim": 6}),
+    "ernie4_5": (
+        "Ernie4_5Config",
+        "Ernie4_5ForCausalLM",
+        {**_GQA, "head_dim": 8, "use_bias": True},
+    ),
+    "cwm": ("CwmConfig", "CwmForCausalLM", {**_GQA, **_MIXED, "head_dim": 8}),
+    "seed_oss": (
+        "SeedOssConfig",
+        "SeedOssForCausalLM",
+        {**_GQA, "head_dim": 8, "attention_out_bias": True, "mlp_bias": True},
+    ),
+    "jais2": ("Jais2Config", "Jais2ForCausalLM", {**_GQA, "head_dim": 8}),
     "qwen2_moe": (
         "Qwen2MoeConfig",
         "Qwen2MoeForCausalLM",

@@ -14,6 +14,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from itertools import chain
 from pathlib import Path
@@ -77,10 +78,12 @@ def list_choices(choices: tuple[str, ...]) -> str:
     >>> list_choices(("zero", "mean", "resample"))
     "'zero', 'mean' or 'resample'"
     """
-    quoted = [repr(str(choice)) for choice in choices]
-    if len(quoted) < 2:
-        return "".join(quoted)
-    return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+    return _either([repr(str(choice)) for choice in choices])
+
+
+def _either(phrases: list[str]) -> str:
+    *first, last = phrases
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def list_some(names: Sequence[str], k: int = 3) -> str:
@@ -227,7 +230,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             if kwargs.get(name, name) is None:
                 del kwargs[name]
         hints = _hints(function)
-        for name, value in chain(_positional(function, args), kwargs.items()):
+        names = _names(function, len(args))
+        for name, value in chain(zip(names, args, strict=False), kwargs.items()):
             if name in hints and not fits(value, hints[name]):
                 what = f"{function.__name__}: {name} is {_shown(value)}"
                 raise ArgumentError(f"{what}; give {_noun(hints[name])}")
@@ -259,20 +263,16 @@ def checked_methods(cls: type[C]) -> type[C]:
     return cls
 
 
-def _positional(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Positional arguments with their names; those of `*names` share one."""
-    names, rest = _names(function)
-    yield from zip(names, args, strict=False)
-    yield from ((rest, value) for value in args[len(names) :])
-
-
 @cache
-def _names(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
-    """The names of positional parameters, and that of `*names`, if there is one."""
-    parameters = inspect.signature(function).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    rest = [each.name for each in parameters if each.kind is inspect.Parameter.VAR_POSITIONAL]
-    return tuple(each.name for each in parameters if each.kind in kinds), "".join(rest)
+def _names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of so many positional arguments; those of `*names` share one."""
+    names: list[str] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            names += [each.name] * (count - len(names))
+        elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            names.append(each.name)
+    return tuple(names)
 
 
 @cache
@@ -281,10 +281,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, annotation in function.__annotations__.items():
         one = SimpleNamespace(__annotations__={name: annotation})
-        try:
+        with suppress(NameError):  # imported for type checkers only
             found |= typing.get_type_hints(one, inspect.unwrap(function).__globals__)
-        except NameError:  # imported for type checkers only
-            continue
     return {name: hint for name, hint in found.items() if hint is not Any}
 
 
@@ -350,8 +348,7 @@ def _noun(hint: Any) -> str:
     """The values that an annotation accepts, in words."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        nouns = list(dict.fromkeys(_noun(one) for one in inside))
-        return nouns[0] if len(nouns) == 1 else f"{', '.join(nouns[:-1])} or {nouns[-1]}"
+        return _either(list(dict.fromkeys(map(_noun, inside))))
     if origin is Literal:
         return list_choices(inside)
     if hint in _NOUNS:
@@ -367,11 +364,9 @@ def _noun(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a mapping from {_noun(inside[0])} to {_noun(inside[1])}"
     if isinstance(origin, type) and inside:
-        return f"{_with_article(origin.__name__.lower())} of {_noun(inside[0])}"
+        return f"{_with_article(origin.__name__.lower())} (each item {_noun(inside[0])})"
     name = str(getattr(hint, "__name__", hint))
-    if name == "Model":
-        return "a Model (ps.load returns one)"
-    return _with_article(name)
+    return _with_article(name) + (" (ps.load returns one)" if name == "Model" else "")
 
 
 def _with_article(name: str) -> str:

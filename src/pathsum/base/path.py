@@ -6,6 +6,7 @@ All names share the arrow and `Printed`: their JSON form is their printed form.
 import operator
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, cast
 
@@ -59,15 +60,12 @@ class HeadId(str):
         """
         if isinstance(name, HeadId):
             return name
-        if isinstance(name, str):
-            match = LABEL.fullmatch(name.strip())
-            if match is not None:
-                return cls(int(match[1]), int(match[2]))
-        elif isinstance(name, tuple) and len(name) == 2:
-            try:
+        match = LABEL.fullmatch(name.strip()) if isinstance(name, str) else None
+        if match is not None:
+            return cls(int(match[1]), int(match[2]))
+        if isinstance(name, tuple) and len(name) == 2:
+            with suppress(TypeError):
                 return cls(*name)
-            except TypeError:
-                pass
         raise HeadError(
             f"{name!r} does not name a head; use a label such as 'L1H4' or a pair such as (1, 4), "
             "layer and head counted from 0"
@@ -201,10 +199,9 @@ class Source(Printed):
         if isinstance(name, Source):
             return name
         text = name.strip()
-        if text in ("embed", "pos"):
-            return cls("embed") if text == "embed" else cls("pos")
-        if text in ("bias_U", "logits"):
-            return cls("unembed_bias" if text == "bias_U" else "logits")
+        plain = {"embed": "embed", "pos": "pos", "bias_U": "unembed_bias", "logits": "logits"}
+        if text in plain:
+            return cls(cast(SourceKind, plain[text]))
         neuron = re.fullmatch(rf"mlp({NUMBER})\.n({NUMBER})", text, re.ASCII)
         if neuron is not None:
             return cls("neuron", int(neuron[1]), int(neuron[2]))
@@ -336,15 +333,13 @@ def level_of(component: Step) -> int:
 
 
 def _parse_step(name: HeadName | Source) -> Step:
-    if isinstance(name, str) and not LABEL.fullmatch(name.strip()):
-        if not re.fullmatch(rf"mlp{NUMBER}", name.strip(), re.ASCII):
-            return HeadId.parse(name)  # raises the error that explains names
+    if isinstance(name, str) and re.fullmatch(rf"mlp{NUMBER}", name.strip(), re.ASCII):
         name = Source.parse(name)
-    if isinstance(name, Source):
-        if name.kind != "mlp":
-            raise PathError(f"{name} is a source, and a path goes through heads and MLPs")
-        return name
-    return HeadId.parse(name)
+    if not isinstance(name, Source):
+        return HeadId.parse(name)
+    if name.kind != "mlp":
+        raise PathError(f"{name} is a source, and a path goes through heads and MLPs")
+    return name
 
 
 PartKind: TypeAlias = Literal["path", "position", "bias", "writer"]

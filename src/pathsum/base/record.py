@@ -51,12 +51,9 @@ Field = TypeVar("Field")
 
 
 def _tensor(value: Tensor) -> Any:
-    plain = value.detach().cpu()
-    if plain.is_complex():
-        return jsonable(torch.view_as_real(plain).tolist())
-    if plain.is_floating_point() and not bool(torch.isfinite(plain).all()):
-        return jsonable(plain.tolist())
-    return plain.tolist()
+    plain = torch.view_as_real(value) if value.is_complex() else value
+    numbers = plain.tolist()
+    return numbers if bool(torch.isfinite(plain).all()) else jsonable(numbers)
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -208,11 +205,11 @@ class Record:
             value = getattr(self, name)
             if isinstance(value, Estimate):
                 value = value.format(row.format)
-            elif isinstance(value, float) and name in labels:
+            elif isinstance(value, int | float) and name in labels:
                 value = format_number(value, row.format)
             elif isinstance(value, Printed):
                 value = str(value)
-            if value is None or isinstance(value, bool | int | float | str):
+            if _is_plain(value):
                 rows.append((row.label, value))
         columns = (text_column(""), prose_column("value"))
         return Table(columns, tuple(rows), self.table_title, self.table_note if labels else "")
@@ -226,7 +223,10 @@ class Record:
 
     def __repr__(self) -> str:
         """The plain fields on one line; `print` shows the table."""
-        return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
+        values = {name: getattr(self, name) for name in _stored_fields(type(self)) or ()}
+        shown = [f"{name}={value!r}" for name, value in values.items() if _is_plain(value)]
+        omitted = [] if len(shown) == len(_fields(self)) else ["…"]
+        return f"{type(self).__name__}({', '.join(shown + omitted)})"
 
     def figure(self, **options: Any) -> "Figure":
         """The figure of this result, to show in a notebook or to `save`.
@@ -282,13 +282,8 @@ def as_text(shown: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def _plain_fields(record: Record) -> list[str]:
-    shown: list[str] = []
-    for name in _stored_fields(type(record)) or ():
-        value = getattr(record, name)
-        if value is None or isinstance(value, bool | int | float | str):
-            shown.append(f"{name}={value!r}")
-    return shown if len(shown) == len(_fields(record)) else [*shown, "…"]
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _fields(record: Record) -> tuple[str, ...]:
@@ -334,7 +329,7 @@ class HeadMapping(Generic[Entry]):
 
     def by_label(self) -> dict[str, Entry]:
         """The records in a plain dictionary, in order of the heads."""
-        return {getattr(entry, self.LABEL): entry for entry in self.entries()}
+        return {str(getattr(entry, self.LABEL)): entry for entry in self.entries()}
 
     def __len__(self) -> int:
         return len(self.entries())
@@ -352,10 +347,10 @@ class HeadMapping(Generic[Entry]):
 
     def __getitem__(self, name: HeadName) -> Entry:
         label = self.label_of(name)
-        entry = self.by_label().get(label)
-        if entry is None:
+        entries = self.by_label()
+        if label not in entries:
             raise self.missing(label)
-        return entry
+        return entries[label]
 
     def label_of(self, name: HeadName) -> str:
         """The label that a name means, whether or not there is a record for it."""
@@ -399,9 +394,8 @@ class HeadMapping(Generic[Entry]):
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
-            raise FailedError(
-                "pandas is not installed; run `pip install pandas`, or use to_dicts()"
-            ) from None
+            wanted = "run `pip install pandas`, or use to_dicts()"
+            raise FailedError(f"pandas is not installed; {wanted}") from None
         return pandas.DataFrame(self.to_dicts()).set_index(self.LABEL)
 
 
@@ -413,9 +407,9 @@ def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
         yield from ((part, number) for part, number in known if number is not None)
     elif isinstance(value, Mapping):
         yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
-    elif isinstance(value, str):
+    elif isinstance(value, str | Printed):
         yield name, str(value.value if isinstance(value, enum.Enum) else value)
-    elif value is None or isinstance(value, bool | int | float):
+    elif _is_plain(value):
         yield name, value
     elif isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
         yield name, value.item()

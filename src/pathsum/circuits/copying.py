@@ -37,17 +37,7 @@ from pathsum.algebra.rotations import (
     spectra_between,
 )
 from pathsum.algebra.spectrum import remove_both_means, remove_mean
-from pathsum.base import (
-    ARROW,
-    Column,
-    Progress,
-    Record,
-    Side,
-    Site,
-    Table,
-    silent,
-    text_column,
-)
+from pathsum.base import ARROW, Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.options import checked, parse_choice, parse_draws
@@ -191,19 +181,12 @@ class CopyingNull:
         """`copying` of some heads."""
         model, measures = self._model, parse_choice(get_args(Measures), measures, "measures")
         paths = [as_path(model, head) for head in heads]
-        layers: dict[int, Tensor] = {}
         found: list[HeadCopying] = []
         for index, path in enumerate(paths):
             progress(index, len(paths), f"copying of {circuit_label(path)}")
-            if path.order > 1:
-                ov, product = path.ov(model), self.product(path)
-                left = ov.B @ product
-                values = eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
-            else:
-                layer, head = path.heads[0].layer, path.heads[0].head
-                if layer not in layers:
-                    layers[layer] = layer_eigenvalues(model.weights, layer, self.product(path))
-                values = layers[layer][head]
+            ov = path.ov(model)
+            left = ov.B @ self.product(path)
+            values = eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
             found.append(self._measured(path, values, measures))
         progress(len(paths), len(paths), "copying")
         note = (
@@ -254,12 +237,13 @@ class CopyingNull:
 
     def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:
         """The singular values of the first heads of some circuits, of the second, and so on."""
-        orders = zip(*(path.heads for path in paths), strict=True)
-        return [torch.stack([self._singular_values(h) for h in heads]) for heads in orders]
 
-    def _singular_values(self, head: HeadName) -> Float[Tensor, " k"]:
-        here = self._model.head(head)
-        return significant_values(Factored(here.W_V, remove_mean(here.W_O, self._centered)))
+        def of_head(name: HeadName) -> Float[Tensor, " k"]:
+            head = self._model.head(name)
+            return significant_values(Factored(head.W_V, remove_mean(head.W_O, self._centered)))
+
+        orders = zip(*(path.heads for path in paths), strict=True)
+        return [torch.stack(list(map(of_head, heads))) for heads in orders]
 
     def _measured(
         self, path: Path, values: Complex[Tensor, " k"], measures: Measures
@@ -267,7 +251,8 @@ class CopyingNull:
         """A record from a circuit's eigenvalues."""
         ratio = spectrum.positivity(values).cpu()
         drawn = spectrum.positivity(self.spectra([path]))[0]
-        sd, writes_nothing = float(drawn.square().mean().sqrt()), bool(ratio.isnan())
+        sd = float(drawn.square().mean().sqrt())
+        note = (basis_note(self._model, path), WRITES_NOTHING if bool(ratio.isnan()) else "")
         positive_diagonal = top_1 = top_5 = None
         if measures == "all":
             ov = token_ov(self._model, path)
@@ -286,7 +271,7 @@ class CopyingNull:
             positive_diagonal=positive_diagonal,
             top_1=top_1,
             top_5=top_5,
-            note=joined((basis_note(self._model, path), WRITES_NOTHING if writes_nothing else "")),
+            note=joined(note),
         )
 
 
@@ -333,8 +318,7 @@ def matching_spectra(
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
     heads = [model.head(reader) for reader in readers]
-    rotary = model.config.positions == "rotary"
-    queries = torch.stack([h.W_Q @ average_rotation(h) if rotary else h.W_Q for h in heads])
+    queries = torch.stack([_mean_queries(head) for head in heads])
     keys = torch.stack([head.W_K for head in heads])
     if writer is not None:
         below = model.head(writer)
@@ -395,10 +379,12 @@ def matching_cores(
 
 def qk_values(head: Head) -> Float[Tensor, " k"]:
     """The singular values of a head's QK, averaged over offsets on a rotary model."""
-    queries = head.W_Q
-    if head.model.config.positions == "rotary":
-        queries = queries @ average_rotation(head)
-    return significant_values(Factored(queries, head.W_K.mT))
+    return significant_values(Factored(_mean_queries(head), head.W_K.mT))
+
+
+def _mean_queries(head: Head) -> Float[Tensor, "d k"]:
+    rotary = head.model.config.positions == "rotary"
+    return head.W_Q @ average_rotation(head) if rotary else head.W_Q
 
 
 def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor, "d d"]:

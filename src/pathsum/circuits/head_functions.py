@@ -81,7 +81,7 @@ class HeadFunctions:
     @cached_property
     def layers(self) -> tuple[LayerHeads, ...]:
         """The heads of each layer."""
-        return tuple(self._layer(index) for index in range(self.model.config.n_layers))
+        return tuple(map(self._layer, range(self.model.config.n_layers)))
 
     @cached_property
     def offsets(self) -> tuple["Offsets", ...]:
@@ -133,27 +133,25 @@ class HeadFunctions:
         config, raw = self.model.config, self.model.weights.attention[index]
         depth = 0 if index == 0 and self._scales is not None else 1
 
-        def own(tensor: Tensor | None, otherwise: int, *shape: int) -> Tensor:
-            if tensor is None:
-                return torch.full(shape, float(otherwise), dtype=torch.float64)
-            return tensor.cpu().double()
+        def own(tensor: Tensor | None, otherwise: float, *shape: int) -> Tensor:
+            """A tensor in float64 of the heads' shape, or a constant where the model has none."""
+            found = torch.tensor(otherwise) if tensor is None else tensor
+            found = found.cpu().double().expand(shape)
+            return for_query_heads(found, config.n_heads, dim=0) if len(shape) > 1 else found
 
-        def per_head(tensor: Tensor | None, otherwise: int) -> Float[Tensor, "head k"]:
-            found = own(tensor, otherwise, config.d_head).expand(config.n_kv_heads, -1)
-            return for_query_heads(found, config.n_heads, dim=0)
-
-        q_gain = own(raw.q_norm_w, 1, config.d_head) * config.score_scale
-        k_gain = per_head(raw.k_norm_w, 1)
+        kv, d, k = config.n_kv_heads, config.d_model, config.d_head
+        q_gain = own(raw.q_norm_w, 1.0, config.n_heads, k) * config.score_scale
+        k_gain = own(raw.k_norm_w, 1.0, kv, k)
         gain = None if raw.ln1_w is None else raw.ln1_w.cpu().double()
         return LayerHeads(
-            W_Q=own(raw.W_Q, 0) * q_gain.unsqueeze(-2),
-            W_K=for_query_heads(own(raw.W_K, 0), config.n_heads) * k_gain[:, None],
-            W_V=for_query_heads(own(raw.W_V, 0), config.n_heads),
-            W_O=own(raw.W_O, 0).mT,
-            b_Q=own(raw.b_Q, 0, config.n_heads, config.d_head) * q_gain,
-            b_K=per_head(raw.b_K, 0) * k_gain,
+            W_Q=own(raw.W_Q, 0.0, config.n_heads, d, k) * q_gain[:, None],
+            W_K=own(raw.W_K, 0.0, kv, d, k) * k_gain[:, None],
+            W_V=own(raw.W_V, 0.0, kv, d, k),
+            W_O=raw.W_O.cpu().double().mT,
+            b_Q=own(raw.b_Q, 0.0, config.n_heads, k) * q_gain,
+            b_K=own(raw.b_K, 0.0, kv, k) * k_gain,
             mean=unfolded(config.norm, self._means[depth], gain),
-            shift=own(raw.ln1_b, 0, config.d_model),
+            shift=own(raw.ln1_b, 0.0, d),
             gain=gain,
             places=self._places(index, gain),
             config=config.at(index),
@@ -364,7 +362,9 @@ class RotatedLayer:
         row = other.mean_queries[:, None].expand(len(seen), -1, -1, -1)
         content = torch.cat((seen, row), -2) @ _seen(self.key, tokens @ other.W_K).mT
         moved = _seen(self.value, values) @ _seen(self.write, logits @ other.W_O).mT
-        return _contracted(self.qk, content), _contracted(self.ov, moved)
+        pairs = ((self.qk, content), (self.ov, moved))
+        qk, ov = (cores.flatten(1) @ between.flatten(2).mT for cores, between in pairs)
+        return qk, ov
 
 
 def rotated_layers(
@@ -391,9 +391,8 @@ def _with_constant(
     moments: Float[Tensor, "n r r"], means: Float[Tensor, "n r"]
 ) -> Float[Tensor, "n r1 r1"]:
     """Second moments of x and 1, from those of x and its means."""
-    rows = torch.cat((moments, means[..., None]), -1)
-    last = torch.cat((means, torch.ones_like(means[:, :1])), -1)
-    return torch.cat((rows, last[:, None]), -2)
+    last = torch.nn.functional.pad(means, (0, 1), value=1.0)
+    return torch.cat((torch.cat((moments, means[..., None]), -1), last[:, None]), -2)
 
 
 def _seen(
@@ -403,9 +402,3 @@ def _seen(
     head, d, k = reads.shape
     found = frames.mT @ reads.transpose(0, 1).reshape(d, head * k)
     return found.unflatten(-1, (head, k)).transpose(1, 2)
-
-
-def _contracted(
-    cores: Float[Tensor, "head i j"], between: Float[Tensor, "n other i j"]
-) -> Float[Tensor, "n head other"]:
-    return cores.flatten(1) @ between.flatten(2).mT

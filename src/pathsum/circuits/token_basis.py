@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra.spectrum import remove_mean
@@ -95,22 +95,17 @@ def find_token(model: Model, name: str | int) -> int:
 
 
 def top_scored(
-    model: Model, values: Float[Tensor, " vocab"], k: int, common: Bool[Tensor, " vocab"]
+    model: Model,
+    values: Float[Tensor, " vocab"],
+    k: int,
+    common: Bool[Tensor, " vocab"],
+    name: Callable[[Model, int], Token] = token_of,
 ) -> tuple[Scored, ...]:
-    """The k common tokens with the largest values, largest first."""
+    """The k common tokens with the largest values, largest first; outputs by `output_of`."""
     values = values.masked_fill(~common.to(values.device), -torch.inf)
     best = values.topk(min(k, int(common.sum())))
-    return scored(model, best.indices, best.values)
-
-
-def scored(
-    model: Model, tokens: Int[Tensor, " some"], values: Float[Tensor, " some"]
-) -> tuple[Scored, ...]:
-    """Tokens with their texts and values."""
-    return tuple(
-        Scored(token_of(model, token), value)
-        for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
-    )
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return tuple(Scored(name(model, token), value) for token, value in pairs)
 
 
 def paired_table(
@@ -158,8 +153,7 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
     """p(token) in training text, uniform where counts are unknown; float64, sums to 1."""
     counts = model.token_counts
     if counts is None or int(counts.sum()) == 0:
-        vocab = model.config.d_vocab
-        return torch.full((vocab,), 1.0 / vocab, dtype=torch.float64)
+        counts = torch.ones(model.config.d_vocab)
     return counts.cpu().double() / counts.sum().item()
 
 
@@ -321,7 +315,7 @@ def logit_cap_note(config: Config) -> str:
 
 def require_logit_edges(model: Model, what: str) -> None:
     """Raise NotExactError if an edit of the model replaced an edge from embeddings to logits."""
-    _require_edges(model, what, lambda edge: edge.reader == LOGITS or _is_v(edge))
+    _require_edges(model, what, lambda edge: edge.reader == LOGITS or edge.side is Side.V)
 
 
 def require_score_edges(model: Model, what: str) -> None:
@@ -332,7 +326,7 @@ def require_score_edges(model: Model, what: str) -> None:
             f"{what} cannot be read from the weights of this edited model: {named} attends by a "
             "given pattern, not by QK; use the model without that edit"
         )
-    _require_edges(model, what, lambda edge: not _is_v(edge))
+    _require_edges(model, what, lambda edge: edge.side is not Side.V)
 
 
 def _require_edges(model: Model, what: str, needed: Callable[[Site], bool]) -> None:
@@ -345,7 +339,3 @@ def _require_edges(model: Model, what: str, needed: Callable[[Site], bool]) -> N
                 f"{what} cannot be read from the weights of this edited model: {edge} carries the "
                 "same for every text; use the model without that edit"
             )
-
-
-def _is_v(edge: Site) -> bool:
-    return edge.side is Side.V

@@ -124,13 +124,10 @@ def strongest_edge(subject: Subject) -> Measurement:
     """
     every = _edges(subject).edges
     writer = _previous_token_head(subject, above=1)
-    rank = next(
-        (at for at, edge in enumerate(every) if edge.kind == "k" and edge.writer == writer.head),
-        None,
-    )
-    if rank is None:
+    by_k = [edge for edge in every if edge.kind == "k" and edge.writer == writer.head]
+    if not by_k:
         raise InputError(f"{writer.head} has no K edge to a later head")
-    edge = every[rank]
+    edge, rank = by_k[0], every.index(by_k[0])
     bars = tuple(
         Bar(str(each.edge), each.z, link=subject.link("composition", edge=str(each.edge)))
         for each in every[:MOST_BARS]
@@ -196,12 +193,8 @@ def mechanism(subject: Subject) -> Measurement:
         raise InputError(f"{best.head} is in the first layer, so no edge into it can be cut")
     name = str(by_k[0].edge)
     bars = tuple(
-        Bar(
-            str(edge.edge),
-            edge.share_lost,
-            link=subject.link("composition", edge=str(edge.edge)),
-        )
-        for edge in best.edges[:MOST_BARS]
+        Bar(str(each.edge), each.share_lost, link=subject.link("composition", edge=str(each.edge)))
+        for each in best.edges[:MOST_BARS]
     )
     return Measurement(
         Estimate(by_k[0].share_lost),

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pathsum.base.errors import InputError
-from pathsum.cli.options import CommandSession, command, parse_versus
+from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import (
     given_sequences,
     parse_ids,
@@ -56,15 +56,24 @@ def patch_command(
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 
     names = [*(edge or []), *(node or [])]
-    _check_replacement(
-        with_, reference, ablates=bool(names) or sweep, swept=patched_run is not None
-    )
+    if with_ is None and reference is None:
+        raise InputError(
+            "no replacement is given for the patched parts; use --with OTHER_TEXT to patch from "
+            "that run, or --reference zero or mean to ablate them"
+        )
+    if reference is not None and not (names or sweep):
+        raise InputError(
+            "--reference replaces nodes and edges; give --node or --edge, or --sweep for all"
+        )
+    if reference is not None and patched_run is not None:
+        raise InputError("--reference needs no second run to patch; leave --patched-run out")
     loaded = session.open()
     given = read_input(text, tokens)
     there: Any = with_
     if with_ is not None and tokens is not None:
         there = parse_ids([with_], "--with")[0]
-    target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
+    baseline = None if versus == "none" else versus
+    target: dict[str, Any] = {"position": position, "token": token, "versus": baseline}
     if sweep:
         options = {"reference": reference, "nodes": node or None, "into": patched_run}
         session.show(session.compute(patch_sweep, loaded, given, there, **target, **options))
@@ -75,23 +84,6 @@ def patch_command(
         session.show(patch_effect(trace, dict.fromkeys(names, other), **target))
     else:
         session.show(session.compute(causal_effects, trace, other, **target, into=into or None))
-
-
-def _check_replacement(
-    with_: str | None, reference: str | None, ablates: bool, swept: bool
-) -> None:
-    """Raise InputError if no replacement for the patched parts is given."""
-    if with_ is None and reference is None:
-        raise InputError(
-            "no replacement is given for the patched parts; use --with OTHER_TEXT to patch from "
-            "that run, or --reference zero or mean to ablate them"
-        )
-    if reference is not None and not ablates:
-        raise InputError(
-            "--reference replaces nodes and edges; give --node or --edge, or --sweep for all"
-        )
-    if reference is not None and swept:
-        raise InputError("--reference needs no second run to patch; leave --patched-run out")
 
 
 @command(

@@ -13,7 +13,7 @@ folding      normalization folded into reads; centered unembedding
 head         circuits of a head and of a path
 model        Model: all of the above under one name
 sites        names of sites and stored edits, checked against a config
-reference    what replaces an output: zero, its mean over a text, another run
+reference    replacements for an output: zero, its mean over a text, another run
 edited       models with heads, edges or patterns replaced permanently
 generation   a text continued token by token, with edits
 sequences    text and token ids in any form, as checked batches

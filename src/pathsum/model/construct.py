@@ -116,7 +116,7 @@ def skip_trigrams(
     the model has the paper's bugs.
 
     `bigram` is how much the direct path raises each `out` after its destination, as a model learns
-    from text in which the triples occur: it tells correct triples from forced ones.
+    from text in which the triples occur; they distinguish correct triples from forced ones.
 
     >>> model = skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
     >>> model.config.n_heads
@@ -192,11 +192,11 @@ def induction(
 ) -> Model:
     """A two-layer model with a previous-token head L0H0 and an induction head L1H0.
 
-    L0H0 attends to the position before (positions enter Q and K only) and writes that
-    token into a block of its own. The query of L1H0 matches its own token **in that block**: this
-    is K-composition. So it attends to the token that followed last time, and copies it. Without a
-    match it rests on the start token. Each layer has `idle_heads` more heads with small random
-    weights.
+    L0H0 attends to the previous position (positions enter Q and K only) and writes its token into a
+    separate block. The query of L1H0 matches the current token **in that block**: this is
+    K-composition. So L1H0 attends to the token that followed the earlier occurrence, and copies it.
+    Without a match it attends to the start token. Each layer has `idle_heads` more heads with small
+    random weights.
 
     >>> induction()(induction().tokens("a b c a"))[0, -1].argmax()  # after "a" came "b"
     tensor(2)
@@ -227,7 +227,7 @@ def induction_with_decoys(
 ) -> Model:
     """`induction` next to components that compose and are active, but whose output is never read.
 
-    L0H1 copies L0H0 into a block of its own. L1H1 matches that block as L1H0 matches L0H0's, and
+    L0H1 copies L0H0 into a separate block. L1H1 matches that block as L1H0 matches L0H0's, and
     mlp1 reads the prediction; both write to a block that neither a head nor the logits read.
     """
     vocabulary = with_start(words)

@@ -102,11 +102,11 @@ class Edit:
       [batch, dest, src]. The width is d_head for `L1H4.z` and d_model for all outputs and reads
     - the `Writes` of another run, of which the site takes its own part
     - a function of the tensor, which returns a replacement or None
-    - another site: a pattern may be that of another head of the same layer or below
+    - another site: the pattern of another head of the same layer or below
     - `COMPUTED`, for an edge: the writer's own output, where its output in the stream is replaced
-    - None, if the weights hold the edit already; `label` then says what it was
+    - None, if the weights already contain the edit; `label` then describes it
 
-    Edits of single sequences come after those of all, and later edits after earlier ones.
+    Edits of all sequences are applied before edits of single ones, each group in the order given.
     """
 
     site: Site
@@ -156,12 +156,12 @@ def cut_edges(rows: Sequence[Iterable[Site]], reference: Writes) -> list[Edit]:
 def keep_edges(
     rows: Sequence[Iterable[Site]], own: Writes, reference: Writes, hold_mlps: bool = False
 ) -> list[Edit]:
-    """Edits of copies of a run in which only the listed edges carry what the run computes.
+    """Edits of copies of a run in which only the listed edges carry computed values.
 
-    All other edges carry the reference's writes. A listed edge of a head or an MLP carries what
-    the component computes from the listed edges into it, and one of the embedding its output in
-    the unedited run, `own`. With `hold_mlps`, edges of MLPs carry that too. Positions and biases
-    stay.
+    All other edges carry the reference's writes. A listed edge from a head or an MLP carries the
+    output that the component computes from the listed edges into it. A listed edge from the
+    embedding carries its output in the unedited run, `own`, and so does an edge from an MLP with
+    `hold_mlps`. Positions and biases are unchanged.
     """
     heads = [HeadId(layer, head) for layer, z in enumerate(own.z) for head in range(z.shape[1])]
     mlps = [Source("mlp", layer) for layer in range(len(own.mlp_outputs))]

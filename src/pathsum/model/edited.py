@@ -1,7 +1,7 @@
 """Edited models: heads, MLPs, edges and patterns replaced permanently.
 
-An edited **node** is edited in the weights, so everything that reads weights sees it. With z what a
-head moves to each destination, before W_O,
+An edited **node** is edited in the weights, so every analysis of weights includes it. With z the
+values that a head moves to each destination, before W_O,
 
     zero      z = 0:  W_O of the head is 0, and with it its OV
     mean      z = m, its mean over a text:  W_O = 0, and b_O of its layer grows by m W_O
@@ -9,15 +9,14 @@ head moves to each destination, before W_O,
 
 and for an MLP or the embedding its output is 0, its mean, or a vector [d_model]; for a neuron its
 activation is 0, its mean, or a number [1], and its row of W_out moves into b_out. The head still
-attends; it writes nothing, or the same at every position. A head replaced by something other than
-zero writes a bias, so its edges cannot be edited in the same call.
+attends, but its output is zero or the same at every position. A head whose replacement is not zero
+writes a bias, so its edges cannot be edited in the same call.
 
 An edited **edge** or **pattern** is not in the weights: every run makes the edit (see
-`pathsum.model.edit`). Along an edge `L0H3→L1H0.k` the reader sees 0, the mean of what the writer
-writes, or a vector [d_model]; a pattern `L1H0.pattern` is replaced by that of another head of the
-same layer or below, on the same text, or by a matrix [n_ctx, n_ctx]. A message that is the same for
-every text carries no information about it, so in analyses of weights a path along such an edge is
-zero.
+`pathsum.model.edit`). Along an edge `L0H3→L1H0.k` the reader sees 0, the writer's mean output, or a
+vector [d_model]. A pattern `L1H0.pattern` is replaced by the pattern of another head of the same
+layer or below, on the same text, or by a matrix [n_ctx, n_ctx]. A value that is the same for every
+text carries no information about it, so in analyses of weights a path along such an edge is zero.
 """
 
 from collections.abc import Mapping, Sequence

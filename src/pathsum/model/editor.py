@@ -10,9 +10,9 @@ The forward pass (`pathsum.model.forward.run`) calls the editor at five points:
 4. a named value, `L1H4.pattern`, `mlp2.act` or `residual2`: replaced, or passed through a function
 5. the logits
 
-A batch may hold several copies of the tokens, each with its own edits. Copies share all that is
-computed before the first edit that tells them apart. Those of one sequence join the batch one by
-one, in the layer of their first edit: the last row stands for all that have not joined yet.
+A batch may hold several copies of the tokens, each with its own edits. Copies share all
+computations below the first edit in which they differ. Copies of one sequence join the batch one by
+one, in the layer of their first edit; until then, the last row of the batch represents them.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""Folding: what heads and logits read of the residual stream, normalization folded into weights.
+"""Folding: the reads of heads and logits, with normalization folded into their weights.
 
 With gain w and bias b, a normalized read is `((x C) · s ⊙ w + b) W`, where C removes the mean
 (LayerNorm only) and s is one number per position. So with
@@ -10,7 +10,7 @@ multiply queries and keys column by column, are folded in the same way; its scal
 
     a layer's reads       fold_read unfolded fold_bias layer_reads score_read value_reads
     and QK-norm           with_qk_gain
-    what biases write     value_bias bias_in_z attention_bias
+    outputs of biases     value_bias bias_in_z attention_bias
     the unembedding       folded_unembedding logit_bias centered_unembedding apply_unembedding
                           unembed_through
     the token basis       embeddings_as_read read_scales embed_through token_basis_note
@@ -45,7 +45,7 @@ ROWS = 16_384
 def fold_read(
     norm: Norm, W: Float[Tensor, "*lead d k"], gain: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "*lead d k"]:
-    """C diag(gain) W: the read with what normalization does to it, except for the scale."""
+    """C diag(gain) W: the read with centering and gain folded in; the scale is left out."""
     if gain is not None:
         W = gain[:, None] * W
     if norm == "layer":
@@ -56,7 +56,7 @@ def fold_read(
 def unfolded(
     norm: Norm, x: Float[Tensor, "*pos d"], gain: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "*pos d"]:
-    """x C diag(gain): what goes into the stored read where the folded one reads x."""
+    """x C diag(gain): the input of the stored read where the folded read has input x."""
     x = remove_mean(x, norm == "layer")
     return x if gain is None else x * gain
 
@@ -140,21 +140,21 @@ def folded_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
 
 
 def logit_bias(weights: Weights) -> Float[Tensor, " vocab"]:
-    """b_U with the final normalization's bias folded in: what `bias_U` adds to the logits."""
+    """b_U with the final normalization's bias folded in: the contribution of `bias_U`."""
     return fold_bias(weights.W_U, weights.ln_f_b, weights.b_U)
 
 
 def centered_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
     """The folded W_U without its mean over the vocabulary: logits relative to their mean.
 
-    Adding c·1ᵀ to W_U changes no probability, so nothing that is reported may depend on it. A copy
+    Adding c·1ᵀ to W_U changes no probability, so no reported number may depend on it. A copy
     of W_U; for a few writes use `unembed_through`.
     """
     return remove_mean(folded_unembedding(weights))
 
 
 def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
-    """`W @ centered_unembedding(weights)` without a copy of W_U: what writes do to each logit."""
+    """`W @ centered_unembedding(weights)` without a copy of W_U: effects of writes on logits."""
     return remove_mean(apply_unembedding(weights, W))
 
 
@@ -164,7 +164,7 @@ def apply_unembedding(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tenso
 
 
 def value_bias(layer: LayerWeights) -> Float[Tensor, "head k"]:
-    """The folded b_V of each query head: what its z holds wherever it attends (without sinks)."""
+    """The folded b_V of each query head, part of its z at every position (without sinks)."""
     return for_query_heads(fold_bias(layer.W_V, layer.ln1_b, layer.b_V), len(layer.W_O), dim=0)
 
 
@@ -175,7 +175,7 @@ def bias_in_z(layer: LayerWeights, head: int, pattern: HeadPattern) -> Float[Ten
 
 
 def attention_bias(weights: Weights, layer: int) -> Float[Tensor, " d"]:
-    """Σ_h b_V W_O + b_O: what a layer's heads write wherever they attend."""
+    """Σ_h b_V W_O + b_O: the constant output of a layer's heads, whatever they attend to."""
     raw = weights.attention[layer]
     written = torch.einsum("hk,hkd->d", value_bias(raw), raw.W_O)
     return written if raw.b_O is None else written + raw.b_O
@@ -186,9 +186,9 @@ def embeddings_as_read(
 ) -> Float[Tensor, "some d"]:
     """Embeddings (of all tokens, or of some) as the folded reads of a layer see them.
 
-    Before layer 0 nothing has been written, so each embedding is normalized as the model would
-    (in a model that adds positions to the stream: as if it stood alone). Deeper, the scale depends
-    on what was written on the way and is left out.
+    Before layer 0 the stream is the embedding, so each one is normalized as the model does (in a
+    model that adds positions to the stream: without them). In deeper layers, the scale depends on
+    the output of lower layers and is left out.
     """
     rows = weights.W_E if tokens is None else weights.W_E[tokens.to(weights.device)]
     if not _normalizes_embeddings(weights.config, layer):
@@ -221,7 +221,7 @@ def _normalizes_embeddings(config: Config, layer: int) -> bool:
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:
-    """A note on what the token basis leaves out at this depth."""
+    """A note on the factors that the token basis leaves out at this depth."""
     if layer == 0 or weights.config.norm == "none":
         return ""
     return "direct path, scale omitted"
@@ -287,7 +287,7 @@ def fold_gains(weights: Weights) -> Weights:
 def center_writes(weights: Weights) -> Weights:
     """The mean over the stream's dimensions removed from everything that is written to it.
 
-    LayerNorm removes it from every read, so it reaches nothing; without LayerNorm it does.
+    LayerNorm removes the mean from every read, so no component sees it; other norms do not.
     """
     if weights.config.norm != "layer":
         raise NotExactError(
@@ -308,7 +308,7 @@ def center_writes(weights: Weights) -> Weights:
 def fold_value_biases(weights: Weights) -> Weights:
     """b_V moved into b_O: rows of a pattern sum to 1, so b_V W_O is written wherever heads attend.
 
-    With attention sinks rows sum to less, and what is written depends on the pattern.
+    With attention sinks rows sum to less, and the output depends on the pattern.
     """
     config = weights.config
     if config.sinks:

@@ -73,7 +73,7 @@ def neurons(
 ) -> Neurons:
     """The neurons of a layer's MLP, given its normalized input.
 
-    With `sides`, values and gates have inputs of their own, and the router alone reads the first.
+    With `sides`, values and gates read these two inputs, and only the router reads `read`.
     """
     config, raw = weights.config, weights.layers[layer]
     if config.mlp == "none":
@@ -104,9 +104,9 @@ def mlp_of_sides(
     gate: Tensor,
     edits: transformer.NeuronEdits | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The output of an MLP whose values and gates read streams of their own; the read's scale.
+    """The output of an MLP whose values and gates read separate streams; the read's scale.
 
-    Each stream is normalized for itself.
+    Each stream is normalized separately.
     """
     config = weights.config
     assert layer.W_out is not None
@@ -122,7 +122,7 @@ def mlp_of_sides(
 
 
 def added_to_output(layer: LayerWeights, found: Neurons) -> Tensor:
-    """b_out and the biases of experts, [batch, pos, d] or what broadcasts to it."""
+    """b_out and the biases of experts, [batch, pos, d] or a shape that broadcasts to it."""
     assert layer.W_out is not None
     added = layer.W_out.new_zeros(layer.W_out.shape[1]) if layer.b_out is None else layer.b_out
     if layer.b_experts is None:
@@ -249,7 +249,7 @@ def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNe
     by_value = _mean_gate(config, *held)
     change = u[1] * gate_of(config, g[1]) - u[0] * gate_of(config, g[0])
     near = _close(*held)
-    # By parts: what the value's slope leaves of the difference is the gate's.
+    # By parts: the gate takes the rest of the difference after the value's slope.
     rest = (change - by_value * (u[1] - u[0])) / torch.where(near, 1.0, held[1] - held[0])
     middle = _slope(lambda g: gate_of(config, g), (held[0] + held[1]) / 2) * (u[0] + u[1]) / 2
     by_gate = torch.where(near, middle, rest)
@@ -330,8 +330,8 @@ def _slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 def _close(a: PerNeuron, b: PerNeuron) -> Tensor:
     """Where two numbers are too close for a difference quotient.
 
-    At ∛ε its rounding error, ε/Δ, is that of the derivative in the middle, Δ². Numbers on two sides
-    of 0 are small if they are close, and so is the rounding error.
+    At ∛ε its rounding error, ε/Δ, equals the error of the derivative at the midpoint, Δ². Close
+    numbers on opposite sides of 0 are small, and so is the rounding error.
     """
     return ((b - a).abs() < torch.finfo(a.dtype).eps ** (1 / 3)) & (a.sign() == b.sign())
 

@@ -1,9 +1,7 @@
 """Generation: a text continued token by token, with edits and a key–value cache.
 
-Each step runs the last token only and attends to the keys and values of the others. Where that is
-not what a whole run computes, each step runs all tokens again: if the text exceeds the context, so
-that every token changes its position, and if an edit is a function, which may depend on all
-positions.
+Each step runs the last token only and attends to the keys and values of the others. If an edit is a
+function, which may depend on all positions, each step runs all tokens again.
 """
 
 from collections.abc import Mapping
@@ -37,8 +35,7 @@ def generate(
     `edits` maps sites to their values in every step: those of `edited` (`"zero"`, `"mean"`, a
     vector, another head's pattern) or functions, as `hooks` of `trace`. Each step runs the last
     token and reuses the keys and values of the others, except with functions, which may depend
-    on all positions. If text and new tokens exceed the context, the model reads the start token
-    and the last tokens that fit.
+    on all positions. Text and new tokens may not exceed the context.
 
     >>> from pathsum.model import construct
     >>> model = construct.induction()
@@ -56,6 +53,12 @@ def generate(
     ids, *others = model.tokens(text).tolist()
     if others:
         raise InputError(f"{1 + len(others)} sequences were given; generate continues one")
+    most = model.config.n_ctx - len(ids)
+    if n > most:
+        raise InputError(
+            f"n={n} tokens after {len(ids)} exceed the context of {model.config.n_ctx}; "
+            + (f"use n={most} at most" if most > 0 else "shorten the text")
+        )
     ids = _continued(model, ids, n, edits or {}, temperature, torch.Generator().manual_seed(seed))
     start = [] if model.config.start_token is None else [model.config.start_token]
     if model.tokenizer is None:
@@ -78,14 +81,11 @@ def _continued(
     hooks = [find_hook(model, name, value) for name, value in edits.items() if callable(value)]
     if permanent:
         model = edited(model, permanent)
-    config, past = model.config, KeyValues()
-    start = [] if config.start_token is None else [config.start_token]
+    past = KeyValues()
     for _ in range(n):
-        over = len(ids) - config.n_ctx
-        read = ids if over <= 0 else start + ids[over + len(start) :]
-        if hooks or over > 0:
+        if hooks:
             past = KeyValues()
-        tokens = torch.tensor([read[past.length :]], device=model.weights.device)
+        tokens = torch.tensor([ids[past.length :]], device=model.weights.device)
         logits = run_logits(model.weights, tokens, hooks, past=past)[0, -1].double().cpu()
         if temperature > 0:
             shares = (logits / temperature).softmax(-1)

@@ -21,7 +21,7 @@ START = "<s>"
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 # A score that wins a softmax over a few hundred others; half of it is where a head rests when
-# nothing matches. e^-20 is what leaks to either side.
+# nothing matches. The leakage to either side is e^-20.
 SURE = 40.0
 
 
@@ -169,7 +169,7 @@ def memory(
 ) -> Model:
     """A one-layer model with a key–value memory: after a word comes its entry in a table.
 
-    L0H0 moves the token one position back into a block of its own. mlp0 has one neuron per entry,
+    L0H0 copies the previous token into a separate block. mlp0 has one neuron per entry,
     ReLU(2 · key − 1): it fires for one token of that block and writes the entry. By default each
     word's entry is the next of the list. Words without an entry predict nothing.
 
@@ -200,7 +200,7 @@ def conjunction(
 ) -> Model:
     """A one-layer model whose prediction is a function of the last two tokens together.
 
-    L0H0 moves the token one position back into a block of its own. mlp0 has one neuron per pair,
+    L0H0 copies the previous token into a separate block. mlp0 has one neuron per pair,
     ReLU(previous + current − 1), which is AND. By default the positions of the two words in the
     list are added, modulo its length.
 

@@ -124,7 +124,7 @@ def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
 
 
 def _piece_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
-    # The last position predicts nothing; without its logits the rest need not be copied.
+    # The last position has no target; without its logits the rest need not be copied.
     logits = run_logits(model.weights, check_tokens(model.config, tokens), positions=slice(-1))
     return target_losses(logits.flatten(0, 1), tokens[:, 1:].flatten()).view(len(tokens), -1)
 
@@ -153,9 +153,9 @@ def read_losses(
     first: int = 0,
     metric: PredictionMetric = target_losses,
 ) -> SequenceLosses:
-    """Losses per sequence from what the unembedding reads, without holding all logits.
+    """Losses per sequence from the unembedding's input, without holding all logits.
 
-    `targets` is what each position should predict, or −1 where it need not predict anything.
+    `targets` is the correct output per position, or −1 for positions without a target.
     """
     counted = targets[:, first:] >= 0
     rows = read[:, first:][counted]
@@ -256,7 +256,7 @@ def predicted_batches(
     targets: Int[Tensor, "n pos"] | None = None,
     first: int = 0,
 ) -> tuple[TokenBatches, TokenBatches]:
-    """Batches to predict on, and what each of their positions should predict."""
+    """Batches to predict on, and the correct output at each of their positions."""
     batches = token_batches(model, given, first, targets_given=targets is not None)
     if targets is None:
         return batches, [next_tokens(tokens) for tokens in batches]

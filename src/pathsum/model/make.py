@@ -36,7 +36,7 @@ def from_tensors(
     """A model of given tensors, stacked over layers: `W_Q` is [layer, head, d_model, d_head].
 
     Tensors keep their dtype and are not copied. `W_pos` is [n_ctx, d_model], or
-    [layer, n_ctx, d_model] where each layer adds positions of its own. Biases (`b_Q b_K b_V b_O
+    [layer, n_ctx, d_model] for separate positions in each layer. Biases (`b_Q b_K b_V b_O
     b_U b_in b_gate b_out`), MLPs (`W_in W_gate W_out`) and gains (`ln1_w ln1_b ln2_w ln2_b ln_f_w
     ln_f_b q_norm_w k_norm_w`) may be left out where a model has none.
     """
@@ -75,7 +75,7 @@ def random_model(
 
     No direction of the residual stream is special, so it serves as a null model. `biases`
     and `gains` add small random biases and normalization gains around 1 wherever the config has
-    room for them; `position_tables="each"` gives each layer a W_pos of its own.
+    room for them; `position_tables="each"` gives each layer a separate W_pos.
 
     >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape
     torch.Size([3, 128])

@@ -131,7 +131,7 @@ class NodeEdges:
         self._written = self._changes(slots, values)
         self.changes = weights.W_E.new_zeros(len(slots), self.config.d_model)
         self._found: NodeValues | None = None
-        # Edges that are also replaced at all positions, and what that changed in the read.
+        # Edges that are also replaced at all positions, and the change in the read.
         self._overrides = {(edit.site.writer, edit.site.read) for edit in edits}
         self._writers = [writer for _, writer, _, _ in slots]
         self.whole_edges: dict[tuple[object, Site], Stream] = {}

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 -m pathsum composition smollm2
 
 `join_world` is this process's place among them; `shared_map` computes independent pieces of an
-analysis, each in one process. The pieces are joined in their own order, so the result is that of a
+analysis, each in one process. The pieces are joined in their own order, so the result equals a
 single process.
 """
 
@@ -56,7 +56,7 @@ class World:
 
 
 def local_device(device: str) -> str:
-    """The device that a name means in this process: under torchrun each has a GPU of its own.
+    """The device of a name in this process; under torchrun each process has a separate GPU.
 
     >>> local_device("cpu")
     'cpu'

@@ -23,12 +23,14 @@ from pathsum.model.edit import Edit, Writes
 from pathsum.model.weights import Weights
 
 All: TypeAlias = Literal["all"]
+# If the patterns of an unedited run take more memory, they are computed when they are read.
+PATTERN_BYTES = 2 << 30
 
 
 class KeyValues:
     """Keys and values of the tokens that were run so far, for runs that continue them.
 
-    `length` is their number. Heads that see an edited stream have keys and values of their own.
+    `length` is their number. Heads that read an edited stream have separate keys and values.
     """
 
     def __init__(self) -> None:
@@ -36,13 +38,13 @@ class KeyValues:
         self._known: dict[Hashable, Tensor] = {}
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
-        """What is known under a name, [..., pos, k], followed by that of the last tokens."""
+        """The stored tensor of a name, [..., pos, k], extended by the last tokens."""
         known = self._known.get(name)
         self._known[name] = last if known is None else torch.cat((known, last), -2)
         return self._known[name]
 
     def first(self, name: Hashable, length: int) -> Tensor:
-        """What is known under a name of the first tokens."""
+        """The stored tensor of a name, for the first tokens."""
         return self._known[name][..., :length, :]
 
 
@@ -58,12 +60,12 @@ class Prefix(KeyValues):
         self.known, self.streams, self.writes, self.length = known, run.streams, writes, length
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
-        """What is known under a name, followed by that of the last tokens."""
+        """The stored tensor of a name, extended by the last tokens."""
         return prepend(self.known.first(name, self.length), last)
 
 
 def prepend(first: Tensor, last: Tensor) -> Tensor:
-    """Two tensors [batch, …, pos, n] after each other; the first is that of all sequences."""
+    """Concatenate two tensors [batch, …, pos, n]; all sequences share the first."""
     return torch.cat((first.expand(len(last), *first.shape[1:]), last), -2)
 
 
@@ -77,8 +79,9 @@ class Keep:
     `logits`       positions, negative from the end
 
     Each may be "all". Normalization scales are always kept. Patterns that are not kept are not
-    computed: memory then grows with the length of the text, not with its square. Logits that are
-    not kept follow from the last stream if that is kept.
+    computed: memory then grows with the length of the text, not with its square. If all patterns of
+    an unedited run take more than 2 GB, they are computed from the streams whenever they are read.
+    Logits that are not kept follow from the last stream if that is kept.
 
     >>> from pathsum.model import construct
     >>> trace = construct.induction().trace("a b c a", keep=Keep(patterns=["L1H0"], logits=[-1]))
@@ -97,6 +100,8 @@ RESIDUAL = Keep("all", "all", "all")
 """Everything but the logits, without the cost of the unembedding."""
 ONLY_LOGITS = Keep(logits="all")
 """The logits alone; attention is fused wherever no edit needs a pattern."""
+LAST_STREAM = Keep(streams=(-1,))
+"""The stream that the unembedding reads, without the cost of the unembedding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,11 +154,36 @@ class SomeLayers:
         )
 
 
+class ComputedPatterns(Mapping[int | HeadId, Pattern]):
+    """The patterns of an unedited run, computed from its streams each time they are read."""
+
+    def __init__(self, weights: Weights, streams: tuple[Stream, ...] | SomeLayers) -> None:
+        self.weights, self.streams = weights, streams
+
+    def __getitem__(self, which: int | HeadId) -> Tensor:
+        config, layer = self.weights.config, which if isinstance(which, int) else which.layer
+        raw = self.weights.layers[layer]
+        read = transformer.attention_read(config, raw, self.streams[layer])[0]
+        query, key, _, _ = transformer.queries_and_keys(config, raw, read)
+        if isinstance(which, int):
+            return transformer.attend(config, raw, query, key)
+        return transformer.attend_heads(config, raw, query, key, [which.head])[:, 0]
+
+    def __contains__(self, which: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self.weights.config.n_layers
+
+
 @dataclass(frozen=True, eq=False)
 class NormScales:
     """The scales of all normalizations, 1/σ: one number per position and read.
 
-    `write` is the scale of the norm after the heads, which multiplies what they write. All
+    `write` is the scale of the norm after the heads, which multiplies their output. All
     ones where the model does not normalize. With these and the patterns held fixed the model
     is linear from every source to every read and to the logits.
     """
@@ -177,10 +207,10 @@ class Run:
     Asking for a layer that its `Keep` does not list raises InputError. `logit_positions` are those
     whose logits were recorded, or None for all.
 
-    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` what the unembedding
-    reads. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows from the
-    stream and the pattern, and is None. `logits_read` is the unembedding's input if edits made it
-    differ from the last stream, else None.
+    `streams[l]` is the residual stream before layer l, and `streams[n_layers]` the input of the
+    unembedding. `edited_z[l]` is the z of a layer with edited heads; of other layers it follows
+    from the stream and the pattern, and is None. `logits_read` is the unembedding's input if edits
+    made it differ from the last stream, else None.
     """
 
     weights: Weights
@@ -199,6 +229,11 @@ class Run:
     def logits(self) -> Float[Tensor, "batch out vocab"] | None:
         """The logits that were recorded."""
         return self.recorded_logits
+
+    @property
+    def unembedding_input(self) -> Stream:
+        """The input of the unembedding: the last stream, unless edits changed this read."""
+        return self.streams[-1] if self.logits_read is None else self.logits_read
 
     def z(self, layer: int) -> PerHead:
         """z of a layer's heads: attention-weighted values, before W_O."""
@@ -264,7 +299,7 @@ class Recorder:
 
     def add_z(self, layer: int, z: PerHead) -> None:
         """Record z that does not follow from the stream and the pattern."""
-        if self._wanted["patterns"] or self._wanted["streams"]:
+        if self.wants_patterns(layer) or layer in self._wanted["streams"] or self.heads(layer):
             self._found["z"][layer] = z
 
     def heads(self, layer: int) -> list[int]:
@@ -283,7 +318,7 @@ class Recorder:
             found |= {key: repeat(one) for key, one in found.items()}
 
     def scales(self, final: Scale) -> NormScales:
-        """All scales, given that of the unembedding's read."""
+        """All scales, given the scale of the unembedding's read."""
         scales = {name: tuple(self._found[name].values()) for name in LAYER_SCALES}
         return NormScales(final=final, **scales)
 

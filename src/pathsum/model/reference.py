@@ -1,4 +1,4 @@
-"""References: what replaces an output that is taken away, and the text that means are taken over.
+"""References: the replacement for a removed output, and the text over which means are taken.
 
 A mean output is the mean over positions from 1 on. The first position is left out because many
 models write one huge vector there, whatever the text (an attention sink), which would dominate the
@@ -32,7 +32,7 @@ SEQUENCES, LENGTH = 64, 128
 
 
 class Reference(enum.StrEnum):
-    """What replaces an output that is taken away: of a head, of an edge, of all but a circuit.
+    """The replacement for the output of a head, for an edge, or for everything outside a circuit.
 
     `ZERO`      zero
     `MEAN`      its mean over positions ≥ 1 of a text (see `reference_text`): one vector
@@ -55,12 +55,12 @@ CircuitReference: TypeAlias = Literal[Reference.ZERO, Reference.MEAN, Reference.
 
 
 def parse_ablation(value: Reference | str) -> AblationReference:
-    """What replaces the output of an ablated head."""
+    """The replacement for an ablated head's output."""
     return parse_choice(get_args(AblationReference), value, "reference")
 
 
 def parse_circuit_reference(value: Reference | str) -> CircuitReference:
-    """What edges outside a circuit carry."""
+    """The value carried by edges outside a circuit."""
     return parse_choice(get_args(CircuitReference), value, "reference")
 
 

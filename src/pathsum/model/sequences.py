@@ -2,7 +2,7 @@
 
     check_tokens    one tensor of ids, checked
     padded          sequences of different length as one tensor and their lengths
-    token_batches   any of the above as checked batches: what losses are measured on
+    token_batches   any of the above as checked batches, on which losses are measured
     split_corpus    the part of a corpus that is counted, and the part that is held out
 
 Sequences of different length are padded on the right. If attention is causal, padding changes
@@ -40,7 +40,7 @@ TokenBatches: TypeAlias = list[Int[Tensor, "_ _"]]
 """Batches of token ids, [n, pos] each; their sizes and lengths may differ."""
 
 EVERY = 5
-"""One sequence in this many is held out, unless a corpus has a held-out part of its own."""
+"""One sequence in this many is held out, unless a corpus has its own held-out part."""
 COUNTED_TOKENS = 8_000_000
 """Tokens of a corpus's training part that are counted at most, spread evenly over it."""
 HELD_OUT_TOKENS = 400_000
@@ -242,7 +242,7 @@ def _check_predicts(length: int, first: int, targets_given: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A corpus in two parts: what is counted, and what is held out to test on."""
+    """A corpus in two parts: one for counting, and a held-out one for testing."""
 
     counted: tuple[Int[Tensor, "_ _"], ...]
     held_out: tuple[Int[Tensor, "_ _"], ...]
@@ -251,8 +251,8 @@ class Split:
 def split_corpus(model: "Model", corpus: TextOrTokens) -> Split:
     """Split a corpus into a counted and a held-out part.
 
-    A `Corpus` has a held-out part of its own. Of other sequences every fifth is held out (of fewer
-    than five: the last one). Sequences may be longer than the model's context.
+    A `Corpus` has its own held-out part. For other sequences, every fifth is held out (or the last
+    one of fewer than five). Sequences may be longer than the model's context.
     """
     if isinstance(corpus, Corpus):
         return Split(

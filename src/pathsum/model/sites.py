@@ -191,7 +191,7 @@ def _check_order(config: Config, site: Site) -> None:
         )
     if isinstance(reader, Source) and reader.kind == "logits":
         return
-    # In a serial block the MLP reads what the heads of its own layer wrote.
+    # In a serial block the MLP also reads the heads of its own layer.
     same_layer = (
         isinstance(reader, Source)
         and isinstance(writer, HeadId)

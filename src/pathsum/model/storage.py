@@ -147,7 +147,7 @@ def write_model(folder: Path, model: "Model") -> None:
 
 
 def _as_stored(weights: Weights, name: str, tensor: Tensor) -> Tensor:
-    """A tensor to be saved: what is computed in float32 from half precision is saved so."""
+    """A tensor to be saved: weights that were loaded in half precision are saved in it."""
     stored = weights.store.dtypes[name]
     if stored in HALF and weights.dtype == torch.float32:
         tensor = tensor.to(stored)

@@ -131,7 +131,7 @@ DTYPES = {
 class FileStore(Store):
     """A safetensors file, memory-mapped: pages are read when a tensor's values are.
 
-    `readable` are the dtypes that its tensors may have, `advice` is what to do about another one.
+    `readable` lists the supported dtypes; `advice` is the fix that the error about others names.
     """
 
     readable = tuple(DTYPES)[:6]
@@ -221,7 +221,7 @@ class Layers(Sequence["LayerWeights"]):
             heads.whole = self
         self._kept: OrderedDict[int, LayerWeights] = OrderedDict()
         self._kept_bytes: dict[int, int] = {}
-        # One thread must not drop what another is about to take.
+        # One thread must not evict a layer that another is about to return.
         self.lock = RLock() if heads is None else heads.lock
 
     def __len__(self) -> int:

@@ -207,7 +207,7 @@ def attend(
 ) -> Pattern:
     """The pattern of queries and keys, of all heads of a layer or of these.
 
-    Queries may be those of the last positions only.
+    Queries may be given for the last positions only.
     """
     scores = soft_cap(attention_scores(config, query, key), config.score_cap)
     sinks = layer.sinks if layer.sinks is None or heads is None else layer.sinks[list(heads)]
@@ -272,7 +272,7 @@ def _softmax(
 
 def _masked(scores: Tensor, window: int | None) -> Float[Tensor, "dest src"]:
     """The causal mask of the last destinations: −∞ where they cannot attend, else 0."""
-    # Adding −∞ costs a third of what filling by a mask that has to be broadcast does.
+    # Adding −∞ takes a third of the time of masked_fill with a broadcast mask.
     last, length = scores.shape[-2:]
     nothing = scores.new_full((length, length), -torch.inf)
     mask = nothing.triu(1)
@@ -427,7 +427,7 @@ def preactivations(
 ) -> tuple[Float[Tensor, "*pos m"], Float[Tensor, "*pos m"] | None]:
     """r W_in + b_in of a block of neurons and, if they have gates, r W_gate + b_gate.
 
-    Gates may have a read of their own.
+    Gates may have a separate read.
     """
     assert layer.W_in is not None
     before = read @ layer.W_in[:, block]
@@ -475,7 +475,7 @@ def unembed_uncapped(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
 
 
 def logits_of_read(weights: Weights, read: Float[Tensor, "*pos d"]) -> Float[Tensor, "*pos vocab"]:
-    """Logits before the soft cap, from what the unembedding reads."""
+    """Logits before the soft cap, from the unembedding's input."""
     logits = read @ weights.W_U
     if weights.b_U is not None:
         logits += weights.b_U

@@ -1,17 +1,18 @@
 """Edges between whole components, pooled over positions: runs with some of them, and scores.
 
-The graph is that of EAP and of the MIB benchmark. Writers are the embedding, every head and every
-MLP. Readers are the queries, keys and values of every head, every MLP and the logits. An edge is a
-writer as one reader sees it. It carries its own output or that of a reference run, such as that of
-a corrupted prompt. Every reader sees
+The graph is the one of EAP and of the MIB benchmark. Writers are the embedding, every head and
+every MLP. Readers are the queries, keys and values of every head, every MLP and the logits. An edge
+is a writer as one reader sees it. It carries the writer's output in this run or in a reference run,
+such as a run of a corrupted prompt. Every reader sees
 
     its stream in the reference run + Σ over the writers kept (their output − their reference)
 
 so a circuit costs one product of a 0/1 matrix with all differences per layer, whatever its size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,12 +20,14 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError, NotExactError
+from pathsum.base.shapes import Stream
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import Config, Trace, transformer
-from pathsum.model.edit import Writes
+from pathsum.model import Config, Trace
+from pathsum.model.edit import Edit, Writes
+from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream
+from pathsum.model.recording import ONLY_LOGITS
 from pathsum.model.sites import writers_below
-from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import Target
 
@@ -55,23 +58,13 @@ class ComponentGraph:
                 found.append(Site(None, Source("mlp", layer)))
         return (*found, Site(None, LOGITS))
 
-    @property
-    def per_layer(self) -> tuple[int, int]:
-        """The number of readers and of writers of a layer."""
-        has_mlp = self.config.mlp != "none"
-        return 3 * self.config.n_heads + has_mlp, self.config.n_heads + has_mlp
-
-    def rows(self, layer: int) -> slice:
-        """The readers of a layer's heads, sides first."""
-        start = layer * self.per_layer[0]
-        return slice(start, start + 3 * self.config.n_heads)
-
     def seen_by(self, reader: Site) -> int:
         """The number of writers, counted from the bottom, that a reader can read."""
         if reader.reader == LOGITS:
             return len(self.writers)
         assert isinstance(reader.reader, HeadId | Source)
-        below = 1 + reader.reader.layer * self.per_layer[1]
+        has_mlp = self.config.mlp != "none"
+        below = 1 + reader.reader.layer * (self.config.n_heads + has_mlp)
         joins = isinstance(reader.reader, Source) and self.config.block == "serial"
         return below + self.config.n_heads * joins
 
@@ -111,11 +104,10 @@ class ComponentRuns:
     def __init__(self, trace: Trace, other: Trace, target: Target, hold_mlps: bool = False) -> None:
         check_runs(trace, other)
         config = trace.model.config
-        if config.norm_place != "before" or config.qk_norm == "rms_all":
+        if config.norm_place != "before":
             raise NotExactError(
                 "edges between whole components are measured only on models whose norms come "
-                f"before each block and whose QK-norm is per head; norm_place is "
-                f"{config.norm_place!r} and qk_norm {config.qk_norm!r}"
+                f"before each block; norm_place is {config.norm_place!r}"
             )
         if trace.every_edit or other.every_edit:
             raise NotExactError(
@@ -127,41 +119,55 @@ class ComponentRuns:
         self.held = trace.mlp_outputs if hold_mlps else None
         self.own, self.reference = (_outputs(run) for run in (trace, other))
 
-    def value(self, kept: EdgeMask | None) -> float:
-        """The prediction with only these edges; None means all edges."""
+    def value(self, kept: EdgeMask | EdgeScores | None) -> float:
+        """The prediction with only these edges, or these parts of edges; None means all edges."""
         if kept is None:
             return float(self.target.of(self.trace.logits)[0])
-        with torch.no_grad():
-            return float(self._run(kept.to(self.own)))
-
-    def _run(self, kept: EdgeScores) -> Tensor:
-        config, graph, weights = self.graph.config, self.graph, self.weights
-        # What each writer writes minus its reference, filled in as the run proceeds.
+        # The output of each writer minus its reference, filled in as the run proceeds.
         changes = torch.zeros_like(self.reference)
         changes[0] = self.own[0] - self.reference[0]
+        rows = kept.to(changes)
 
-        def seen(base: Tensor, rows: EdgeScores) -> Float[Tensor, "read pos d"]:
-            count = rows.shape[1]
-            return base + (rows @ changes[:count].flatten(1)).unflatten(1, base.shape)
+        def see(reader: int, stream: Stream) -> Stream:
+            count = self.graph.seen_by(self.graph.readers[reader])
+            base = self._reference_stream(self.graph.readers[reader])
+            return base + torch.tensordot(rows[reader, :count], changes[:count], 1).view_as(stream)
 
-        for index in range(config.n_layers):
-            layer, rows = weights.layers[index], graph.rows(index)
-            count = 1 + index * graph.per_layer[1]
-            reads = seen(self.other.streams[index][0], kept[rows, :count])
-            here = slice(count, count + config.n_heads)
-            changes[here] = head_outputs(config, layer, reads) - self.reference[here]
-            if config.mlp == "none":
-                continue
-            mlp = rows.stop
-            if self.held is not None:
-                output = self.held[index][0]
-            else:
-                width = graph.seen_by(graph.readers[mlp])
-                read = seen(mlp_stream(self.other, index)[0], kept[mlp : mlp + 1, :width])
-                output = transformer.mlp(config, layer, read)[0][0]
-            changes[here.stop] = output - self.reference[here.stop]
-        read = seen(self.other.streams[-1][0], kept[-1:])[0]
-        return self.target.of(transformer.unembed(weights, read[None])[0])[0]
+        def note(writer: int, output: Stream) -> None:
+            changes[writer] = output[0] - self.reference[writer]
+
+        return float(self._predict(see, note)[0])
+
+    def _reference_stream(self, reader: Site) -> Stream:
+        """The stream that a component reads in the reference run."""
+        component = reader.reader
+        if component == LOGITS:
+            return self.other.streams[-1]
+        assert isinstance(component, HeadId | Source)
+        if isinstance(component, Source):
+            return mlp_stream(self.other, component.layer)
+        return self.other.streams[component.layer]
+
+    def _predict(
+        self,
+        see: Callable[[int, Stream], Stream],
+        note: Callable[[int, Stream], None] | None = None,
+        embed: Stream | None = None,
+        requires_grad: bool = False,
+    ) -> Float[Tensor, " sequence"]:
+        """The prediction of a run whose readers see other streams, with its outputs noted."""
+        edits = [Edit(read, partial(see, at)) for at, read in enumerate(self.graph.readers)]
+        if embed is not None:
+            edits.append(Edit(Site(Source("embed")), embed))
+        for at, writer in enumerate(self.graph.writers[1:], 1):
+            if self.held is not None and isinstance(writer, Source):
+                edits.append(Edit(Site(writer), self.held[writer.layer]))
+            if note is not None:
+                edits.append(Edit(Site(writer), partial(note, at)))
+        positions = self.target.positions
+        ran = run(self.weights, self.trace.tokens, edits, ONLY_LOGITS, positions, requires_grad)
+        assert ran.recorded_logits is not None
+        return self.target.of_runs(ran.recorded_logits[:, 0])
 
     # ---- gradients
 
@@ -179,53 +185,13 @@ class ComponentRuns:
     @torch.enable_grad()
     def gradients(self, share: float = 1.0) -> Float[Tensor, "reader pos d"]:
         """The gradient of the prediction at every read."""
-        config, graph, weights = self.graph.config, self.graph, self.weights
-        begin, end = self.other.streams[0][0], self.trace.streams[0][0]
-        stream = (begin + share * (end - begin)).detach()
-        probes = stream.new_zeros(len(graph.readers), *stream.shape, requires_grad=True)
-        for index in range(config.n_layers):
-            layer = weights.layers[index]
-            written = head_outputs(config, layer, stream + probes[graph.rows(index)])
-            attended = stream + written.sum(0)
-            if layer.b_O is not None:
-                attended = attended + layer.b_O
-            if config.mlp == "none":
-                stream = attended
-                continue
-            mlp = graph.rows(index).stop
-            read = (stream if config.block == "parallel" else attended) + probes[mlp]
-            if self.held is not None:
-                stream = attended + self.held[index][0]
-            else:
-                stream = attended + transformer.mlp(config, layer, read[None])[0][0]
-        logits = transformer.unembed(weights, (stream + probes[-1])[None])[0]
-        return torch.autograd.grad(self.target.of(logits)[0], probes)[0]
-
-
-def head_outputs(
-    config: Config, layer: LayerWeights, reads: Float[Tensor, "read pos d"]
-) -> Float[Tensor, "head pos d"]:
-    """The output of each head; `reads` lists all queries, then all keys, then all values."""
-    normal = transformer.attention_read(config, layer, reads)[0]
-    query, key, value = normal.unflatten(0, (3, -1))
-    served = [kv_head(config, head) for head in range(config.n_heads)]
-    places = torch.arange(reads.shape[1], device=reads.device)
-    if layer.W_pos is not None:
-        query, key = query + layer.W_pos[places], key + layer.W_pos[places]
-
-    def project(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
-        y = torch.einsum("hpd,hdk->hpk", x, W)
-        return (y if b is None else y + b[:, None])[None]
-
-    b_K, b_V = (None if b is None else b[served] for b in (layer.b_K, layer.b_V))
-    q = project(query, layer.W_Q, layer.b_Q)
-    k = project(key, layer.W_K[served], b_K)
-    v = project(value, layer.W_V[served], b_V)
-    q = transformer.normed_and_rotated(config, layer, Side.Q, q, places)[0]
-    k = transformer.normed_and_rotated(config, layer, Side.K, k, places)[0]
-    scores = transformer.attention_scores(config, q, k)
-    pattern = transformer.attention_pattern(config, layer, scores)
-    return torch.einsum("hpk,hkd->hpd", (pattern @ v)[0], layer.W_O)
+        embed = torch.lerp(self.reference[:1], self.own[:1], share)
+        # One leaf per read: the gradient of an entry of one tensor would be as large as all of it.
+        probes = [torch.zeros_like(embed, requires_grad=True) for _ in self.graph.readers]
+        value = self._predict(
+            lambda reader, stream: stream + probes[reader], embed=embed, requires_grad=True
+        )
+        return torch.cat(torch.autograd.grad(value[0], probes, materialize_grads=True))
 
 
 def _outputs(run: Trace) -> Float[Tensor, "writer pos d"]:

@@ -69,7 +69,7 @@ class IdealPattern(enum.StrEnum):
         copies = (tokens[:, :, None] == tokens[:, None, :]) & back.tril(-1)
         if self is IdealPattern.DUPLICATE:
             return copies
-        # What followed a copy is one position to its right, at the latest this token itself.
+        # The follower of a copy is one position to its right, at the latest the current token.
         followers = torch.zeros_like(copies)
         followers[:, :, 1:] = copies[:, :, :-1]
         return followers
@@ -221,9 +221,8 @@ def keep_copying_part(head: Head, matrix: Float[Tensor, "k k"]) -> list[Edit]:
 class TopTokenTable:
     """A head's OV as a table of its source tokens, in place of its direct effect on the logits.
 
-    The head writes nothing that later components read, except for its biases. Its write still
-    belongs to the stream whose size the final normalization measures, so the scale is that of the
-    whole.
+    Later components read only the biases of the head's output. The final normalization still
+    measures the whole stream, so its scale includes the output.
     """
 
     def __init__(self, head: Head, tokens: Tokens, count: int) -> None:
@@ -259,7 +258,7 @@ class TopTokenTable:
             seen["pattern"] = pattern
 
         def write(written: Tensor) -> Tensor:
-            # The norm after the heads, if there is one, measures what all of them write.
+            # The norm after the heads, if there is one, measures the output of all of them.
             scale = transformer.write(config, layer, torch.stack(z, 1))[1][..., None]
             bias = bias_in_z(layer, head.head, seen["pattern"]) @ layer.W_O[head.head] * scale
             bias = bias.expand_as(written)
@@ -310,7 +309,7 @@ class TopTokenTable:
 
 
 def _real_basis(vectors: Tensor, values: Tensor) -> Float[Tensor, "k q"]:
-    """An orthonormal real basis of what eigenvectors span; one of each conjugate pair is enough."""
+    """An orthonormal real basis of the eigenvectors' span, with one of each conjugate pair."""
     upper = values.imag >= 0
     pairs = values.imag > 0
     columns = torch.cat((vectors[:, upper].real, vectors[:, pairs].imag), dim=1)

@@ -105,7 +105,7 @@ def edge_flows(frozen: Frozen, target: Target) -> Float[Tensor, "batch writer re
 
 
 def _logit_bias(frozen: Frozen, target: Target) -> Float[Tensor, " batch"] | None:
-    """What the logits' own bias gives, if they have one."""
+    """The contribution of the logits' bias, if there is one."""
     weights = frozen.run.weights
     has_one = len(all_sources(weights)) > len(stream_sources(weights))
     return target.direction(weights)[1] if has_one else None
@@ -123,7 +123,7 @@ def gradient_at_top(frozen: Frozen, target: Target) -> Stream:
 
 @dataclass(frozen=True, eq=False)
 class _Up:
-    """What the heads (before W_O) and the MLPs of each layer write."""
+    """The outputs of each layer's heads (before W_O) and MLP."""
 
     z: tuple[PerHead, ...]
     mlps: tuple[Stream, ...]

@@ -1,14 +1,14 @@
 """A run with patterns and normalization scales held fixed: a linear model.
 
-Head h of a layer then maps the residual stream x to `A^h diag(s) x W_V^h W_O^h`, and nothing else
-in the model depends on x: normalization gains and centering are folded into W_V, biases and MLP
+Head h of a layer then maps the residual stream x to `A^h diag(s) x W_V^h W_O^h`. No other part of
+the model depends on x: normalization gains and centering are folded into W_V, and biases and MLP
 outputs are sources. Sums over paths are products of these maps.
 
 The sources, which make up the stream before any head has moved anything:
 
     embed     the token embedding
     pos       the position embedding, where it is in the stream (positions="residual")
-    bias2     what the biases of layer 2's heads write: Σ_h b_V W_O + b_O
+    bias2     the output of the biases of layer 2's heads: Σ_h b_V W_O + b_O
     mlp3      the output of layer 3's MLP, as recorded
     bias_U    the logits' own bias
 
@@ -23,7 +23,7 @@ readable from the next one on. A normalization bias folded into the value read i
 The sweeps that carry streams up and gradients down are in `order_sweep`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,7 +43,7 @@ Streams = Float[Tensor, "many batch pos d"]
 Values = Float[Tensor, "many batch kv pos k"]
 PerHeads = Float[Tensor, "many batch head pos k"]
 # The biases that make an MLP with held gates write where the stream is 0. The gate's and the
-# router's are part of what is held.
+# router's biases are part of the held gates.
 MLP_BIASES = ("b_in", "b_out", "b_experts", "ln2_b")
 
 
@@ -52,12 +52,18 @@ class FrozenLayer:
     """Heads of one layer as linear maps: read, mix, write, and the adjoint of each.
 
     All methods take any number of streams (or of gradients) at once, stacked along the first axis.
+    Patterns are read when they are used, since those of long texts are computed then.
     """
 
-    pattern: Pattern
+    attention: Callable[[], Pattern]
     scale: Scale
     W_V: Float[Tensor, "kv d k"]
     W_O: Float[Tensor, "head k d"]
+
+    @property
+    def pattern(self) -> Pattern:
+        """The heads' attention, times the scale of any norm after them."""
+        return self.attention()
 
     def read(self, streams: Streams) -> Values:
         """Values of each stream at their source positions: diag(s) x W_V."""
@@ -68,7 +74,7 @@ class FrozenLayer:
         """Values moved to their destinations: A v, which TransformerLens calls z."""
         many, batch, kv, pos, k = values.shape
         # All streams in one matrix, so that each pattern is applied once; query heads that share a
-        # value head are stacked, so that nothing is repeated.
+        # value head are stacked, so that no value is repeated.
         together = values.permute(1, 2, 3, 0, 4).reshape(batch, kv, pos, many * k)
         moved = self.pattern.reshape(batch, kv, -1, pos) @ together
         return moved.view(batch, -1, pos, many, k).permute(3, 0, 1, 2, 4)
@@ -136,7 +142,7 @@ class FrozenMlp:
 class Gates:
     """The held gates of a run's MLPs, computed lazily per layer and cached.
 
-    One number per neuron and position, which is what all sweeps of a run share.
+    One number per neuron and position, shared by all sweeps of a run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -173,7 +179,7 @@ class Gates:
 
 
 def _constant_output(raw: LayerWeights, found: Neurons) -> Tensor:
-    """What an MLP writes through its held gates where the stream is 0, before a norm after it."""
+    """The output of an MLP with held gates for a stream of 0, before a norm after it."""
     assert raw.W_in is not None
     assert raw.W_out is not None
     value = fold_bias(raw.W_in, raw.ln2_b, raw.b_in)
@@ -252,7 +258,7 @@ class Frozen:
         return added
 
     def layer(self, layer: int, head: int | None = None) -> FrozenLayer:
-        """The heads of a layer, or one of them as a layer of its own.
+        """The heads of a layer, or one of them as a separate layer.
 
         Built at each call, so that a deep model need not fit into memory at once.
         """
@@ -262,19 +268,23 @@ class Frozen:
         if head is not None:
             shared = kv_head(weights.config, head)
             q, kv = slice(head, head + 1), slice(shared, shared + 1)
-        pattern = run.patterns[layer][self.rows, q, : self.length, : self.length]
-        if weights.config.norm_place != "before":
-            # A norm after the heads multiplies what they write at each destination.
-            pattern = pattern * run.scales.write[layer][self.rows, None, : self.length, None]
+
+        def attention() -> Pattern:
+            pattern = run.patterns[layer][self.rows, q, : self.length, : self.length]
+            if weights.config.norm_place != "before":
+                # A norm after the heads multiplies their output at each destination.
+                pattern = pattern * run.scales.write[layer][self.rows, None, : self.length, None]
+            return pattern
+
         return FrozenLayer(
-            pattern=pattern,
+            attention=attention,
             scale=run.scales.attention[layer][self.rows, : self.length],
             W_V=fold_read(weights.config.norm, raw.W_V[kv], raw.ln1_w),
             W_O=raw.W_O[q],
         )
 
     def head(self, head: HeadId) -> FrozenLayer:
-        """One head as a layer of its own."""
+        """One head as a separate layer."""
         return self.layer(head.layer, head.head)
 
     def mlp(self, layer: int) -> FrozenMlp | None:
@@ -291,7 +301,7 @@ class Frozen:
         )
 
     def step(self, step: PathStep) -> FrozenLayer | FrozenMlp:
-        """A head, as a layer of its own, or an MLP."""
+        """A head, as a separate layer, or an MLP."""
         if isinstance(step, HeadId):
             return self.head(step)
         mlp = self.mlp(step.layer)

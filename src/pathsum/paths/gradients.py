@@ -38,7 +38,7 @@ def gradient_order(
 ) -> list[Site]:
     """Edges in greedy order of |gradient · (output − reference)|, from the logits down.
 
-    Without `steps`, gradients are those of the run itself (EAP). With them, they are averaged over
+    Without `steps`, gradients are taken at the run itself (EAP). With them, they are averaged over
     that many runs whose inputs lie evenly between the reference's and this run's (EAP-IG).
     """
     scores = GradientScores(start, target, reference, steps)
@@ -82,14 +82,14 @@ class _Gradients:
     @torch.enable_grad()
     def _at_logits(self, target: Target, position: int) -> Float[Tensor, " d"]:
         read = self.run.streams[-1][:, position].detach().requires_grad_()
-        logits = transformer.unembed(self.run.weights, read[:, None])[0][:, 0]
+        logits = transformer.unembed_uncapped(self.run.weights, read[:, None])[0][:, 0]
         return torch.autograd.grad(target.of_runs(logits).sum(), read)[0][0]
 
     @torch.enable_grad()
     def _layer(
         self, layer: LayerWeights, above: Float[Tensor, "1 pos d"]
     ) -> tuple[_LayerGradients, Float[Tensor, "1 pos d"]]:
-        """At a layer's z, scores and MLP, and what passes through them to the stream below."""
+        """At a layer's z, scores and MLP, and the part that passes through to the stream below."""
         config, at_mlp = self.config, dict[Side, Tensor]()
         through = torch.zeros_like(above)
         if config.mlp != "none" and has_gates(config):

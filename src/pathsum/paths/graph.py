@@ -372,7 +372,7 @@ class Graph(Record, kind="circuit"):
     def neurons(self, name: str | Site) -> "Breakdown":
         """The value of an MLP node by its neurons, `mlp3.n512`; they add up to it.
 
-        The last name is the part of no neuron: the output bias, what keys have in common or,
+        The last entry belongs to no neuron: the output bias, the part that keys have in common or,
         between two runs, changes of scales and of a router's weights.
 
         >>> from pathsum.model import construct
@@ -539,7 +539,7 @@ class Graph(Record, kind="circuit"):
             yield f"attention sink (position 0){ARROW}{reader}{side}", together
 
     def printed(self, k: int = PRINTED) -> RenderableType:
-        """What `print` shows: the sentence, the tree with the k strongest edges, and the notes."""
+        """The printed form: the sentence, the tree with the k strongest edges, and the notes."""
         if self.is_mean:
             return Group(self.tree(k), Text(), self.to_table(rows=k))
         count = len(self.edges)

@@ -35,7 +35,7 @@ from pathsum.paths.reasons import (
 def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:
     """The graph in circuit-tracer's JSON format: metadata, nodes, links.
 
-    The omitted edges of a node come from a node of their own, so that its inputs add up. Links
+    The omitted edges of a node start at a separate node, so that its inputs add up. Links
     have a weight, the share, as in that format; `kind`, `exact`, `unit` and `effect` are our own
     fields, and two nodes may have one link of each kind.
     """

@@ -1,7 +1,7 @@
 """Growing a circuit: from the prediction down, keeping the nodes that carry enough of it.
 
-Each head or MLP node has a gradient G: that of the prediction at its output, summed over the edges
-that leave it. A head's V inputs split output · G exactly. Moving source j contributes
+Each head or MLP node has a gradient G of the prediction at its output, summed over the edges that
+leave it. A head's V inputs split output · G exactly. Moving source j contributes
 v_j = (read at j) · W_V W_O G, so attending by its scores contributes Σ_j A_j v_j; `attention`
 splits the excess over uniform attention over the scores, and so over the parts of queries and keys.
 `mlp_nodes` splits an MLP's output · G over the inputs of its values and of its gates. All readers
@@ -18,8 +18,8 @@ with a large drop are kept besides those with a large share.
 
 An edge is kept if it carries a floor, or if all weaker edges that leave its node, each from a part
 of the floor on, carry the floor together. A node is kept if one of its edges is. The floor is
-`threshold` times the prediction, or times a part of what its direct shares add up to before they
-cancel, if that is larger. The difference of two tokens that nearly tie is close to zero, and every
+`threshold` times the prediction or, if larger, times a part of the sum of the magnitudes of its
+direct shares. The difference of two tokens that nearly tie is close to zero, and every
 edge of the model would carry a large share of it.
 """
 
@@ -46,7 +46,7 @@ from pathsum.paths.mlp_nodes import MlpNodes
 from pathsum.paths.removal import removal_inputs
 from pathsum.paths.target import PredictionRun
 
-# What the prediction is compared with, as a part of the sum of its direct shares' magnitudes.
+# The least size that the floor is relative to: this part of the sum of |direct shares|.
 CANCELED = 0.5
 # The part of the floor from which weaker edges of a node count together.
 EDGE_PART = 0.25
@@ -267,7 +267,7 @@ class Growth:
         return config.visible_length(node_position(node), self.run.length)
 
     def _direct(self) -> tuple[Inputs, float]:
-        """The direct contributions of all writers to the logits, and what the scale's change adds.
+        """The direct contributions of all writers to the logits, and of a change of scale.
 
         The bias of the logits is one of them; between two runs it cancels.
         """
@@ -315,7 +315,7 @@ class Growth:
                 self._collect(nodes, inputs, None)
             return
         for inputs, held in opened.inputs():
-            # Between two runs one kind takes off what keys have in common.
+            # Between two runs, only one kind subtracts the part that keys have in common.
             once = inputs.side is Side.U or self.start is None
             self._collect(nodes, inputs, held - common.to(held) if once else held)
 
@@ -388,7 +388,7 @@ class Growth:
         reads: Reads,
         length: int,
     ) -> tuple[NodeAttention, Float[Tensor, "node src"], Float[Tensor, " node"]]:
-        """A head's attention, what multiplies each source's read, and what no V edge carries."""
+        """A head's attention, the factor of each source's read, and the part of no V edge."""
         ends = [self.run] if self.start is None else [self.run, self.start]
         write = torch.stack([_at(one, "write", head.layer)[places] for one in ends])
         scales = [_at(one, "attention", head.layer)[:length] for one in ends]
@@ -426,7 +426,7 @@ class Growth:
     ) -> None:
         """Add the edges that may be kept to their writers; the rest is left out together.
 
-        `held` is part of the rest: what no edge carries.
+        `held` is the part of the rest that no edge carries.
         """
         shares, exact = inputs.shares.double(), inputs.exact.double()
         strong, kept = self._masks(readers, inputs, shares)

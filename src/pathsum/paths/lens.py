@@ -228,7 +228,8 @@ class OwnPositions:
     def _layer(self, index: int, at: slice) -> OwnLayer:
         """A layer and its MLP at some positions."""
         layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
-        own = FrozenLayer(layer.pattern[..., at, at], layer.scale[:, at], layer.W_V, layer.W_O)
+        pattern = layer.pattern[..., at, at]
+        own = FrozenLayer(lambda: pattern, layer.scale[:, at], layer.W_V, layer.W_O)
         return own, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)
 
     @torch.no_grad()
@@ -293,7 +294,7 @@ def split_held(
 def _step(
     own: OwnLayer, index: int, orders: Orders, parallel: bool
 ) -> tuple[list[Name], Float[Tensor, "component batch d"]]:
-    """One layer: what its heads and its MLP write at each position, all orders together."""
+    """One layer: the outputs of its heads and its MLP at each position, all orders together."""
     layer, mlp = own
     sent = orders.sent()
     z = _stay(layer, sent)

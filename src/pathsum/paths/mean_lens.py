@@ -209,7 +209,7 @@ class _HeldPositions:
         """A layer and its MLP at these positions, one position per sequence."""
         layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
         own, scale = self.own[index][:, :, None, None], self.scale[index][:, None]
-        alone = FrozenLayer(own, scale, layer.W_V, layer.W_O)
+        alone = FrozenLayer(lambda: own, scale, layer.W_V, layer.W_O)
         if mlp is None:
             return alone, None
         return alone, FrozenMlp(self.gate[index][:, None], mlp.W_in, mlp.W_out)
@@ -234,7 +234,7 @@ class _HeldPositions:
 
 
 def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
-    """Logits of what reaches the final read, relative to their mean."""
+    """Logits of vectors at the final read, relative to their mean."""
     return remove_mean(apply_unembedding(trace.weights, final) + logit_bias(trace.weights))
 
 

@@ -121,7 +121,7 @@ class MlpNodes:
 
     @property
     def by_neuron(self) -> Float[Tensor, "node m"]:
-        """Each neuron's output · gradient, or that of the difference between the two runs."""
+        """Each neuron's output · gradient, or the difference · gradient between the two runs."""
         active = self.here.neurons.activation[0]
         if self.there is not None:
             active = active - self.there.neurons.activation[0]

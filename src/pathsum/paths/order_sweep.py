@@ -12,9 +12,9 @@ its caller wants; the last one also collects all higher orders:
 MLPs with held gates are a step more: a layer is `(1 + z Mlp)(1 + z Heads)`, and `1 + z (Heads +
 Mlp)` in a parallel block.
 
-Everything is computed from sources, weights, patterns and scales, never from recorded streams.
-What each head wrote (`Step.z`), what each reads (`Step.values`) and the gradients there
-(`AdjointStep`) are available layer by layer, so that nothing is kept that a caller does not need.
+Everything is computed from sources, weights, patterns and scales, never from recorded streams. The
+outputs of heads (`Step.z`), their inputs (`Step.values`) and the gradients there (`AdjointStep`)
+are available layer by layer, so that a caller keeps only the tensors it needs.
 
 Streams truncated by order, all in one pass.
 
@@ -252,8 +252,8 @@ def final_stream(frozen: Frozen) -> Stream:
 class Scales(enum.StrEnum):
     """The normalization scale that a truncated stream is multiplied by.
 
-    `FROZEN`      that of the run's own stream: the logits stay an exact sum over paths
-    `RECOMPUTED`  that of the truncated stream, as in the paper's repeated runs: not a path sum
+    `FROZEN`      the scale of the run's stream: the logits stay an exact sum over paths
+    `RECOMPUTED`  the scale of the truncated stream, as in the paper's reruns: not a path sum
     """
 
     FROZEN = "frozen"
@@ -263,9 +263,9 @@ class Scales(enum.StrEnum):
 class MlpOutputs(enum.StrEnum):
     """The MLP outputs that a truncated stream holds.
 
-    `FROZEN`      those of the run, as leaves of order 0; they depend on what heads wrote
-    `RECOMPUTED`  those of the MLPs on the truncated stream: not a path sum
-    `LINEAR`      those of the MLPs with their gates held: terms like heads, each an order more
+    `FROZEN`      the run's own, as leaves of order 0; they depend on the outputs of heads
+    `RECOMPUTED`  the outputs of MLPs that read the truncated stream: not a path sum
+    `LINEAR`      the outputs of MLPs with held gates: terms like heads, each one order higher
     """
 
     FROZEN = "frozen"
@@ -353,7 +353,7 @@ def truncate(
 
 
 def _truncate_linear(run: Run, scale: Scales) -> Truncated:
-    """Truncated streams with MLPs as steps of their own."""
+    """Truncated streams with MLPs as separate steps."""
     frozen = Frozen(run, gates=Gates(run))
     sweep = UpSweep(frozen, orders=frozen.orders(frozen.n_layers))
     free: dict[int, Stream] = {}

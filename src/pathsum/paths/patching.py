@@ -2,15 +2,15 @@
 
 Frozen paths hold patterns fixed, so they give no credit to what acts through queries and keys: on
 an induction prediction the previous-token head, which makes the induction head attend to the right
-place, gets almost none. Patching measures the causal effect instead. For an **edge** `L0H7→L1H4.k`
-only the keys of L1H4 are computed from a stream in which L0H7's output is the other run's:
+place, gets almost none. Patching measures the causal effect instead. For an **edge** `L0H7→L1H4.k`,
+only the keys of L1H4 are computed from a stream with L0H7's output of the other run:
 
     x' = x − written(L0H7) + written_other(L0H7)      read by L1H4 for its keys only
 
 Normalization is recomputed on x' for that read alone, scale included. Where several heads share a
 key/value head, the message reaches the named head only. For a **node** `L0H7` every reader sees the
-other run's output. Positions restrict a patch: `L0H7@4` exchanges what L0H7 writes at position 4,
-`L0H7@4→L1H4@9.k` what L1H4, computing its destination 9, sees of it.
+other run's output. Positions restrict a patch: `L0H7@4` exchanges the output of L0H7 at position 4,
+and `L0H7@4→L1H4@9.k` exchanges it in the keys of L1H4 for destination 9 only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
     """A run with edges or nodes patched; `trace.patch(edits)` is the shorthand.
 
         trace.patch({("L0H7", "L1H4", "k"): other})     one edge; "L0H7→L1H4.k" is the same
-        trace.patch({("L0H7", "logits"): other})        what the unembedding reads of L0H7
+        trace.patch({("L0H7", "logits"): other})        L0H7 as the unembedding reads it
         trace.patch({"L0H7": other, "mlp1": "zero"})    two nodes, one ablated
-        trace.patch({"L0H7@4": other})                  what L0H7 writes at position 4
-        trace.patch({"L0H7@4→L1H4@-1.k": "mean"})       what L1H4 reads of that, for the last row
+        trace.patch({"L0H7@4": other})                  the output of L0H7 at position 4
+        trace.patch({"L0H7@4→L1H4@-1.k": "mean"})       the same in L1H4's keys, for the last row
         trace.patch({"residual1@3": other})             the stream before layer 1 at position 3
         trace.patch({"mlp0.n5": "zero"})                one neuron's activation
 

@@ -94,8 +94,8 @@ class Reason:
 class Lead:
     """The head that explains most of a prediction, and its attention at that position.
 
-    `copying` are the heads that copy the token by induction, if they add at least half of what the
-    strongest head does. Then the lead is the one whose ablation costs most; otherwise it is the
+    `copying` are the heads that copy the token by induction, if they add at least half as much as
+    the strongest head. Then the lead is the one whose ablation costs most; otherwise it is the
     head that adds most to the prediction. Without it, the predicted token has
     `probability`. It adds `share` directly and attends to `source` with `weight`, the source whose
     attention matters most. `note` explains why its scores are not decomposed, if they are not.
@@ -251,7 +251,11 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
     reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
     heads = [one.id for one in of.trace.model.heads if one.id.layer < head.layer]
     sides = [
-        [edge_between(part, at, node, side) for part in (*read.sources, *heads, *read.extra)]
+        [
+            edge_between(part, at, node, side)
+            for part in (*read.sources, *heads, *read.extra)
+            if part != Part.bias("key") or not _shifts_all_scores(of.trace)
+        ]
         for side, at, read in reads
     ]
     above = [
@@ -265,6 +269,13 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
     found = {each.edge: each for each in grown.edges}
     parts = [[found[edge] for edge in edges if edge in found] for edges in sides]
     return [sorted(some, key=lambda one: -abs(one.share))[:PARTS] for some in parts if some]
+
+
+def _shifts_all_scores(trace: Trace) -> bool:
+    """Whether a bias of the keys adds one number to all scores of a row, which changes nothing."""
+    config = trace.model.config
+    is_same = config.positions != "rotary" and config.qk_norm == "none"
+    return is_same and not config.sinks and config.score_cap is None
 
 
 def _reasons_of_side(graph: "Graph", edges: "Sequence[GraphEdge]", source: int) -> Iterator[Reason]:
@@ -288,8 +299,8 @@ def _measure(
 ) -> list[tuple[float, float, float]]:
     """The effect of removing each part, and attention and probability without it.
 
-    First, the same of removing nothing. Parts that no component writes (positions, biases) are
-    taken out of the scores.
+    The first entry is the unedited run. Parts that no component writes (positions, biases) are
+    subtracted from the scores.
     """
     of = graph.prediction
     start, target = of.alone()

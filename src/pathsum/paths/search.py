@@ -296,7 +296,7 @@ class _Search:
 
     def _wait(self, reads_below: int, bound: float, steps: tuple[Step, ...]) -> None:
         if bound > self.threshold:
-            # Heads and MLPs have no order, so that of equal bounds the first noted comes first.
+            # Heads and MLPs have no order; among equal bounds, the first one found comes first.
             self.noted += 1
             heapq.heappush(self.waiting[reads_below], (-bound, self.noted, steps))
         else:
@@ -356,15 +356,15 @@ def reach(frozen: Frozen, bounded: bool) -> Reach:
 
 
 class _Norms:
-    """The largest norms that single paths give to what heads and MLPs read and write."""
+    """Bounds on the norms of single paths at the reads and outputs of heads and MLPs."""
 
     def __init__(
         self, frozen: Frozen, layers: Sequence[FrozenLayer], mlps: Sequence[FrozenMlp]
     ) -> None:
         self.frozen, self.layers, self.all_mlps = frozen, layers, mlps
         self.gains = _all_gains(frozen.run.weights, layers)
-        # Of each head below, the norm of z by destination; of each layer, the largest of what its
-        # heads write; of each MLP below, that of its output.
+        # The norm of z by destination, for each head below; the largest norm of a head's output,
+        # for each layer; the norm of the output, for each MLP below.
         self.z: list[Float[Tensor, "batch head pos"]] = []
         self.written: list[Float[Tensor, "batch pos"]] = []
         self.mlps: list[Float[Tensor, "batch pos"]] = []

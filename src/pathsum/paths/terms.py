@@ -317,7 +317,7 @@ class _Losses:
         return counted_sums(counted, torch.cat(guesses)[place])
 
     def result(self, measured: list[SequenceLosses]) -> TermImportance:
-        """The result, from what `measure` returned with all pieces joined."""
+        """The result, from the joined pieces that `measure` returned."""
         guessing, *rest = measured
         sets = len(self.sets)
         every = len(rest) - 2 * sets

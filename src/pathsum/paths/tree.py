@@ -33,7 +33,7 @@ class MlpGroup:
         return f"{self.nodes[0].node.writer}–{self.nodes[-1].node}"
 
     def inputs(self, graph: Graph) -> list[tuple[Site, float]]:
-        """What the MLPs read from outside, with the sum of its shares, the largest first."""
+        """The outside inputs of the MLPs, with the sums of their shares, the largest first."""
         found: dict[Site, float] = {}
         for edge in self.edges(graph):
             start = edge.edge.start
@@ -119,7 +119,7 @@ class _Printer:
         count = f"{len(edges)} MLP{'' if len(edges) == 1 else 's'}"
         line = f"{kind} {group.name}{_text(node)}  {scores}{share:+.2f} logits  ({count}{sink})"
         if sink or group.name in self.opened:
-            # What made the sink tells nothing about this prediction.
+            # The inputs of the sink do not depend on this prediction.
             tree.add(Text(line if sink else f"{line}  (above)"))
             return
         inputs, read = group.inputs(self.graph), group.edges(self.graph)
@@ -183,7 +183,7 @@ def _rest_lines(graph: Graph, rests: Sequence[LeftOut], kind: str) -> Iterator[s
 
 
 def _total(value: float, share: float) -> str:
-    """What the inputs of a node add up to, if that is not the share of the edge above them."""
+    """The sum of a node's inputs, if it differs from the share of the edge above them."""
     return f"  (node total {value:+.2f})" if f"{value:+.2f}" != f"{share:+.2f}" else ""
 
 

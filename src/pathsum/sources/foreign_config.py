@@ -1,15 +1,15 @@
 """ForeignConfig: another program's config.json, read value by value; errors name the file."""
 
-import math
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pathsum.base.errors import ConfigError
 from pathsum.base.files import read_object
-from pathsum.model.config import CEILINGS, Mlp
+from pathsum.model.config import CEILINGS
 
-_MLP: dict[str, Mlp] = {
+_MLP = {
     "relu": "relu",
     "relu2": "relu2",
     "gelu": "gelu",
@@ -17,21 +17,20 @@ _MLP: dict[str, Mlp] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-# Sizes of lists that are made before `Config` checks them, by the names that programs give them.
-_BOUNDED: dict[str, str] = {
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer"), "n_layers"),
-    **dict.fromkeys(("n_layers", "block_count"), "n_layers"),
-    **dict.fromkeys(("head_dim", "d_head", "attention.key_length"), "d_head"),
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "embedding_length"), "d_model"),
-}
+# Sizes of lists that are made before `Config` checks them.
+_BOUNDED = {"num_hidden_layers": "n_layers", "head_dim": "d_head", "hidden_size": "d_model"}
 
 
 class ForeignConfig:
-    """The values of a config.json; null stands for absent, as it does there."""
+    """The values of a config.json; null stands for absent, as it does there.
+
+    Values are asked for by their names in Llama's config.json. `renamed` lists other names of them.
+    """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values = {name: value for name, value in values.items() if value is not None}
         self._null = values.keys() - self.values.keys()
+        self.names: Mapping[str, str] = {}
         self.where = where
 
     @classmethod
@@ -39,41 +38,59 @@ class ForeignConfig:
         """The values of a file."""
         return cls(read_object(file, "download or save it again"), str(file))
 
+    def renamed(self, names: Mapping[str, str]) -> "ForeignConfig":
+        """The same values, of which some have other names than Llama's."""
+        again = copy.copy(self)
+        again.names = names
+        return again
+
+    def fields(
+        self, norm: str = "rms", mlp: str = "silu_gated", *, eps: float = 1e-6, tied: bool = False
+    ) -> dict[str, Any]:
+        """The fields of `Config` that all families have; `eps` and `tied` are defaults."""
+        d_model, n_heads = self.size("hidden_size"), self.size("num_attention_heads")
+        return {
+            "n_layers": self.size("num_hidden_layers"),
+            "n_heads": n_heads,
+            "n_kv_heads": self.size("num_key_value_heads", n_heads),
+            "d_model": d_model,
+            "d_head": self.size("head_dim", d_model // n_heads),
+            "d_vocab": self.size("vocab_size"),
+            "n_ctx": self.size("max_position_embeddings"),
+            "norm": norm,
+            "norm_eps": self.number("rms_norm_eps", eps),
+            "mlp": mlp,
+            "d_mlp": self.size("intermediate_size", 4 * d_model),
+            "tied": self.flag("tie_word_embeddings", tied),
+        }
+
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number of at least 1."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{self.where} has {name}={value!r}, which is not a size")
+        value = self._read(name, default, "is not a size", lambda one: type(one) is int and one > 0)
         largest = CEILINGS[_BOUNDED.get(name, "n_ctx")]
         if value > largest:
             raise ConfigError(
-                f"{self.where} has {name}={value}, which is more than {largest}, the most that "
-                "pathsum reads; the file is damaged"
+                f"{self.where} has {self._name(name)}={value}, which is more than {largest}, the "
+                "most that pathsum reads; the file is damaged"
             )
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ConfigError(f"{self.where} has {name}={value!r}, which is not a number")
-        if abs(value) > 1e300 or not math.isfinite(value):
-            raise ConfigError(f"{self.where} has {name}={value!r}, which is not finite")
-        return float(value)
+
+        def is_finite(value: Any) -> bool:
+            return type(value) in (int, float) and abs(value) <= 1e300
+
+        return float(self._read(name, default, "is not a finite number", is_finite))
 
     def numbers(self, name: str) -> list[float]:
         """A list of finite numbers."""
-        values = self._get(name, None)
-        if not isinstance(values, list):
-            raise ConfigError(f"{self.where} has {name}={values!r}, which is not a list")
+        values = self._read(name, None, "is not a list", lambda one: isinstance(one, list))
         return [ForeignConfig({name: one}, self.where).number(name) for one in values]
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
-        value = self._get(name, default)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{self.where} has {name}={value!r}, which is not true or false")
-        return value
+        return self._read(name, default, "is not true or false", lambda one: isinstance(one, bool))
 
     def cap(self, name: str, default: float | None = None) -> float | None:
         """A soft cap, or None if it is null; absent, the default."""
@@ -81,23 +98,24 @@ class ForeignConfig:
 
     def table(self, name: str) -> "ForeignConfig":
         """A nested table; empty if it is absent."""
-        value = self.values.get(name, {})
-        if not isinstance(value, dict):
-            raise ConfigError(f"{self.where} has {name}={value!r}, which is not a JSON object")
-        return ForeignConfig(value, f"{name} in {self.where}")
+        values = self._read(name, {}, "is not a JSON object", lambda one: isinstance(one, dict))
+        return ForeignConfig(values, f"{name} in {self.where}")
 
-    def mlp(self, name: str, default: str | None = None) -> Mlp:
-        """The `Config.mlp` of an activation's name."""
-        value = self._get(name, default)
-        if not isinstance(value, str) or value not in _MLP:
-            raise ConfigError(
-                f"{self.where} has {name}={value!r}, an activation that pathsum does not compute; "
-                f"it computes {', '.join(_MLP)}"
-            )
-        return _MLP[value]
+    def mlp(self, default: str | None = None) -> str:
+        """The `Config.mlp` of the activation `hidden_act`."""
+        return self.choice("hidden_act", _MLP, default)
 
-    def windows(self, n_layers: int) -> tuple[int | None, ...]:
+    def choice(self, name: str, table: Mapping[str, str], default: str | None = None) -> str:
+        """Our word for a value, from a table of those that pathsum computes."""
+        problem = f"pathsum does not compute; it computes {', '.join(table)}"
+        value = self._read(
+            name, default, problem, lambda one: isinstance(one, str) and one in table
+        )
+        return table[value]
+
+    def windows(self) -> tuple[int | None, ...]:
         """`sliding_window` for each layer that `layer_types` calls sliding, or for all."""
+        n_layers = self.size("num_hidden_layers")
         kinds = self.values.get("layer_types", ["sliding_attention"] * n_layers)
         if "sliding_window" not in self.values:
             if "layer_types" in self.values and "sliding_attention" in kinds:
@@ -115,9 +133,18 @@ class ForeignConfig:
             )
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
-    def require_value(self, name: str, *allowed: Any, default: Any = None) -> None:
+    def windows_except(self, every: int) -> tuple[int | None, ...]:
+        """Windows in all layers but each `every`-th, unless `layer_types` lists them."""
+        if "layer_types" in self.values:
+            return self.windows()
+        every, window = self.size("sliding_window_pattern", every), self.size("sliding_window")
+        layers = range(1, self.size("num_hidden_layers") + 1)
+        return tuple(None if layer % every == 0 else window for layer in layers)
+
+    def require_value(self, name: str, *allowed: Any) -> None:
         """Refuse a checkpoint whose `name` is set to anything but `allowed` (or absent)."""
-        value = self.values.get(name, allowed[0] if default is None else default)
+        name = self._name(name)
+        value = self.values.get(name, allowed[0])
         if value not in allowed:
             choices = " or ".join(repr(choice) for choice in allowed)
             raise ConfigError(
@@ -125,8 +152,16 @@ class ForeignConfig:
                 f"{choices}), so the checkpoint was not loaded"
             )
 
-    def _get(self, name: str, default: Any) -> Any:
+    def _name(self, name: str) -> str:
+        theirs = self.names.get(name, name)
+        return name if name in self.values and theirs not in self.values else theirs
+
+    def _read(self, name: str, default: Any, problem: str, fits: Callable[[Any], bool]) -> Any:
+        """A value that `fits`; other values raise an error, which describes the problem."""
+        name = self._name(name)
         value = self.values.get(name, default)
         if value is None:
             raise ConfigError(f"{self.where} has no {name}, which this family needs")
+        if not fits(value):
+            raise ConfigError(f"{self.where} has {name}={value!r}, which {problem}")
         return value

@@ -25,6 +25,15 @@ _LAYER, _EXPERT_LAYER, _MODEL = (
     stored_table(_TABLES[name]) for name in ("layer", "experts", "model")
 )
 
+_NAMES = {
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "hidden_size": "embedding_length",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+}
 # What an architecture's name implies.
 _ARCHITECTURES: dict[str, dict[str, Any]] = _TABLES["architectures"]
 
@@ -64,9 +73,7 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
             )
         config = config.replace(start_token=start)
     model = _model_table(opened, config, architecture)
-    layer = _layer_table(opened, config)
-    if config.positions == "rotary":
-        layer = scale_queries(rope, layer, config)
+    layer = scale_queries(rope, _layer_table(opened, config), config)
     layout = CheckpointLayout(config, model, layer, "blk.{}.")
     # Tensors that follow from the metadata.
     unused = {"rope_freqs.weight", *_FACTORS.values()} if config.positions == "rotary" else set()
@@ -77,13 +84,12 @@ def open_gguf(file: Path, name: str | None = None, context: Context = "original"
 
 def _foreign_config(opened: GgufFile, architecture: str) -> ForeignConfig:
     """The metadata that is about the architecture."""
-    prefix = f"{architecture}."
-    own = {
-        key.removeprefix(prefix): value
-        for key, value in opened.metadata.items()
-        if key.startswith(prefix)
-    }
-    return ForeignConfig(own, f"the metadata of {opened.file}")
+    start = f"{architecture}."
+    own = {k.removeprefix(start): v for k, v in opened.metadata.items() if k.startswith(start)}
+    own["vocab_size"] = opened.shapes.get("token_embd.weight", (own.get("vocab_size", 1),))[0]
+    eps = "rms_epsilon" if _ARCHITECTURES[architecture]["norm"] == "rms" else "epsilon"
+    names = {**_NAMES, "rms_norm_eps": f"attention.layer_norm_{eps}"}
+    return ForeignConfig(own, f"the metadata of {opened.file}").renamed(names)
 
 
 def _rotations(
@@ -101,10 +107,10 @@ def _rotations(
     kind = "longrope" if two else foreign.values.get("rope.scaling.type", usual)
     if not two:
         require_one_context(foreign.where, context)
-    d_head = _d_head(foreign)
+    d_head = foreign.fields()["d_head"]
     width = foreign.size("rope.dimension_count", d_head)
     named: dict[str, Any] = {
-        "longest": foreign.size("context_length"),
+        "longest": foreign.size("max_position_embeddings"),
         "rope_type": "default" if kind == "none" else kind,
         "rope_theta": foreign.number("rope.freq_base", 10_000.0),
         # Half a dimension more, which is cut off: the quotient may be rounded down.
@@ -123,27 +129,21 @@ def _rotations(
         named["attention_factor"] = foreign.number("rope.scaling.attn_factor", 1.0)
     if two and context == "original":
         trained = foreign.size("rope.scaling.original_context_length")
-        named["longest"] = min(trained, foreign.size("context_length"))
+        named["longest"] = min(trained, named["longest"])
     return ForeignConfig(named, foreign.where)
-
-
-def _d_head(foreign: ForeignConfig) -> int:
-    d, heads = foreign.size("embedding_length"), foreign.size("attention.head_count")
-    return foreign.size("attention.key_length", d // heads)
 
 
 def _config(
     opened: GgufFile, architecture: str, foreign: ForeignConfig, rope: ForeignConfig
 ) -> Config:
-    own = foreign.values
-    fields = dict(_ARCHITECTURES[architecture])
-    d, heads = foreign.size("embedding_length"), foreign.size("attention.head_count")
-    d_head = _d_head(foreign)
-    eps = "rms_epsilon" if fields["norm"] == "rms" else "epsilon"
-    if foreign.size("attention.value_length", d_head) != d_head:
+    fields = foreign.fields(eps=1e-5) | _ARCHITECTURES[architecture]
+    fields["n_ctx"] = rope.size("longest")
+    # Gemma multiplies embeddings and not the unembedding: two tensors for us.
+    fields["tied"] = "output.weight" not in opened.shapes and not architecture.startswith("gemma")
+    if foreign.size("attention.value_length", fields["d_head"]) != fields["d_head"]:
         raise ConfigError(f"{foreign.where} gives keys and values different widths")
     if fields["positions"] == "rotary":
-        fields |= rotary(rope, d_head, fraction=1.0)
+        fields |= rotary(rope, fields["d_head"], fraction=1.0)
         if "rope_freqs.weight" in opened.shapes:
             # Llama 3 files store the factor of each plane.
             own_factors: list[float] = opened.get("rope_freqs.weight").flatten().tolist()
@@ -158,45 +158,24 @@ def _config(
         fields["windows"] = _windows(foreign, _FULL_EVERY.get(architecture))
         fields["score_cap"] = foreign.cap("attn_logit_softcapping")
         fields["logit_cap"] = foreign.cap("final_logit_softcapping")
-    if foreign.size("block_count") == _WIDE_SCORES.get(architecture):
-        fields["score_scale"] = (d / heads) ** -0.5
-    if "use_parallel_residual" in own:
+    if fields["n_layers"] == _WIDE_SCORES.get(architecture):
+        fields["score_scale"] = (fields["d_model"] / fields["n_heads"]) ** -0.5
+    if "use_parallel_residual" in foreign.values:
         fields["block"] = "parallel" if foreign.flag("use_parallel_residual") else "serial"
     if architecture == "stablelm" and "blk.0.ffn_norm.weight" not in opened.shapes:
         fields["block"] = "parallel"
-    return Config(
-        n_layers=foreign.size("block_count"),
-        n_heads=heads,
-        n_kv_heads=foreign.size("attention.head_count_kv", heads),
-        d_model=d,
-        d_head=d_head,
-        d_vocab=opened.shapes.get("token_embd.weight", (foreign.size("vocab_size", 1),))[0],
-        n_ctx=rope.size("longest"),
-        norm_eps=foreign.number(f"attention.layer_norm_{eps}", 1e-5),
-        **_neurons(foreign, architecture),
-        # Gemma multiplies embeddings and not the unembedding: two tensors for us.
-        tied="output.weight" not in opened.shapes and not architecture.startswith("gemma"),
-        **fields,
-    )
-
-
-def _neurons(foreign: ForeignConfig, architecture: str) -> dict[str, int]:
-    """The fields of `Config` that count neurons and experts."""
-    if architecture != "gpt-oss":
-        return {"d_mlp": foreign.size("feed_forward_length", 4 * foreign.size("embedding_length"))}
-    experts = foreign.size("expert_count")
-    return {
-        "d_mlp": experts * foreign.size("expert_feed_forward_length"),
-        "n_experts": experts,
-        "experts_per_token": foreign.size("expert_used_count"),
-    }
+    if architecture == "gpt-oss":
+        fields["n_experts"] = foreign.size("expert_count")
+        fields["experts_per_token"] = foreign.size("expert_used_count")
+        fields["d_mlp"] = fields["n_experts"] * foreign.size("expert_feed_forward_length")
+    return Config(**fields)
 
 
 def _windows(foreign: ForeignConfig, full_every: int | None) -> tuple[int | None, ...]:
     """The sliding window of each layer; none where the file gives none."""
     if "attention.sliding_window" not in foreign.values:
         return ()
-    window, layers = foreign.size("attention.sliding_window"), foreign.size("block_count")
+    window, layers = foreign.size("attention.sliding_window"), foreign.size("num_hidden_layers")
     listed = foreign.values.get("attention.sliding_window_pattern", full_every)
     if isinstance(listed, list) and len(listed) == layers:
         return tuple(window if slides else None for slides in listed)

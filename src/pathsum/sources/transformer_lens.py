@@ -29,6 +29,18 @@ from pathsum.text import Tokenizer
 
 _POSITIONS = {"standard": "residual", "rotary": "rotary", "shortformer": "qk", "none": "none"}
 _NORMS = {"LN": "layer", "LNPre": "layer", "RMS": "rms", "RMSPre": "rms", "none": "none"}
+_NAMES = {
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_key_value_heads",
+    "hidden_size": "d_model",
+    "head_dim": "d_head",
+    "intermediate_size": "d_mlp",
+    "vocab_size": "d_vocab",
+    "max_position_embeddings": "n_ctx",
+    "rms_norm_eps": "eps",
+    "hidden_act": "act_fn",
+}
 _BUFFER = re.compile(r"\.(mask|IGNORE|rotary_sin|rotary_cos)$")
 
 _TABLES = LAYOUTS["lens"]
@@ -85,15 +97,13 @@ def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
 
 def _open_state(folder: Path) -> Store:
     files = sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
-    if len(files) == 1:
-        return PickleStore(files[0])
-    if len(files) > 1:
-        final = [file for file in files if "final" in file.name]
-        if len(final) == 1:
-            return PickleStore(final[0])
+    if not files:
+        return open_tensors(folder)
+    chosen = files if len(files) == 1 else [file for file in files if "final" in file.name]
+    if len(chosen) != 1:
         listed = ", ".join(file.name for file in files[:4])
         raise FileError(f"{folder} holds several state dicts ({listed}); keep only the one to load")
-    return open_tensors(folder)
+    return PickleStore(chosen[0])
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
@@ -162,23 +172,36 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
     foreign.require_value("post_embedding_ln", False)
     if "num_experts" in foreign.values:
         raise ConfigError(f"{foreign.where} has experts, which pathsum does not compute")
-    heads, d_head = foreign.size("n_heads"), foreign.size("d_head")
+    vocabulary = source.shapes.get("embed.W_E", (1,))[0]
+    values = {"d_vocab": vocabulary, **foreign.values}
+    attn_only = foreign.flag("attn_only", False)
+    if attn_only:
+        values.pop("d_mlp", None)
+    foreign = ForeignConfig(values, foreign.where).renamed(_NAMES)
     # The attention-only models of 2022 have other names for positions and norms.
     usual = "shortformer" if foreign.flag("shortformer_pos", False) else "standard"
-    fields: dict[str, Any] = {
-        "positions": _translate(foreign, "positional_embedding_type", _POSITIONS, usual),
-        "norm": _translate(
-            foreign, "normalization_type", _NORMS, str(foreign.values.get("normalization", "none"))
+    fields = foreign.fields(
+        foreign.choice(
+            "normalization_type", _NORMS, str(foreign.values.get("normalization", "none"))
         ),
-        "norm_eps": foreign.number("eps", 1e-5),
+        "none",
+        eps=1e-5,
+    )
+    d_head = fields["d_head"]
+    # −1 and absent stand for one output per token.
+    outputs = "vocab_size" if foreign.values.get("d_vocab_out", -1) == -1 else "d_vocab_out"
+    fields |= {
+        "d_vocab_out": foreign.size(outputs),
+        "positions": foreign.choice("positional_embedding_type", _POSITIONS, usual),
         "score_scale": _score_scale(foreign, d_head),
         "score_cap": _cap(foreign, "attn_scores_soft_cap"),
         "logit_cap": _cap(foreign, "output_logits_soft_cap"),
         "qk_norm": "rms" if foreign.flag("use_qk_norm", False) else "none",
     }
-    if not foreign.flag("attn_only", False):
+    if attn_only:
+        fields["d_mlp"] = 0
+    else:
         fields["mlp"] = _activation(foreign)
-        fields["d_mlp"] = foreign.size("d_mlp", 4 * foreign.size("d_model"))
         fields["block"] = "parallel" if foreign.flag("parallel_attn_mlp", False) else "serial"
     if foreign.flag("use_local_attn", False):
         window, kinds = foreign.size("window_size"), foreign.values.get("attn_types", [])
@@ -188,43 +211,21 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
         fields["rotary_pairing"] = "adjacent" if adjacent else "halves"
         fields["rotary_base"] = foreign.number("rotary_base", 10_000.0)
         fields["rotary_fraction"] = foreign.size("rotary_dim", d_head) / d_head
-    vocabulary = source.shapes.get("embed.W_E", (1,))[0]
-    return Config(
-        n_layers=foreign.size("n_layers"),
-        n_heads=heads,
-        n_kv_heads=foreign.size("n_key_value_heads", heads),
-        d_model=foreign.size("d_model"),
-        d_head=d_head,
-        d_vocab=foreign.size("d_vocab", vocabulary),
-        d_vocab_out=_outputs(foreign, vocabulary),
-        n_ctx=foreign.size("n_ctx"),
-        **fields,
-    )
-
-
-def _translate(foreign: ForeignConfig, name: str, table: Mapping[str, str], default: str) -> str:
-    value = foreign.values.get(name, default)
-    if not isinstance(value, str) or value not in table:
-        raise ConfigError(
-            f"{foreign.where} has {name}={value!r}, which pathsum does not compute; it computes "
-            f"{', '.join(table)}"
-        )
-    return table[value]
+    return Config(**fields)
 
 
 def _activation(foreign: ForeignConfig) -> str:
-    if foreign.values.get("act_fn") in ("solu", "solu_ln"):
+    name = foreign.values.get("act_fn")
+    if name in ("solu", "solu_ln"):
         foreign.require_value("gated_mlp", False)
-        return str(foreign.values["act_fn"])
+        return str(name)
     if not foreign.flag("gated_mlp", False):
-        return foreign.mlp("act_fn")
-    if foreign.values.get("act_fn") == "silu":
-        return "silu_gated"
-    kind = foreign.mlp("act_fn")
-    if not kind.startswith("gelu"):
+        return foreign.mlp()
+    kind = "silu" if name == "silu" else foreign.mlp()
+    if kind[:4] not in ("silu", "gelu"):
         raise ConfigError(
-            f"{foreign.where} has a gated MLP with act_fn={foreign.values.get('act_fn')!r}, and "
-            "pathsum computes 'silu' and GELUs"
+            f"{foreign.where} has a gated MLP with act_fn={name!r}, and pathsum computes 'silu' "
+            "and GELUs"
         )
     return f"{kind}_gated"
 
@@ -234,12 +235,6 @@ def _score_scale(foreign: ForeignConfig, d_head: int) -> float:
         return 1.0
     scale = foreign.number("attn_scale", -1.0)
     return 1 / scale if scale > 0 else 1 / math.sqrt(d_head)
-
-
-def _outputs(foreign: ForeignConfig, vocabulary: int) -> int:
-    """The number of outputs; −1 and absent stand for one per token."""
-    given = foreign.values.get("d_vocab_out", -1)
-    return foreign.size("d_vocab", vocabulary) if given == -1 else foreign.size("d_vocab_out")
 
 
 def _cap(foreign: ForeignConfig, name: str) -> float | None:

@@ -77,11 +77,11 @@ class Package:
 
     def wants(self, path: str) -> bool:
         """Whether a file of the package is text to learn from."""
-        included, excluded = (
-            any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
-            for patterns in (self.include, self.exclude)
-        )
-        return included and not excluded
+
+        def matches(patterns: tuple[str, ...]) -> bool:
+            return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+        return matches(self.include) and not matches(self.exclude)
 
     def __iter__(self) -> Iterator[Document]:
         """The texts in the package, fetched first if it is not in the cache."""
@@ -292,9 +292,7 @@ def _opened(address: str) -> Any:
         headers={"Accept": "text/html"},
     )
     if parts.username:
-        pair = (
-            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        )
+        pair = ":".join(map(urllib.parse.unquote, (parts.username, parts.password or "")))
         request.add_header("Authorization", f"Basic {b64encode(pair.encode()).decode()}")
     return urllib.request.urlopen(request, timeout=_SECONDS)
 

@@ -19,7 +19,7 @@ describe("names", () => {
     expect(parseHead(text)).toEqual({ layer, head });
   });
 
-  it.each(examples.paths)("reads and prints the path $text", ({ text, accepted, source, heads, formula }) => {
+  it.each(examples.paths)("reads the path $text", ({ text, accepted, source, heads, formula }) => {
     for (const written of [text, ...accepted]) expect(parsePath(written)).toEqual({ source, heads });
     expect(pathFormula({ source, heads })).toBe(formula);
   });

@@ -1,10 +1,10 @@
 """Architectures: the meaning of config.json, and the name and axes of each stored tensor.
 
-    gpt             GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT
-    llama           Llama (SmolLM), Mistral, Qwen2, Qwen3, SmolLM3, EXAONE 3, InternLM2, Granite,
-                    StableLM, Phi 1 to 3, GLM, GLM-4
+    llama           Llama (SmolLM), Arcee, Helium, ERNIE 4.5, CWM, Seed-OSS, Mistral, Qwen2, Qwen3,
+                    SmolLM3, EXAONE 3, InternLM2, Granite, Phi 3, GLM, GLM-4
     llama_variants  OLMo 1 to 3, EXAONE 4, Gemma 1 to 3, Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss
-    layer_norm      Starcoder2, Nemotron, Command-R, Command-R7B, Falcon
+    layer_norm      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT, Phi 1 and 2, StableLM,
+                    Starcoder2, Nemotron, Jais 2, Command-R, Command-R7B, Falcon
     alibi           Bloom, MPT, Baichuan
     rotary          rotary positions of all of them
 
@@ -20,17 +20,20 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from pathsum.base.errors import FileError, PathsumError, near_misses
 from pathsum.base.options import list_some
+from pathsum.model.config import Config
 from pathsum.model.store import Store
+from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
 # Buffers that follow from the config: causal masks, rotary frequencies.
 _BUFFERS = re.compile(
-    r"(attn|attention)\.(bias|masked_bias)$|rotary_emb\.(inv_freq|(cos|sin)_cached)$"
+    r"\.(attn|attention)\.(bias|masked_bias)$|rotary_emb\.(inv_freq|(cos|sin)_cached)$"
 )
 
 
@@ -69,17 +72,15 @@ def find_family(foreign: ForeignConfig, source: Store | None = None) -> Family:
             f"{foreign.where} has no model_type, so its architecture is unknown; "
             f"pathsum knows {listed}"
         )
-    closest = _closest(foreign, kind, source) or near_misses(kind, known)
+    closest = near_misses(kind, known) if source is None else _closest(foreign, kind, source)
     raise FileError(
         f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know{closest} "
         f"(it knows {listed}); convert the tensors to our names with pathsum.from_tensors"
     )
 
 
-def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
+def _closest(foreign: ForeignConfig, kind: str, source: Store) -> str:
     """The family whose tensors' names are most like those of a checkpoint, and what differs."""
-    if source is None:
-        return ""
     theirs = {_unnumbered(name) for name in source.shapes if not is_buffer(name)}
     best, closest = (0, 0, 0.0), None
     for family in families():
@@ -105,7 +106,10 @@ def _closest(foreign: ForeignConfig, kind: str, source: Store | None) -> str:
     if clauses:
         return f"{found}, but it {' and '.join(clauses)}"
     same = family.model_types[0]
-    return f"{found}, with the same names: if it computes the same, set model_type to {same!r}"
+    return (
+        f"{found}, with the same names: set model_type to {same!r} and compare the logits, because "
+        "rotations, gains and windows may differ"
+    )
 
 
 class _Recording(ForeignConfig):
@@ -122,12 +126,12 @@ class _Recording(ForeignConfig):
         except PathsumError:
             return 64
 
-    def require_value(self, name: str, *allowed: Any, default: Any = None) -> None:
+    def require_value(self, name: str, *allowed: Any) -> None:
         """Record a value that is not among those allowed."""
         try:
-            super().require_value(name, *allowed, default=default)
+            super().require_value(name, *allowed)
         except PathsumError:
-            self.differ.append(f"{name}={self.values.get(name, default)!r}")
+            self.differ.append(f"{name}={self.values[name]!r}")
 
 
 def _branches(names: set[str], others: set[str]) -> list[str]:
@@ -157,46 +161,100 @@ def is_buffer(name: str) -> bool:
 
 # ---- rows that many families share; nn.Linear stores its matrices [out, in]
 
+_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+_GATED = ("mlp.up_proj", "mlp.down_proj", "mlp.gate_proj")
 
-def sizes(
+
+def rotary_fields(
     foreign: ForeignConfig,
+    norm: str = "rms",
+    mlp: str = "silu_gated",
     *,
-    layers: str = "num_hidden_layers",
-    heads: str = "num_attention_heads",
-    width: str = "hidden_size",
-    context: str = "max_position_embeddings",
+    eps: float = 1e-6,
+    tied: bool = False,
+    base: float = 10_000.0,
+    fraction: float | None = None,
 ) -> dict[str, Any]:
-    """The sizes in a `Config`, by the names that config.json gives them; d_head is d / heads."""
-    d_model, n_heads = foreign.size(width), foreign.size(heads)
-    return {
-        "n_layers": foreign.size(layers),
-        "n_heads": n_heads,
-        "d_model": d_model,
-        "d_head": d_model // n_heads,
-        "d_vocab": foreign.size("vocab_size"),
-        "n_ctx": foreign.size(context),
-    }
+    """The fields of `Config` of a family that rotates queries and keys.
+
+    `eps`, `tied`, `base` (of rotations) and `fraction` (of rotated dimensions) are a family's
+    defaults; if it always rotates all dimensions, `fraction` is None.
+    """
+    if mlp == "silu_gated":
+        foreign.require_value("hidden_act", "silu")
+    fields = foreign.fields(norm, mlp, eps=eps, tied=tied)
+    return fields | rotary(foreign, fields["d_head"], base=base, fraction=fraction)
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """The names of tensors outside layers, and how those of layers begin; by default Llama's.
+
+    Checkpoints of a model without its unembedding leave `stem` out of every name.
+    """
+
+    stem: str = "model."
+    layers: str = "layers.{}."
+    table: str = "embed_tokens"
+    norm: str | None = "norm"
+    head: str = "lm_head"
+
+
+_LLAMA = TensorNames()
+
+
+def family_layout(
+    foreign: ForeignConfig,
+    fields: Mapping[str, Any],
+    layer: Mapping[str, Stored],
+    names: TensorNames = _LLAMA,
+    *,
+    bias: bool = False,
+    embed_scale: float = 1.0,
+    logit_scale: float = 1.0,
+    model: Mapping[str, Stored] = MappingProxyType({}),
+) -> CheckpointLayout:
+    """A checkpoint from its config, the tensors of a layer, and the names of the others.
+
+    `bias` says whether the last norm has a bias. `model` replaces and adds tensors outside layers.
+    Multiplied by different numbers, a tied embedding and unembedding are two tensors for us.
+    """
+    config = Config(**fields).replace(tied=fields["tied"] and embed_scale == logit_scale)
+    table = names.stem + names.table
+    rows = {"W_E": Stored(f"{table}.weight", "v d", multiply=embed_scale)}
+    if names.norm is not None:
+        rows |= norm_rows(ln_f=names.stem + names.norm, bias=bias)
+    if not config.tied:
+        head = table if fields["tied"] else names.head
+        rows["W_U"] = Stored(f"{head}.weight", "v d -> d v", multiply=logit_scale)
+    scaled = scale_queries(foreign, layer, config)
+    start = names.stem + names.layers
+    return CheckpointLayout(config, {**rows, **model}, scaled, layers=start, prefix=names.stem)
 
 
 def attention_rows(
-    q: str, k: str, v: str, o: str, *, bias: bool = False, out_bias: bool = False
+    *names: str, bias: bool = False, out_bias: bool | None = None
 ) -> dict[str, Stored]:
-    """Separate query, key, value and output projections of the given names."""
-    rows = {
-        "W_Q": Stored(f"{q}.weight", "(h k) d -> h d k"),
-        "W_K": Stored(f"{k}.weight", "(g k) d -> g d k"),
-        "W_V": Stored(f"{v}.weight", "(g k) d -> g d k"),
-        "W_O": Stored(f"{o}.weight", "d (h k) -> h k d"),
-    }
-    if bias:
-        rows |= {
-            "b_Q": Stored(f"{q}.bias", "(h k) -> h k"),
-            "b_K": Stored(f"{k}.bias", "(g k) -> g k"),
-            "b_V": Stored(f"{v}.bias", "(g k) -> g k"),
-        }
-    if out_bias:
-        rows["b_O"] = Stored(f"{o}.bias", "d")
-    return rows
+    """Projections to queries, keys and values, in three tensors or in one, and the output's.
+
+    By default Llama's names. `bias` says whether they have biases, `out_bias` whether the last has.
+    """
+    *into, out = names or _PROJECTIONS
+    blocks = ("h k", "g k", "g k") if len(into) == 1 else ()
+    rows: dict[str, Stored] = {}
+    for part, (letter, heads) in enumerate(zip("QKV", "hgg", strict=True)):
+        name = into[part % len(into)]
+        weight, biases = f"({heads} k) d -> {heads} d k", f"({heads} k) -> {heads} k"
+        rows[f"W_{letter}"] = Stored(f"{name}.weight", weight, split=blocks, part=part)
+        if bias:
+            rows[f"b_{letter}"] = Stored(f"{name}.bias", biases, split=blocks, part=part)
+    return rows | output_rows(out, bias=bias if out_bias is None else out_bias)
+
+
+def output_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
+    """The projection from heads to the stream."""
+    rows = {"W_O": Stored(f"{name}.weight", "d (h k) -> h k d")}
+    return rows | ({"b_O": Stored(f"{name}.bias", "d")} if bias else {})
 
 
 def grouped_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
@@ -210,34 +268,44 @@ def grouped_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
     return rows
 
 
-def mlp_rows(
-    up: str, down: str, gate: str | None = None, *, bias: bool = False
-) -> dict[str, Stored]:
-    """Projections into the neurons and out of them, and the gate's, if there is one."""
+def mlp_rows(*names: str, bias: bool = False) -> dict[str, Stored]:
+    """Projections into the neurons, out of them and, if it is named, the gate's."""
+    up, down, *gate = names or _GATED
     rows = {
         "W_in": Stored(f"{up}.weight", "m d -> d m"),
         "W_out": Stored(f"{down}.weight", "d m -> m d"),
     }
+    if gate:
+        rows["W_gate"] = Stored(f"{gate[0]}.weight", "m d -> d m")
     if bias:
         rows |= {"b_in": Stored(f"{up}.bias", "m"), "b_out": Stored(f"{down}.bias", "d")}
-    if gate is not None:
-        rows["W_gate"] = Stored(f"{gate}.weight", "m d -> d m")
-    if gate is not None and bias:
-        rows["b_gate"] = Stored(f"{gate}.bias", "m")
+    if bias and gate:
+        rows["b_gate"] = Stored(f"{gate[0]}.bias", "m")
     return rows
 
 
-def norm_rows(ours: str, name: str, *, bias: bool = False, add: float = 0.0) -> dict[str, Stored]:
-    """A norm's gain, and its bias; `add` is 1 where the gain is stored minus 1."""
-    rows = {f"{ours}_w": Stored(f"{name}.weight", "d", add=add)}
-    return rows | ({f"{ours}_b": Stored(f"{name}.bias", "d")} if bias else {})
+def norm_rows(*, bias: bool = False, add: float = 0.0, **names: str) -> dict[str, Stored]:
+    """Gains of norms by our names, and biases; `add` is 1 where gains are stored minus 1."""
+    rows = {f"{ours}_w": Stored(f"{name}.weight", "d", add=add) for ours, name in names.items()}
+    if bias:
+        rows |= {f"{ours}_b": Stored(f"{name}.bias", "d") for ours, name in names.items()}
+    return rows
 
 
-def embeddings(
-    table: str, head: str | None, *, tied: bool, bias: bool = False
+def block_norms(
+    first: str = "input_layernorm",
+    second: str = "post_attention_layernorm",
+    *,
+    bias: bool = False,
+    add: float = 0.0,
 ) -> dict[str, Stored]:
-    """The token embedding and, unless it is tied, the unembedding."""
-    rows = {"W_E": Stored(f"{table}.weight", "v d")}
-    if not tied:
-        rows["W_U"] = Stored(f"{head}.weight", "v d -> d v")
-    return rows | ({"b_U": Stored(f"{head}.bias", "v")} if bias else {})
+    """The norms before heads and before the MLP."""
+    return norm_rows(ln1=first, ln2=second, bias=bias, add=add)
+
+
+def qk_norm_rows(query: str = "k", key: str = "k", add: float = 0.0) -> dict[str, Stored]:
+    """Norms of queries and keys; `query` and `key` are their axes."""
+    return {
+        "q_norm_w": Stored("self_attn.q_norm.weight", query, add=add),
+        "k_norm_w": Stored("self_attn.k_norm.weight", key, add=add),
+    }

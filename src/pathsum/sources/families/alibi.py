@@ -16,60 +16,68 @@ normalizes the rows of its unembedding.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pathsum.algebra.spectrum import remove_mean
-from pathsum.model.config import Config
 from pathsum.sources.families import (
     Family,
+    TensorNames,
+    attention_rows,
+    block_norms,
+    family_layout,
     mlp_rows,
     norm_rows,
-    sizes,
-)
-from pathsum.sources.families.llama import (
-    GATED,
-    NORMS,
-    fused_rows,
-    llama_fields,
-    llama_layout,
+    rotary_fields,
 )
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
+_BLOOM_NAMES = {
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "hidden_size": "n_embed",
+    "max_position_embeddings": "seq_length",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+_MPT_NAMES = {
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "hidden_size": "d_model",
+    "max_position_embeddings": "max_seq_len",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
 
 def _bloom(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("apply_residual_connection_post_layernorm", False)
-    values = foreign.values
-    names = {"n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
-    names |= {"hidden_size": "n_embed"}
-    known = {ours: values.get(ours, values.get(theirs)) for ours, theirs in names.items()}
-    filled = ForeignConfig({"seq_length": 2048, **values, **known}, foreign.where)
-    config = _config(
-        filled, layers="n_layer", heads="n_head", width="hidden_size", context="seq_length"
-    )
+    foreign = ForeignConfig({"seq_length": 2048, **foreign.values}, foreign.where)
+    fields = _fields(foreign.renamed(_BLOOM_NAMES), "gelu_tanh")
+    # The embedding is normalized and the unembedding is not: two tensors for us.
+    fields["tied"] = False
     fused, norm = "self_attention.query_key_value", "input_layernorm"
     layer = {
-        **_attention_rows(config, fused, "(h 3 j)", norm, slopes(config.n_heads), bias=True),
+        **_fused_rows(fields, fused, "(h 3 j)", norm, slopes(fields["n_heads"]), bias=True),
         "W_O": Stored("self_attention.dense.weight", "d (h j) -> h j d", combine=_pad_rows),
         "b_O": Stored("self_attention.dense.bias", "d"),
-        **norm_rows("ln2", "post_attention_layernorm", bias=True),
+        **norm_rows(ln2="post_attention_layernorm", bias=True),
         **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
     }
-    table = "transformer.word_embeddings"
+    table, normal = "transformer.word_embeddings", partial(_layer_norm, eps=fields["norm_eps"])
     ends = tuple(f"{table}_layernorm.{end}" for end in ("weight", "bias"))
-    normal = partial(_layer_norm, eps=config.norm_eps)
     model = {
         "W_E": Stored(f"{table}.weight", "v d", combine=normal, others=ends),
         "W_U": Stored(f"{table}.weight", "v d -> d v"),
-        "W_pos": Stored("transformer.ln_f.weight", "d", combine=partial(_places, config.n_ctx)),
-        **norm_rows("ln_f", "transformer.ln_f", bias=True),
+        "W_pos": _position_row(fields, "transformer.ln_f.weight"),
     }
-    return CheckpointLayout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
+    names = TensorNames("transformer.", "h.{}.", norm="ln_f")
+    return family_layout(foreign, fields, layer, names, bias=True, model=model)
 
 
 def _mpt(foreign: ForeignConfig) -> CheckpointLayout:
@@ -82,28 +90,18 @@ def _mpt(foreign: ForeignConfig) -> CheckpointLayout:
         table.require_value(name, None)
     foreign.require_value("expansion_ratio", 4)
     foreign.require_value("no_bias", True)
-    config = _config(
-        foreign, layers="n_layers", heads="n_heads", width="d_model", context="max_seq_len"
-    )
-    config = config.replace(
-        mlp="gelu", score_scale=attention.number("softmax_scale", config.score_scale)
-    )
-    steep = slopes(config.n_heads, interleaved=True)
+    fields = _fields(foreign.renamed(_MPT_NAMES), "gelu", tied=True)
+    fields["score_scale"] = attention.number("softmax_scale", fields["score_scale"])
+    steep = slopes(fields["n_heads"], interleaved=True)
     layer = {
-        **_attention_rows(config, "attn.Wqkv", "(3 h j)", "norm_1", steep),
+        **_fused_rows(fields, "attn.Wqkv", "(3 h j)", "norm_1", steep),
         "W_O": Stored("attn.out_proj.weight", "d (h j) -> h j d", combine=_pad_rows),
-        **norm_rows("ln2", "norm_2"),
+        **norm_rows(ln2="norm_2"),
         **mlp_rows("ffn.up_proj", "ffn.down_proj"),
     }
-    table = "transformer.wte.weight"
-    model = {
-        "W_E": Stored(table, "v d"),
-        "W_U": Stored(table, "v d -> d v"),
-        "W_pos": Stored("transformer.norm_f.weight", "d", combine=partial(_places, config.n_ctx)),
-        **norm_rows("ln_f", "transformer.norm_f"),
-    }
-    layers = "transformer.blocks.{}."
-    return CheckpointLayout(config, model, layer, layers=layers, prefix="transformer.")
+    names = TensorNames("transformer.", "blocks.{}.", "wte", "norm_f")
+    model = {"W_pos": _position_row(fields, "transformer.norm_f.weight")}
+    return family_layout(foreign, fields, layer, names, model=model)
 
 
 def slopes(n_heads: int, interleaved: bool = False) -> Tensor:
@@ -125,27 +123,25 @@ def slopes(n_heads: int, interleaved: bool = False) -> Tensor:
     return torch.cat((first, larger[::2]))[:n_heads]
 
 
-def _config(foreign: ForeignConfig, **names: str) -> Config:
-    found = sizes(foreign, **names)
-    return Config(
-        **found | {"d_head": found["d_head"] + 1},
-        positions="qk",
-        norm="layer",
-        norm_eps=foreign.number("layer_norm_epsilon", 1e-5),
-        mlp="gelu_tanh",
-        score_scale=1 / math.sqrt(found["d_head"]),
-    )
+def _fields(foreign: ForeignConfig, mlp: str, *, tied: bool = False) -> dict[str, Any]:
+    found = foreign.fields("layer", mlp, eps=1e-5, tied=tied)
+    d_head = found["d_head"]
+    return found | {
+        "d_head": d_head + 1,
+        "positions": "qk",
+        "score_scale": 1 / math.sqrt(d_head),
+    }
 
 
-def _attention_rows(
-    config: Config, name: str, rows: str, norm: str, steep: Tensor, *, bias: bool = False
+def _fused_rows(
+    fields: Mapping[str, Any], name: str, rows: str, norm: str, steep: Tensor, *, bias: bool = False
 ) -> dict[str, Stored]:
     """Queries, keys and values in one tensor, with a layer norm folded into them."""
-    last = {"Q": steep / config.score_scale, "K": torch.zeros(1), "V": torch.zeros(1)}
+    last = {"Q": steep / fields["score_scale"], "K": torch.zeros(1), "V": torch.zeros(1)}
     found: dict[str, Stored] = {}
     for part, letter in enumerate("QKV"):
         weight = Stored(f"{name}.weight", f"{rows} d -> 3 h d j", part=part)
-        carries = 1 / config.d_model if letter == "K" else 0.0
+        carries = 1 / fields["d_model"] if letter == "K" else 0.0
         fold = partial(_fold_gain, centered=letter != "V", last=carries)
         found[f"W_{letter}"] = replace(weight, combine=fold, others=(f"{norm}.weight",))
         if bias or letter == "Q":
@@ -179,26 +175,24 @@ def _layer_norm(table: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor
     return F.layer_norm(table, table.shape[-1:], gain, bias, eps)
 
 
-def _places(n_ctx: int, gain: Tensor) -> Tensor:
-    """W_pos[j] = j · 1."""
-    return torch.arange(n_ctx).to(gain)[:, None].expand(n_ctx, len(gain))
+def _position_row(fields: Mapping[str, Any], gain: str) -> Stored:
+    """W_pos[j] = j · 1, made from any tensor as wide as the stream."""
+
+    def places(gain: Tensor) -> Tensor:
+        return torch.arange(fields["n_ctx"]).to(gain)[:, None].expand(-1, len(gain))
+
+    return Stored(gain, "d", combine=places)
 
 
 def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
     """Llamas with fused projections: 7B rotates, 13B has ALiBi."""
     alibi = "max_position_embeddings" not in foreign.values
-    known = {"max_position_embeddings": foreign.values.get("model_max_length")} if alibi else {}
-    fields = llama_fields(ForeignConfig({**foreign.values, **known}, foreign.where))
+    fields = rotary_fields(foreign.renamed({"max_position_embeddings": "model_max_length"}))
     if alibi:
         fields = {name: fields[name] for name in fields if not name.startswith("rotary")}
         fields["positions"] = "none"
-    layer = {
-        **NORMS,
-        **fused_rows("self_attn.W_pack", ("h k", "h k", "h k")),
-        "W_O": Stored("self_attn.o_proj.weight", "d (h k) -> h k d"),
-        **mlp_rows(*GATED),
-    }
-    layout = llama_layout(foreign, Config(**fields), layer)
+    attention = attention_rows("self_attn.W_pack", "self_attn.o_proj")
+    layout = family_layout(foreign, fields, {**block_norms(), **attention, **mlp_rows()})
     if "z_loss_weight" in foreign.values:  # Baichuan 2
         head = replace(layout.model["W_U"], combine=partial(F.normalize, dim=0))
         layout = replace(layout, model={**layout.model, "W_U": head})
@@ -220,7 +214,11 @@ def _with_alibi(layout: CheckpointLayout) -> CheckpointLayout:
         norm_eps=old.norm_eps * shrink,
         score_scale=1 / math.sqrt(old.d_head),
     )
-    places = partial(_last_places, config.n_ctx)
+
+    def places(gain: Tensor) -> Tensor:
+        """W_pos[j] = j in the last dimension."""
+        return F.pad(torch.arange(config.n_ctx).to(gain)[:, None], (len(gain), 0))
+
     model = {name: _widened(name, stored, shrink) for name, stored in layout.model.items()}
     model["W_pos"] = Stored("model.norm.weight", "x", combine=places)
     layer = {name: _widened(name, stored, shrink) for name, stored in layout.layer.items()}
@@ -244,11 +242,6 @@ def _widened(name: str, stored: Stored, shrink: float) -> Stored:
 
     blocks = tuple(block.translate(smaller) for block in stored.split)
     return replace(stored, axes=stored.axes.translate(smaller), split=blocks, combine=pad)
-
-
-def _last_places(n_ctx: int, gain: Tensor) -> Tensor:
-    """W_pos[j] = j in the last dimension."""
-    return F.pad(torch.arange(n_ctx).to(gain)[:, None], (len(gain), 0))
 
 
 BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)

@@ -1,11 +1,17 @@
-"""Families with layer norms and the names of Llama.
+"""Families with layer norms.
 
-Starcoder2 has ungated MLPs. Command-R (Cohere) has parallel blocks that share one norm, norms
-without biases, rotations of adjacent pairs, and scaled logits; Command-R+ adds layer norms of
-the queries and keys of each head. Command-R7B adds windows, and does not rotate in layers without
-one. Nemotron has squared ReLUs, partial rotary, and gains stored
-minus 1. Falcon has parallel blocks, and stores the queries of a key/value head next to its key and
-value.
+GPT-2 has learned positions and fused projections stored [in, out]. GPT-Neo has no score scale and
+windows in every other layer. GPT-J has parallel blocks that share one norm, and rotary positions on
+adjacent pairs; GPT-NeoX (Pythia) has parallel blocks, partial rotary, and queries, keys and values
+interleaved. OPT has ReLU, and stores its positions after two unused rows.
+
+Others have the names of Llama. Phi 1 and 2 have parallel blocks that share one norm; StableLM has
+gated MLPs, partial rotary and, in some, parallel blocks. Starcoder2 has ungated MLPs. Command-R
+(Cohere) has parallel blocks that share one norm, norms without biases, rotations of adjacent pairs,
+and scaled logits; Command-R+ adds layer norms of the queries and keys of each head. Command-R7B
+adds windows, and does not rotate in layers without one. Nemotron has squared ReLUs, partial rotary,
+and gains stored minus 1; Jais 2 has squared ReLUs alone. Falcon has parallel blocks, and stores the
+queries of a key/value head next to its key and value.
 """
 
 from dataclasses import replace
@@ -13,111 +19,268 @@ from typing import Any
 
 from pathsum.algebra.spectrum import remove_mean
 from pathsum.base.errors import ConfigError
-from pathsum.model.config import Config
 from pathsum.sources.families import (
     Family,
+    TensorNames,
     attention_rows,
-    embeddings,
+    block_norms,
+    family_layout,
     grouped_rows,
     mlp_rows,
     norm_rows,
-    sizes,
+    output_rows,
+    qk_norm_rows,
+    rotary_fields,
 )
-from pathsum.sources.families.llama import (
-    GATED,
-    PROJECTIONS,
-    alternating_windows,
-    llama_fields,
-    llama_layout,
-)
-from pathsum.sources.families.rotary import rotary, scale_queries
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
+_GPT_NAMES = {
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "intermediate_size": "n_inner",
+    "rms_norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation_function",
+}
+_NEO_NAMES = {
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "rms_norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation_function",
+}
+_FALCON_NAMES = {
+    "num_key_value_heads": "num_kv_heads",
+    "intermediate_size": "ffn_hidden_size",
+    "rms_norm_eps": "layer_norm_epsilon",
+    "hidden_act": "activation",
+}
+_NORM_EPS = {"rms_norm_eps": "layer_norm_eps"}
+_POSITIONS = {"W_pos": Stored("transformer.wpe.weight", "p d")}
 
-def _ungated_fields(foreign: ForeignConfig, eps: str) -> dict[str, Any]:
-    found = sizes(foreign)
-    d_head = foreign.size("head_dim", found["d_head"])
-    return {
-        **found,
-        "d_head": d_head,
-        "n_kv_heads": foreign.size("num_key_value_heads", found["n_heads"]),
-        "norm": "layer",
-        "norm_eps": foreign.number(eps, 1e-5),
-        "mlp": foreign.mlp("hidden_act"),
-        "d_mlp": foreign.size("intermediate_size"),
+
+def _gpt_layout(
+    foreign: ForeignConfig,
+    fields: dict[str, Any],
+    layer: dict[str, Stored],
+    model: dict[str, Stored],
+) -> CheckpointLayout:
+    """The names that GPT-2, GPT-Neo and GPT-J share."""
+    names = TensorNames("transformer.", "h.{}.", "wte", "ln_f")
+    return family_layout(foreign, fields, layer, names, bias=True, model=model)
+
+
+def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("add_cross_attention", False)
+    foreign = foreign.renamed(_GPT_NAMES)
+    fields = foreign.fields("layer", foreign.mlp("gelu_new"), eps=1e-5, tied=True)
+    fields["positions"] = "residual"
+    if not foreign.flag("scale_attn_weights", True):
+        fields["score_scale"] = 1.0
+    layer = {
+        **block_norms("ln_1", "ln_2", bias=True),
+        "W_O": Stored("attn.c_proj.weight", "(h k) d -> h k d"),
+        "b_O": Stored("attn.c_proj.bias", "d"),
+        "W_in": Stored("mlp.c_fc.weight", "d m"),
+        "b_in": Stored("mlp.c_fc.bias", "m"),
+        "W_out": Stored("mlp.c_proj.weight", "m d"),
+        "b_out": Stored("mlp.c_proj.bias", "d"),
     }
+    qkv = ("h k", "h k", "h k")
+    for part, letter in enumerate("QKV"):
+        layer[f"W_{letter}"] = Stored(
+            "attn.c_attn.weight", "d (h k) -> h d k", split=qkv, part=part, axis=1
+        )
+        layer[f"b_{letter}"] = Stored("attn.c_attn.bias", "(h k) -> h k", split=qkv, part=part)
+    if foreign.flag("scale_attn_by_inverse_layer_idx", False):
+        inverse = tuple(1 / (index + 1) for index in range(fields["n_layers"]))
+        layer |= {name: replace(layer[name], by_layer=inverse) for name in ("W_Q", "b_Q")}
+    return _gpt_layout(foreign, fields, layer, _POSITIONS)
+
+
+def _gpt_neo(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed(_NEO_NAMES)
+    fields = foreign.fields("layer", foreign.mlp("gelu_new"), eps=1e-5, tied=True)
+    fields |= {"positions": "residual", "score_scale": 1.0, "windows": _local_windows(foreign)}
+    names = [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")]
+    layer = {
+        **block_norms("ln_1", "ln_2", bias=True),
+        **attention_rows(*names, out_bias=True),
+        **mlp_rows("mlp.c_fc", "mlp.c_proj", bias=True),
+    }
+    return _gpt_layout(foreign, fields, layer, _POSITIONS)
+
+
+def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
+    kinds = foreign.values.get("attention_layers")
+    if kinds is None:
+        # [[["global", "local"], 12]]: that sequence, twelve times.
+        groups = foreign.values.get("attention_types", [])
+        layers = foreign.size("num_hidden_layers")
+        listed = sum(len(sequence) * times for sequence, times in groups)
+        if listed != layers:
+            raise ConfigError(
+                f"{foreign.where} has attention_types for {listed} layers, but num_layers={layers}"
+            )
+        kinds = [kind for sequence, times in groups for kind in sequence * times]
+    window = foreign.size("window_size", 256)
+    return tuple(window if kind == "local" else None for kind in kinds)
+
+
+def _gptj(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed(_GPT_NAMES)
+    fields = foreign.fields("layer", foreign.mlp("gelu_new"), eps=1e-5)
+    fields |= {
+        "positions": "rotary",
+        "rotary_fraction": foreign.size("rotary_dim", fields["d_head"]) / fields["d_head"],
+        "rotary_pairing": "adjacent",
+        "block": "parallel",
+    }
+    layer = {
+        **block_norms("ln_1", "ln_1", bias=True),
+        **attention_rows("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj"),
+        **mlp_rows("mlp.fc_in", "mlp.fc_out", bias=True),
+    }
+    return _gpt_layout(foreign, fields, layer, {"b_U": Stored("lm_head.bias", "v")})
+
+
+def _gpt_neox(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed(_NORM_EPS)
+    fields = rotary_fields(
+        foreign,
+        "layer",
+        foreign.mlp("gelu"),
+        eps=1e-5,
+        fraction=foreign.number("rotary_pct", 0.25),
+        base=foreign.number("rotary_emb_base", 10_000.0),
+    )
+    fields["block"] = "parallel" if foreign.flag("use_parallel_residual", True) else "serial"
+    bias, qkv = foreign.flag("attention_bias", True), "attention.query_key_value"
+    layer = {
+        **block_norms(bias=True),
+        **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=True),
+        **output_rows("attention.dense", bias=bias),
+    }
+    for part, letter in enumerate("QKV"):
+        layer[f"W_{letter}"] = Stored(f"{qkv}.weight", "(h 3 k) d -> 3 h d k", part=part)
+        if bias:
+            layer[f"b_{letter}"] = Stored(f"{qkv}.bias", "(h 3 k) -> 3 h k", part=part)
+    # The unembedding is called embed_out in files and, in memory, lm_head by transformers 5.
+    head = {"W_U": Stored("embed_out.weight|lm_head.weight", "v d -> d v")}
+    names = TensorNames("gpt_neox.", table="embed_in", norm="final_layer_norm")
+    more = {} if fields["tied"] else head
+    return family_layout(foreign, fields, layer, names, bias=True, model=more)
+
+
+def _opt(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("do_layer_norm_before", True)
+    foreign.require_value("_remove_final_layer_norm", False)
+    foreign.require_value("layer_norm_elementwise_affine", True)
+    foreign.require_value("word_embed_proj_dim", foreign.size("hidden_size"))
+    bias = foreign.flag("enable_bias", True)
+    foreign = foreign.renamed({"intermediate_size": "ffn_dim", "hidden_act": "activation_function"})
+    fields = foreign.fields("layer", foreign.mlp("relu"), eps=1e-5, tied=True)
+    fields["positions"] = "residual"
+    names = [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
+    layer = {
+        **block_norms("self_attn_layer_norm", "final_layer_norm", bias=True),
+        **attention_rows(*names, bias=bias),
+        **mlp_rows("fc1", "fc2", bias=bias),
+    }
+    places = Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1)
+    names = TensorNames(
+        "model.", "decoder.layers.{}.", "decoder.embed_tokens", "decoder.final_layer_norm"
+    )
+    return family_layout(foreign, fields, layer, names, bias=True, model={"W_pos": places})
+
+
+def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("qk_layernorm", False)
+    parallel = foreign.flag("use_parallel_residual", False)
+    fields = rotary_fields(foreign.renamed(_NORM_EPS), "layer", eps=1e-5, fraction=0.25)
+    fields["block"] = "parallel" if parallel else "serial"
+    second = "input_layernorm" if parallel else "post_attention_layernorm"
+    layer = {
+        **block_norms(second=second, bias=True),
+        **attention_rows(bias=foreign.flag("use_qkv_bias", False), out_bias=False),
+        **mlp_rows(),
+    }
+    return family_layout(foreign, fields, layer, bias=True)
+
+
+def _phi(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign.require_value("qk_layernorm", False)
+    foreign = foreign.renamed(_NORM_EPS)
+    fields = rotary_fields(foreign, "layer", foreign.mlp("gelu_new"), eps=1e-5, fraction=0.5)
+    fields["block"] = "parallel"
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense")
+    layer = {
+        **block_norms(second="input_layernorm", bias=True),
+        **attention_rows(*names, bias=True),
+        **mlp_rows("mlp.fc1", "mlp.fc2", bias=True),
+    }
+    names, head = TensorNames(norm="final_layernorm"), {"b_U": Stored("lm_head.bias", "v")}
+    return family_layout(foreign, fields, layer, names, bias=True, model=head)
 
 
 def _starcoder2(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = _ungated_fields(foreign, "norm_epsilon")
-    fields |= rotary(foreign, fields["d_head"])
-    fields |= {
-        "windows": foreign.windows(fields["n_layers"]),
-        "tied": foreign.flag("tie_word_embeddings", True),
-    }
+    foreign = foreign.renamed({"rms_norm_eps": "norm_epsilon"})
+    fields = rotary_fields(foreign, "layer", foreign.mlp(), eps=1e-5, tied=True)
+    fields["windows"] = foreign.windows()
     bias = foreign.flag("use_bias", True)
     layer = {
-        **norm_rows("ln1", "input_layernorm", bias=True),
-        **norm_rows("ln2", "post_attention_layernorm", bias=True),
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        **block_norms(bias=True),
+        **attention_rows(bias=bias),
         **mlp_rows("mlp.c_fc", "mlp.c_proj", bias=bias),
     }
-    return llama_layout(foreign, Config(**fields), layer, bias=True)
+    return family_layout(foreign, fields, layer, bias=True)
 
 
 def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = _ungated_fields(foreign, "norm_eps")
-    fields |= rotary(foreign, fields["d_head"], fraction=0.5)
-    fields["tied"] = foreign.flag("tie_word_embeddings", False)
-    bias = foreign.flag("attention_bias", False)
+    foreign = foreign.renamed({"rms_norm_eps": "norm_eps"})
+    fields = rotary_fields(foreign, "layer", foreign.mlp(), eps=1e-5, fraction=0.5)
     layer = {
-        **norm_rows("ln1", "input_layernorm", bias=True, add=1.0),
-        **norm_rows("ln2", "post_attention_layernorm", bias=True, add=1.0),
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        **block_norms(bias=True, add=1.0),
+        **attention_rows(bias=foreign.flag("attention_bias", False)),
         **mlp_rows("mlp.up_proj", "mlp.down_proj", bias=foreign.flag("mlp_bias", False)),
     }
-    layout = llama_layout(foreign, Config(**fields), layer, bias=True)
-    last = norm_rows("ln_f", "model.norm", bias=True, add=1.0)
-    return replace(layout, model={**layout.model, **last})
+    last = norm_rows(ln_f="model.norm", bias=True, add=1.0)
+    return family_layout(foreign, fields, layer, model=last)
+
+
+def _jais2(foreign: ForeignConfig) -> CheckpointLayout:
+    foreign = foreign.renamed(_NORM_EPS)
+    layer = {
+        **block_norms(bias=True),
+        **attention_rows(bias=foreign.flag("attention_bias", True)),
+        **mlp_rows("mlp.up_proj", "mlp.down_proj", bias=foreign.flag("mlp_bias", True)),
+    }
+    fields = rotary_fields(foreign, "layer", foreign.mlp("relu2"), eps=1e-5)
+    return family_layout(foreign, fields, layer, bias=True)
 
 
 def _cohere(foreign: ForeignConfig, base: float = 500_000.0, **more: Any) -> CheckpointLayout:
-    fields = llama_fields(foreign, base=base)
-    fields |= {
-        "norm": "layer",
-        "norm_eps": foreign.number("layer_norm_eps", 1e-5),
-        "block": "parallel",
-        "rotary_pairing": "adjacent",
-        # The unembedding is multiplied and the embedding is not: two tensors for us.
-        "tied": False,
-        **more,
-    }
-    bias = foreign.flag("attention_bias", False)
+    foreign = foreign.renamed(_NORM_EPS)
+    fields = rotary_fields(foreign, "layer", eps=1e-5, base=base, tied=True)
+    fields |= {"block": "parallel", "rotary_pairing": "adjacent", **more}
     layer = {
-        **norm_rows("ln1", "input_layernorm"),
-        **norm_rows("ln2", "input_layernorm"),
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
-        **mlp_rows(*GATED),
+        **block_norms(second="input_layernorm"),
+        **attention_rows(bias=foreign.flag("attention_bias", False)),
+        **mlp_rows(),
     }
     if foreign.flag("use_qk_norm", False):
         fields["qk_norm"] = "rms_per_head"
         # Centered, what a layer norm divides by is the root mean square.
-        for name in ("W_Q", "b_Q", "W_K", "b_K"):
-            if name in layer:
-                layer[name] = replace(layer[name], combine=remove_mean)
-        layer["q_norm_w"] = Stored("self_attn.q_norm.weight", "h k")
-        layer["k_norm_w"] = Stored("self_attn.k_norm.weight", "g k")
-    layout = llama_layout(foreign, Config(**fields), layer)
-    tied = foreign.flag("tie_word_embeddings", True)
-    table = "model.embed_tokens.weight" if tied else "lm_head.weight"
+        for name in {"W_Q", "b_Q", "W_K", "b_K"} & layer.keys():
+            layer[name] = replace(layer[name], combine=remove_mean)
+        layer |= qk_norm_rows("h k", "g k")
     scale = foreign.number("logit_scale", 0.0625)
-    scaled = {"W_U": Stored(table, "v d -> d v", multiply=scale)}
-    return replace(layout, model={**layout.model, **scaled})
+    return family_layout(foreign, fields, layer, logit_scale=scale)
 
 
 def _cohere2(foreign: ForeignConfig) -> CheckpointLayout:
-    windows = alternating_windows(foreign, every=4)
+    windows = foreign.windows_except(every=4)
     rotates = tuple(window is not None for window in windows)
     return _cohere(foreign, base=10_000.0, windows=windows, rotary_layers=rotates)
 
@@ -129,42 +292,37 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
             "compute: unlike Bloom's, they are rounded to bfloat16, so that they are no multiples "
             "of a slope; use a Falcon with rotary positions"
         )
-    found, grouped = sizes(foreign), foreign.flag("new_decoder_architecture", False)
-    one = foreign.flag("multi_query", True) and not grouped
+    foreign = foreign.renamed(_FALCON_NAMES)
+    grouped = foreign.flag("new_decoder_architecture", False)
     parallel = grouped or foreign.flag("parallel_attn", True)
-    config = Config(
-        **found,
-        n_kv_heads=1 if one else foreign.size("num_kv_heads", found["n_heads"]),
-        norm="layer",
-        norm_eps=foreign.number("layer_norm_epsilon", 1e-5),
-        mlp=foreign.mlp("activation", "gelu"),
-        d_mlp=foreign.size("ffn_hidden_size", 4 * found["d_model"]),
-        block="parallel" if parallel else "serial",
-        tied=foreign.flag("tie_word_embeddings", True),
-        **rotary(foreign, found["d_head"]),
-    )
+    fields = rotary_fields(foreign, "layer", foreign.mlp("gelu"), eps=1e-5, tied=True)
+    fields["block"] = "parallel" if parallel else "serial"
+    if foreign.flag("multi_query", True) and not grouped:
+        fields["n_kv_heads"] = 1
     first, second = "input_layernorm", "input_layernorm" if parallel else "post_attention_layernorm"
     if grouped and foreign.size("num_ln_in_parallel_attn", 2) == 2:
         first, second = "ln_attn", "ln_mlp"
     bias = foreign.flag("bias", False)
     layer = {
-        **norm_rows("ln1", first, bias=True),
-        **norm_rows("ln2", second, bias=True),
+        **block_norms(first, second, bias=True),
         **grouped_rows("self_attention.query_key_value", bias=bias),
-        "W_O": Stored("self_attention.dense.weight", "d (h k) -> h k d"),
-        **({"b_O": Stored("self_attention.dense.bias", "d")} if bias else {}),
+        **output_rows("self_attention.dense", bias=bias),
         **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
     }
-    model = {
-        **embeddings("transformer.word_embeddings", "lm_head", tied=config.tied),
-        **norm_rows("ln_f", "transformer.ln_f", bias=True),
-    }
-    layer = scale_queries(foreign, layer, config)
-    return CheckpointLayout(config, model, layer, layers="transformer.h.{}.", prefix="transformer.")
+    names = TensorNames("transformer.", "h.{}.", "word_embeddings", "ln_f")
+    return family_layout(foreign, fields, layer, names, bias=True)
 
 
+GPT2 = Family("GPT-2", ("gpt2",), _gpt2)
+GPT_NEO = Family("GPT-Neo", ("gpt_neo",), _gpt_neo)
+GPTJ = Family("GPT-J", ("gptj",), _gptj)
+GPT_NEOX = Family("GPT-NeoX", ("gpt_neox",), _gpt_neox)
+OPT = Family("OPT", ("opt",), _opt)
+STABLELM = Family("StableLM", ("stablelm",), _stablelm)
+PHI = Family("Phi", ("phi",), _phi)
 STARCODER2 = Family("Starcoder2", ("starcoder2",), _starcoder2)
 NEMOTRON = Family("Nemotron", ("nemotron",), _nemotron)
+JAIS2 = Family("Jais 2", ("jais2",), _jais2)
 COHERE = Family("Command-R", ("cohere",), _cohere)
 COHERE2 = Family("Command-R7B", ("cohere2",), _cohere2)
 FALCON = Family("Falcon", ("falcon",), _falcon)

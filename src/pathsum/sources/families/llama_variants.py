@@ -24,64 +24,60 @@ import torch
 from torch import Tensor
 
 from pathsum.base.errors import ConfigError
-from pathsum.model.config import Config
-from pathsum.sources.families import Family, attention_rows, embeddings, mlp_rows, norm_rows
-from pathsum.sources.families.llama import (
-    GATED,
-    NORMS,
-    PROJECTIONS,
-    QK_NORMS,
-    alternating_windows,
-    llama_fields,
-    llama_layout,
-    upper_windows,
+from pathsum.sources.families import (
+    Family,
+    TensorNames,
+    attention_rows,
+    block_norms,
+    family_layout,
+    mlp_rows,
+    norm_rows,
+    qk_norm_rows,
+    rotary_fields,
 )
-from pathsum.sources.families.rotary import rope_by_layer_type, scale_queries
+from pathsum.sources.families.llama import upper_windows
+from pathsum.sources.families.rotary import require_rope, rope_by_layer_type
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
+_SANDWICH = norm_rows(
+    ln1="input_layernorm",
+    post1="post_attention_layernorm",
+    ln2="pre_feedforward_layernorm",
+    post2="post_feedforward_layernorm",
+    add=1.0,
+)
+
 
 def _gemma(foreign: ForeignConfig) -> CheckpointLayout:
-    return _layout(
-        foreign,
-        Config(**_fields(foreign)),
-        {
-            **norm_rows("ln1", "input_layernorm", add=1.0),
-            **norm_rows("ln2", "post_attention_layernorm", add=1.0),
-        },
-    )
+    return _gemma_layout(foreign, _gemma_fields(foreign), block_norms(add=1.0))
 
 
 def _gemma2(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = _fields(foreign) | _scores(foreign, score_cap=50.0, logit_cap=30.0)
-    fields |= {"norm_place": "both", "windows": alternating_windows(foreign, every=2)}
-    return _layout(foreign, Config(**fields), _sandwich())
+    fields = _gemma_fields(foreign) | _scores(foreign, score_cap=50.0, logit_cap=30.0)
+    fields |= {"norm_place": "both", "windows": foreign.windows_except(every=2)}
+    return _gemma_layout(foreign, fields, _SANDWICH)
 
 
 def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
     full, local_base = rope_by_layer_type(foreign, foreign.number("rope_local_base_freq", 1e4))
-    fields = _fields(full, base=1e6) | _scores(foreign)
+    fields = _gemma_fields(full, base=1e6) | _scores(foreign)
     fields |= {
         "norm_place": "both",
         "qk_norm": "rms",
-        "windows": alternating_windows(foreign, every=6),
+        "windows": foreign.windows_except(every=6),
         "rotary_local_base": local_base,
     }
-    qk = {
-        "q_norm_w": Stored("self_attn.q_norm.weight", "k", add=1.0),
-        "k_norm_w": Stored("self_attn.k_norm.weight", "k", add=1.0),
-    }
-    return _layout(full, Config(**fields), _sandwich() | qk)
+    return _gemma_layout(full, fields, _SANDWICH | qk_norm_rows(add=1.0))
 
 
-def _fields(foreign: ForeignConfig, base: float = 10_000.0) -> dict[str, Any]:
+def _gemma_fields(foreign: ForeignConfig, base: float = 10_000.0) -> dict[str, Any]:
     # In files of Gemma 1 "gelu" means the approximation; transformers reads them that way.
     for name in ("hidden_activation", "hidden_act"):
         foreign.require_value(name, "gelu_pytorch_tanh", "gelu")
     foreign.require_value("use_bidirectional_attention", False)
-    fields = llama_fields(foreign, activation="gelu_tanh_gated", base=base)
-    # Embeddings are multiplied and the unembedding is not: two tensors for us.
-    return fields | {"d_head": foreign.size("head_dim", 256), "tied": False}
+    fields = rotary_fields(foreign, mlp="gelu_tanh_gated", base=base, tied=True)
+    return fields | {"d_head": foreign.size("head_dim", 256)}
 
 
 def _scores(
@@ -94,27 +90,14 @@ def _scores(
     }
 
 
-def _sandwich() -> dict[str, Stored]:
-    return {
-        **norm_rows("ln1", "input_layernorm", add=1.0),
-        **norm_rows("post1", "post_attention_layernorm", add=1.0),
-        **norm_rows("ln2", "pre_feedforward_layernorm", add=1.0),
-        **norm_rows("post2", "post_feedforward_layernorm", add=1.0),
-    }
-
-
-def _layout(foreign: ForeignConfig, config: Config, norms: dict[str, Stored]) -> CheckpointLayout:
-    bias = foreign.flag("attention_bias", False)
-    table = "model.embed_tokens.weight"
-    tied = foreign.flag("tie_word_embeddings", True)
-    model = {
-        "W_E": Stored(table, "v d", multiply=math.sqrt(config.d_model)),
-        "W_U": Stored(table if tied else "lm_head.weight", "v d -> d v"),
-        **norm_rows("ln_f", "model.norm", add=1.0),
-    }
-    layer = {**norms, **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias), **mlp_rows(*GATED)}
-    layer = scale_queries(foreign, layer, config)
-    return CheckpointLayout(config, model, layer, layers="model.layers.{}.", prefix="model.")
+def _gemma_layout(
+    foreign: ForeignConfig, fields: dict[str, Any], norms: dict[str, Stored]
+) -> CheckpointLayout:
+    attention = attention_rows(bias=foreign.flag("attention_bias", False))
+    scale = math.sqrt(fields["d_model"])
+    last = norm_rows(ln_f="model.norm", add=1.0)
+    layer = {**norms, **attention, **mlp_rows()}
+    return family_layout(foreign, fields, layer, embed_scale=scale, model=last)
 
 
 GEMMA = Family("Gemma", ("gemma",), _gemma)
@@ -124,56 +107,43 @@ GEMMA3 = Family("Gemma 3", ("gemma3_text",), _gemma3)
 
 def _olmo(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("clip_qkv", None)
-    fields = llama_fields(foreign)
-    fields |= {"norm": "layer", "norm_eps": 1e-5}
-    layer = _attention(foreign) | mlp_rows(*GATED)
-    config = Config(**fields)
-    model = embeddings("model.embed_tokens", "lm_head", tied=config.tied)
-    layout = llama_layout(foreign, config, layer)
-    return CheckpointLayout(config, model, layout.layer, layout.layers, layout.prefix)
+    fields = rotary_fields(foreign, "layer") | {"norm_eps": 1e-5}
+    layer = attention_rows(bias=foreign.flag("attention_bias", False)) | mlp_rows()
+    return family_layout(foreign, fields, layer, TensorNames(norm=None))
 
 
 def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
-    return _norms_after(foreign, llama_fields(foreign, eps=1e-5))
+    return _norms_after(foreign, rotary_fields(foreign, eps=1e-5))
 
 
 def _olmo3(foreign: ForeignConfig) -> CheckpointLayout:
     base = foreign.number("rope_theta", 500_000.0)
     full, local_base = rope_by_layer_type(foreign, base)
-    fields = llama_fields(full, eps=1e-5, base=base)
-    fields["windows"] = alternating_windows(foreign, every=4)
+    fields = rotary_fields(full, eps=1e-5, base=base)
+    fields["windows"] = foreign.windows_except(every=4)
     if fields["rotary_factors"] or fields["rotary_base"] != local_base:
         fields["rotary_local_base"] = local_base
     return _norms_after(full, fields)
 
 
-def _attention(foreign: ForeignConfig) -> dict[str, Stored]:
-    bias = foreign.flag("attention_bias", False)
-    return attention_rows(*PROJECTIONS, bias=bias, out_bias=bias)
+def _exaone4(foreign: ForeignConfig) -> CheckpointLayout:
+    fields = rotary_fields(foreign, eps=1e-5) | {"qk_norm": "rms"}
+    kinds = foreign.values.get("layer_types", [])
+    if "sliding_window" in foreign.values or "sliding_attention" in kinds:
+        windows = foreign.windows_except(every=4)
+        fields |= {"windows": windows, "rotary_layers": tuple(w is not None for w in windows)}
+    return _norms_after(foreign, fields)
 
 
 def _norms_after(foreign: ForeignConfig, fields: dict[str, Any]) -> CheckpointLayout:
+    per_head = fields.setdefault("qk_norm", "rms_all") == "rms"
     layer = {
-        **_attention(foreign),
-        **mlp_rows(*GATED),
-        "q_norm_w": Stored("self_attn.q_norm.weight", "(h k) -> h k"),
-        "k_norm_w": Stored("self_attn.k_norm.weight", "(g k) -> g k"),
-        **norm_rows("post1", "post_attention_layernorm"),
-        **norm_rows("post2", "post_feedforward_layernorm"),
+        **attention_rows(bias=foreign.flag("attention_bias", False)),
+        **mlp_rows(),
+        **(qk_norm_rows() if per_head else qk_norm_rows("(h k) -> h k", "(g k) -> g k")),
+        **norm_rows(post1="post_attention_layernorm", post2="post_feedforward_layernorm"),
     }
-    if fields.setdefault("qk_norm", "rms_all") == "rms":
-        layer |= QK_NORMS
-    return llama_layout(foreign, Config(**fields, norm_place="after"), layer)
-
-
-def _exaone4(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign, eps=1e-5)
-    fields["qk_norm"] = "rms"
-    kinds = foreign.values.get("layer_types", [])
-    if "sliding_window" in foreign.values or "sliding_attention" in kinds:
-        windows = alternating_windows(foreign, every=4)
-        fields |= {"windows": windows, "rotary_layers": tuple(w is not None for w in windows)}
-    return _norms_after(foreign, fields)
+    return family_layout(foreign, fields | {"norm_place": "after"}, layer)
 
 
 OLMO = Family("OLMo", ("olmo",), _olmo)
@@ -211,12 +181,10 @@ def _expert_rows(block: str, up: str, down: str, gate: str) -> dict[str, Stored]
 
 
 def _mixtral(foreign: ForeignConfig) -> CheckpointLayout:
-    fields = llama_fields(foreign, eps=1e-5, base=1e6)
-    fields |= _expert_fields(foreign, "intermediate_size")
-    fields["windows"] = foreign.windows(fields["n_layers"])
+    fields = rotary_fields(foreign, eps=1e-5, base=1e6)
+    fields |= {**_expert_fields(foreign, "intermediate_size"), "windows": foreign.windows()}
     experts = _expert_rows("block_sparse_moe", "w3", "w2", "w1")
-    layer = {**NORMS, **attention_rows(*PROJECTIONS), **experts}
-    return llama_layout(foreign, Config(**fields), layer)
+    return family_layout(foreign, fields, {**block_norms(), **attention_rows(), **experts})
 
 
 def _qwen_experts(foreign: ForeignConfig) -> dict[str, Any]:
@@ -224,7 +192,7 @@ def _qwen_experts(foreign: ForeignConfig) -> dict[str, Any]:
     foreign.require_value("decoder_sparse_step", 1)
     foreign.require_value("mlp_only_layers", [])
     return {
-        **llama_fields(foreign),
+        **rotary_fields(foreign),
         **_expert_fields(foreign, "moe_intermediate_size"),
         "router": "chosen" if foreign.flag("norm_topk_prob", False) else "all",
     }
@@ -234,15 +202,14 @@ def _qwen3_moe(foreign: ForeignConfig) -> CheckpointLayout:
     fields = _qwen_experts(foreign)
     fields["qk_norm"] = "rms"
     if foreign.flag("use_sliding_window", False):
-        fields["windows"] = foreign.windows(fields["n_layers"])
-    bias = foreign.flag("attention_bias", False)
+        fields["windows"] = foreign.windows()
     layer = {
-        **NORMS,
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
-        **QK_NORMS,
+        **block_norms(),
+        **attention_rows(bias=foreign.flag("attention_bias", False)),
+        **qk_norm_rows(),
         **_expert_rows("mlp", "up_proj", "down_proj", "gate_proj"),
     }
-    return llama_layout(foreign, Config(**fields), layer)
+    return family_layout(foreign, fields, layer)
 
 
 def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
@@ -263,10 +230,9 @@ def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
         "n_experts": fields["n_experts"] + shared,
         "shared_experts": shared,
     }
-    config = Config(**fields)
     layer = {
-        **NORMS,
-        **attention_rows(*PROJECTIONS, bias=foreign.flag("qkv_bias", True)),
+        **block_norms(),
+        **attention_rows(bias=foreign.flag("qkv_bias", True), out_bias=False),
         **_expert_rows("mlp", "up_proj", "down_proj", "gate_proj"),
     }
     for ours, theirs in (("in", "up_proj"), ("gate", "gate_proj"), ("out", "down_proj")):
@@ -274,7 +240,7 @@ def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
         layer[f"W_{ours}"] = _with_shared(layer[f"W_{ours}"], name, axis=axis)
     gate = "mlp.shared_expert_gate.weight"
     layer["W_router"] = _with_shared(layer["W_router"], gate, axis=1, times=shared)
-    return llama_layout(foreign, config, layer)
+    return family_layout(foreign, fields, layer)
 
 
 def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Stored:
@@ -291,17 +257,14 @@ def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Sto
 def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("swiglu_alpha", 1.702)
     foreign.require_value("swiglu_limit", 7.0)
-    if not {"rope_scaling", "rope_parameters"} & foreign.values.keys():
-        raise ConfigError(f"{foreign.where} has no rope_parameters, which scale its rotations")
-    fields = llama_fields(foreign, "clamped_gated", eps=1e-5, base=150_000.0)
-    fields |= _expert_fields(foreign, "intermediate_size")
-    fields["sinks"] = True
+    require_rope(foreign)
+    fields = rotary_fields(foreign, mlp="clamped_gated", eps=1e-5, base=150_000.0)
+    fields |= {**_expert_fields(foreign, "intermediate_size"), "sinks": True}
     if "sliding_window" in foreign.values:
-        fields["windows"] = alternating_windows(foreign, every=2)
-    bias = foreign.flag("attention_bias", True)
+        fields["windows"] = foreign.windows_except(every=2)
     layer = {
-        **NORMS,
-        **attention_rows(*PROJECTIONS, bias=bias, out_bias=bias),
+        **block_norms(),
+        **attention_rows(bias=foreign.flag("attention_bias", True)),
         "sinks": Stored("self_attn.sinks", "h"),
         "W_router": Stored("mlp.router.weight", "e d -> d e"),
         "b_router": Stored("mlp.router.bias", "e"),
@@ -313,7 +276,7 @@ def _gpt_oss(foreign: ForeignConfig) -> CheckpointLayout:
         up = "mlp.experts.gate_up_proj"
         layer[f"W_{name}"] = Stored(up, "e d (m 2) -> 2 d (e m)", part=part)
         layer[f"b_{name}"] = Stored(f"{up}_bias", "e (m 2) -> 2 (e m)", part=part)
-    return llama_layout(foreign, Config(**fields), layer)
+    return family_layout(foreign, fields, layer)
 
 
 MIXTRAL = Family("Mixtral", ("mixtral",), _mixtral)

@@ -9,6 +9,7 @@ LongRoPE has two sets of factors, for texts up to the length of pretraining and 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -71,6 +72,12 @@ def rope_config(foreign: ForeignConfig) -> ForeignConfig:
     return ForeignConfig({**foreign.values, **_rope_table(foreign)}, foreign.where)
 
 
+def require_rope(foreign: ForeignConfig) -> None:
+    """Raise ConfigError if a family whose rotations are always scaled has no values for them."""
+    if not {"rope_scaling", "rope_parameters"} & foreign.values.keys():
+        raise ConfigError(f"{foreign.where} has no rope_parameters, which scale its rotations")
+
+
 def _rope_table(foreign: ForeignConfig) -> dict[str, Any]:
     return foreign.table("rope_scaling").values or foreign.table("rope_parameters").values
 
@@ -125,14 +132,14 @@ def rotary(
 
 
 def scale_queries(
-    foreign: ForeignConfig, layer: dict[str, Stored], config: Config
-) -> dict[str, Stored]:
+    foreign: ForeignConfig, layer: Mapping[str, Stored], config: Config
+) -> Mapping[str, Stored]:
     """The table with the square of the attention factor multiplied into the queries.
 
     Layers that do not rotate, or rotate by `rotary_local_base`, have no attention factor.
     """
     found = rope_config(foreign)
-    if rope_kind(found) not in ("yarn", "longrope"):
+    if config.positions != "rotary" or rope_kind(found) not in ("yarn", "longrope"):
         return layer
     factor = _attention_factor(found) ** 2
     scaled = [config.at(index) for index in range(config.n_layers)]
