@@ -80,12 +80,12 @@ def test_edges_of_one_place_are_cut_together(model: Model) -> None:
     assert edge.effect > 2 * max(single)
 
 
-def test_edges_in_no_sample_s_circuit_are_not_cut() -> None:
+def test_unlikely_edges_are_not_cut() -> None:
     config = Config(2, 2, 12, 6, 17, 8, mlp="silu_gated", norm="rms")
     tokens = [[(3 * one + place) % 17 for place in range(5)] for one in range(6)]
     found = mean_circuit(random_model(config, seed=1), tokens)
     written = [edge for edge in found.edges if is_written(edge.edge.start)]
-    unlikely = [edge for edge in written if edge.probability == 0]
+    unlikely = [edge for edge in written if edge.probability < 0.05]
     assert 0 < len(unlikely) < len(written)
     assert all((edge.effect is None) == (edge in unlikely) for edge in written)
 

@@ -155,7 +155,7 @@ def read_as(hint: Any, value: Any, noun: str, where: str, *, finite: bool = Fals
         return read_record(cast("type", hint), value, noun, where, finite=finite)
     if origin is Literal:
         return parse_choice(inside, value, where)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
         return parse_option(hint, value, where)
     for kind in inside or (hint,):
         if _fits(kind, value, finite):

@@ -24,7 +24,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args,
 from pathsum.base.errors import ArgumentError, InputError, near_misses
 from pathsum.base.sentence import shorten
 
-Option = TypeVar("Option", bound=enum.Enum)
+Option = TypeVar("Option", bound=enum.StrEnum)
 Choice = TypeVar("Choice", bound=str)
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -51,13 +51,10 @@ def parse_option(options: type[Option], value: object, name: str) -> Option:
     """
     # A member of another StrEnum is a string too, but equal strings of different enums are not the
     # same option.
-    if isinstance(value, options):
-        return value
-    if isinstance(value, str) and not isinstance(value, enum.Enum):
-        for member in options:
-            if member.value == value:
-                return member
-    raise _unknown(value, tuple(str(member.value) for member in options), name)
+    choices = tuple(map(str, options))
+    if isinstance(value, enum.Enum) and not isinstance(value, options):
+        raise _unknown(value, choices, name)
+    return options(parse_choice(choices, value, name))
 
 
 def parse_choice(choices: tuple[Choice, ...], value: object, name: str) -> Choice:
@@ -96,7 +93,7 @@ def list_some(names: Sequence[str], k: int = 3) -> str:
 
 
 def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
-    wrong = str(value) if isinstance(value, enum.Enum) else value
+    wrong = str(value) if isinstance(value, str) else value
     hint = near_misses(wrong, map(str, choices)) if isinstance(wrong, str) else ""
     return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
 
@@ -237,18 +234,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 raise ArgumentError(f"{what}; give {_noun(hints[name])}")
         return function(*args, **kwargs)
 
-    if callbacks:
-        vars(call)["__signature__"] = _with_optional(inspect.signature(function), callbacks)
+    if callbacks:  # `help` shows None as their default
+        signature = inspect.signature(function)
+        parameters = dict(signature.parameters)
+        for name in callbacks:
+            hint = parameters[name].annotation | None
+            parameters[name] = parameters[name].replace(annotation=hint, default=None)
+        shown = signature.replace(parameters=list(parameters.values()))
+        vars(call)["__signature__"] = shown
     return call
-
-
-def _with_optional(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
-    """A signature as `help` shows it, with None as the default of these parameters."""
-    parameters = dict(signature.parameters)
-    for name in names:
-        optional = parameters[name].annotation | None
-        parameters[name] = parameters[name].replace(annotation=optional, default=None)
-    return signature.replace(parameters=list(parameters.values()))
 
 
 def checked_methods(cls: type[C]) -> type[C]:
@@ -354,7 +348,7 @@ def _noun(hint: Any) -> str:
     if hint in _NOUNS:
         return _NOUNS[hint]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return list_choices(tuple(str(member.value) for member in hint))
+        return list_choices(tuple(map(str, hint)))
     if hasattr(hint, "dim_str"):
         return f"a tensor [{hint.dim_str}]"
     if origin is tuple:

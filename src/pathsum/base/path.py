@@ -207,11 +207,15 @@ class Source(Printed):
             return cls("neuron", int(neuron[1]), int(neuron[2]))
         match = re.fullmatch(rf"(mlp|bias|mlp_bias|residual)({NUMBER})", text, re.ASCII)
         if match is None:
-            raise PathError(
-                f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
-                "(by layer) and 'bias_U'"
-            )
+            raise _not_a_source(name)
         return cls(cast(SourceKind, match[1]), int(match[2]))
+
+
+def _not_a_source(name: str) -> PathError:
+    return PathError(
+        f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
+        "(by layer) and 'bias_U'"
+    )
 
 
 Step: TypeAlias = HeadId | Source
@@ -301,10 +305,7 @@ class Path(Printed):
 
     def _check(self) -> None:
         if self.source.kind in ("residual", "logits", "neuron"):
-            raise PathError(
-                f"{str(self.source)!r} is not a source of paths; sources are 'embed', 'pos', "
-                "'mlp3', 'bias2' (by layer) and 'bias_U'"
-            )
+            raise _not_a_source(str(self.source))
         for lower, upper in zip(self.steps, self.steps[1:], strict=False):
             if level_of(lower) >= level_of(upper):
                 reason = "names a head twice" if lower == upper else "is out of order"

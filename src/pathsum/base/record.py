@@ -4,7 +4,6 @@ Tensors become nested lists, complex numbers pairs, NaN and infinity null.
 """
 
 import dataclasses
-import enum
 import html
 import importlib
 import io
@@ -86,7 +85,7 @@ def jsonable(
         if names is not None:
             return {name: converted(getattr(value, name)) for name in names}
         if isinstance(value, int | str):
-            return value.value if isinstance(value, enum.Enum) else value
+            return str(value) if isinstance(value, str) else value
         if isinstance(value, complex):
             return [converted(value.real), converted(value.imag)]
         if isinstance(value, Mapping):
@@ -172,7 +171,8 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The fields without format and version, for use inside another record."""
-        return {name: jsonable(getattr(self, name)) for name in _fields(self)}
+        names = _public_fields(type(self)) or ()
+        return {name: jsonable(getattr(self, name)) for name in names}
 
     def dumps(self, indent: int | None = 2) -> str:
         """The record as JSON text."""
@@ -225,7 +225,7 @@ class Record:
         """The plain fields on one line; `print` shows the table."""
         values = {name: getattr(self, name) for name in _stored_fields(type(self)) or ()}
         shown = [f"{name}={value!r}" for name, value in values.items() if _is_plain(value)]
-        omitted = [] if len(shown) == len(_fields(self)) else ["…"]
+        omitted = [] if len(shown) == len(_public_fields(type(self)) or ()) else ["…"]
         return f"{type(self).__name__}({', '.join(shown + omitted)})"
 
     def figure(self, **options: Any) -> "Figure":
@@ -284,13 +284,6 @@ def as_text(shown: RenderableType) -> str:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
-
-
-def _fields(record: Record) -> tuple[str, ...]:
-    names = _public_fields(type(record))
-    if names is None:
-        raise TypeError(f"{type(record).__name__} is a Record but not a dataclass")
-    return names
 
 
 Entry = TypeVar("Entry")
@@ -380,14 +373,11 @@ class HeadMapping(Generic[Entry]):
         An `Estimate` named `x` gives `x`, and where they are known `x_stderr`, `x_null` and `x_p`;
         a mapping contributes one value per key. Tensors and lists are left out.
         """
-        return [
-            dict(
-                cell
-                for name in _stored_fields(type(entry)) or ()
-                for cell in _cells(name, getattr(entry, name))
-            )
-            for entry in self.entries()
-        ]
+        rows: list[dict[str, Cell]] = []
+        for entry in self.entries():
+            names = _stored_fields(type(entry)) or ()
+            rows.append(dict(cell for name in names for cell in _cells(name, getattr(entry, name))))
+        return rows
 
     def to_pandas(self) -> Any:
         """`to_dicts` as a pandas DataFrame with one row per head, indexed by label."""
@@ -408,8 +398,6 @@ def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
     elif isinstance(value, Mapping):
         yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
     elif isinstance(value, str | Printed):
-        yield name, str(value.value if isinstance(value, enum.Enum) else value)
+        yield name, str(value)
     elif _is_plain(value):
         yield name, value
-    elif isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
-        yield name, value.item()

@@ -172,16 +172,7 @@ class Site(Printed):
         return _parse_component(ends[0])
 
 
-SiteName: TypeAlias = (
-    str
-    | Site
-    | HeadId
-    | Source
-    | Part
-    | tuple[int, int]
-    | tuple[Any, Any]
-    | tuple[Any, Any, str | Side]
-)
+SiteName: TypeAlias = str | Site | Source | Part | tuple[Any, Any] | tuple[Any, Any, str | Side]
 """Any form of a site: `"L0H7→L1H4.k"`, or a tuple of writer, reader and side."""
 
 

@@ -26,7 +26,6 @@ is not enough, columns are dropped, the last first, and a note names them. A num
 never truncated.
 """
 
-import enum
 import html
 import io
 import math
@@ -98,8 +97,6 @@ class Column:
             return value
         if hasattr(value, "stderr"):  # an Estimate, whose module imports this one
             return getattr(value, self.part)
-        if isinstance(value, enum.Enum):
-            return str(value.value)
         text = getattr(value, "text", None)
         return str(value) if text is None else str(text)
 
@@ -153,11 +150,6 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     title: str = ""
     note: str = ""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise AssertionError(f"{len(self.columns)} columns and a row of {len(row)} cells")
 
     def to_dicts(self) -> list[dict[str, Cell]]:
         """One dictionary per row, keyed by column name."""

@@ -15,7 +15,7 @@ from pathsum.algebra.decompositions import require_finite
 from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent, token_column
 from pathsum.base.errors import NotExactError
 from pathsum.base.options import batch_size, checked
-from pathsum.base.table import rows_table
+from pathsum.base.table import columns_table, rows_table
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.token_basis import (
     Scored,
@@ -61,10 +61,9 @@ class Continuations(Record, kind="continuations"):
 
     def to_table(self) -> Table:
         """The likeliest next tokens."""
-        rows = tuple((each.token.text, each.value) for each in self.likely)
         title = f"after {self.token} (entropy {self.entropy:.2f} nats)"
-        columns = (token_column("next"), Column("probability", ".4f"))
-        return Table(columns, rows, title=title, note=self.note)
+        columns = (token_column("next", "token"), Column("probability", ".4f", read="value"))
+        return columns_table(self.likely, columns, title, self.note)
 
 
 @dataclass(frozen=True, eq=False)

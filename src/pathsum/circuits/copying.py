@@ -48,6 +48,7 @@ from pathsum.circuits.token_basis import (
     as_path,
     basis_note,
     circuit_label,
+    embedding_blocks,
     joined,
     logit_cap_note,
     require_heads,
@@ -55,13 +56,12 @@ from pathsum.circuits.token_basis import (
     token_product,
 )
 from pathsum.model import Head, HeadId, HeadName, Model, Path
-from pathsum.model.folding import ROWS, read_scales, value_reads
+from pathsum.model.folding import read_scales, value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 
-LEAST_DRAWS = DRAWS
 WRITES_NOTHING = "no ratio and no p-value: the head does not write to the logits"
 
 
@@ -147,11 +147,9 @@ def copying(
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
     middle is computed once, and each head is d_head × d_head after that.
     """
-    parse_draws(draws, LEAST_DRAWS)
-    every = require_heads(model)
-    return CopyingNull(model, draws=draws, seed=seed).measure(
-        heads or every, measures=measures, progress=progress
-    )
+    parse_draws(draws, least=DRAWS)
+    every, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)
+    return null.measure(heads or every, measures=measures, progress=progress)
 
 
 class CopyingNull:
@@ -317,17 +315,16 @@ def matching_spectra(
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
-    heads = [model.head(reader) for reader in readers]
-    queries = torch.stack([_mean_queries(head) for head in heads])
+    heads = list(map(model.head, readers))
+    queries = torch.stack(list(map(_mean_queries, heads)))
     keys = torch.stack([head.W_K for head in heads])
     if writer is not None:
         below = model.head(writer)
-        for head in heads:
-            if head.id.layer <= below.id.layer:
-                raise InputError(
-                    f"{head.label} cannot read what {below.label} writes: it is not in a later "
-                    f"layer; name a head of layer {below.id.layer + 1} or above"
-                )
+        if early := [head.label for head in heads if head.id.layer <= below.id.layer]:
+            raise InputError(
+                f"{early[0]} cannot read what {below.label} writes: it is not in a later layer; "
+                f"name a head of layer {below.id.layer + 1} or above"
+            )
         # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
         product = below.W_V.mT @ product
         edited = model.weights.edited_edges
@@ -393,16 +390,11 @@ def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor
     On the left embeddings as the layer `keys` reads them, on the right as the layer `queries` does,
     by default a deeper one, which reads without a scale.
     """
-    W_E = model.weights.W_E
-    left, right = (read_scales(model.weights, layer) for layer in (keys, queries))
-    mean = W_E.mean(0) if left is None else (left @ W_E) / len(W_E)
+    W_E, scales = model.weights.W_E, read_scales(model.weights, keys)
+    mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
     total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    for start in range(0, len(W_E), ROWS):
-        here = slice(start, start + ROWS)
-        key, query = (
-            W_E[here] if scales is None else W_E[here] * scales[here, None]
-            for scales in (left, right)
-        )
+    sides = (embedding_blocks(model.weights, layer) for layer in (keys, queries))
+    for (_, key), (_, query) in zip(*sides, strict=True):
         total.addmm_((key - mean).T, query)
     # Where reads are centered, what the ones-direction holds reaches no head.
     return remove_both_means(total, model.config.norm == "layer")

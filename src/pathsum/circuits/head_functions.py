@@ -171,9 +171,8 @@ class HeadFunctions:
         if config.positions != "residual":
             return None
         assert weights.W_pos is not None
-        scales = position_scales(self.model, index)
-        placed = (weights.W_pos * scales[:, None]).cpu().double()
-        return unfolded(config.norm, placed, gain)
+        placed = weights.W_pos * position_scales(self.model, index)[:, None]
+        return unfolded(config.norm, placed.cpu().double(), gain)
 
 
 class Offsets:
@@ -196,8 +195,7 @@ class Offsets:
             queried[: window - 1] = 0
             # A constant part of the keys is the same at all offsets, and centering removes it.
             keyed = torch.cat((heads.places, 0 * constant), 1)
-            self._late = len(keyed) - window + 1
-            self._size = len(keyed) + window
+            self._late, self._size = len(keyed) - window + 1, len(keyed) + window
             queried, keyed = (
                 torch.cat((hat.real, hat.imag))
                 for hat in (torch.fft.rfft(x, self._size, dim=0) for x in (queried, keyed))
@@ -257,11 +255,10 @@ class Between:
         one, other = self.one.layers[a], self.other.layers[b]
         depths = one.depth, other.depth
         if depths not in self._tokens:
-            vocab = len(self.one.frequencies)
+            p = self.one.frequencies[:, None]
             total = torch.zeros(len(one.mean), len(other.mean), dtype=torch.float64)
-            for part in _parts(vocab):
-                weighted = self.one.embeddings(one.depth, part)
-                weighted = weighted * self.one.frequencies[part, None]
+            for part in _parts(len(p)):
+                weighted = self.one.embeddings(one.depth, part) * p[part]
                 total += weighted.T @ self.other.embeddings(other.depth, part)
             self._tokens[depths] = total
         seen = unfolded(self.other.model.config.norm, self._tokens[depths], other.gain)
@@ -271,15 +268,14 @@ class Between:
     def logits(self) -> Float[Tensor, "d e"]:
         """Mean over the vocabulary of the product of two streams' effects on a logit."""
         one, other = self.one.model, self.other.model
-        vocab = one.config.d_vocab_out
         total = torch.zeros(one.config.d_model, other.config.d_model, dtype=torch.float64)
-        for part in _parts(vocab):
-            total += self.one.unembeddings(part).T @ self.other.unembeddings(part) / vocab
+        for part in _parts(one.config.d_vocab_out):
+            total += self.one.unembeddings(part).T @ self.other.unembeddings(part)
         for model in (one, other):
             gain = model.weights.ln_f_w
             gain = None if gain is None else gain.cpu().double()
             total = fold_read(model.config.norm, total, gain).T
-        return total
+        return total / one.config.d_vocab_out
 
 
 def with_row(
@@ -296,7 +292,10 @@ def _parts(vocab: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class RotatedLayer:
-    """The heads of a layer in random frames: n draws, whose frames all heads share."""
+    """The heads of a layer in random frames: n draws, whose frames all heads share.
+
+    `roots` are those of W_Q, W_K, W_V and W_O.
+    """
 
     heads: LayerHeads
     query: Float[Tensor, "n d r"]
@@ -304,19 +303,16 @@ class RotatedLayer:
     value: Float[Tensor, "n d r"]
     write: Float[Tensor, "n d r"]
     roots: tuple[Float[Tensor, "head r k"], ...]
-    """Those of W_Q, W_K, W_V and W_O."""
 
     @cached_property
     def qk(self) -> Float[Tensor, "head r1 r"]:
         """R_Q R_Kᵀ; the last row, that of b_Q, has no frame."""
-        query, key, _, _ = self.roots
-        return with_row(query, self.heads.b_Q) @ key.mT
+        return with_row(self.roots[0], self.heads.b_Q) @ self.roots[1].mT
 
     @cached_property
     def ov(self) -> Float[Tensor, "head r r"]:
         """R_V R_Oᵀ."""
-        _, _, value, write = self.roots
-        return value @ write.mT
+        return self.roots[2] @ self.roots[3].mT
 
     def profiles(self, offsets: Offsets) -> Float[Tensor, "n head window"]:
         """Scores by offset, centered over offsets."""

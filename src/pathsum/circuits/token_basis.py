@@ -186,17 +186,24 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     d_head × d_head. W_U is centered and has the final normalization folded in; W_E is as `layer`
     reads it. Computed in blocks of the vocabulary.
     """
-    W_E, W_U, config = weights.W_E, weights.W_U, weights.config
-    scales = read_scales(weights, layer)
+    W_U, config = weights.W_U, weights.config
     mean = W_U.mean(-1, keepdim=True)
-    product = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    for start in range(0, len(W_E), TOKENS):
-        here = slice(start, start + TOKENS)
-        centered = W_U[:, here] - mean
-        product.addmm_(centered if scales is None else centered * scales[here], W_E[here])
+    product = W_U.new_zeros(config.d_model, config.d_model)
+    for here, rows in embedding_blocks(weights, layer):
+        product.addmm_(W_U[:, here] - mean, rows)
     product = fold_read(config.norm, product, weights.ln_f_w)
     # A folded read maps the ones-vector to 0.
     return remove_mean(product, config.norm == "layer")
+
+
+def embedding_blocks(
+    weights: Weights, layer: int
+) -> Iterator[tuple[slice, Float[Tensor, "some d"]]]:
+    """Embeddings times the scales with which a layer reads them, some tokens at a time."""
+    W_E, scales = weights.W_E, read_scales(weights, layer)
+    for start in range(0, len(W_E), TOKENS):
+        here = slice(start, start + TOKENS)
+        yield here, W_E[here] if scales is None else W_E[here] * scales[here, None]
 
 
 class TokenMoments:
@@ -221,10 +228,8 @@ class TokenMoments:
     @cached_property
     def mean(self) -> Float[Tensor, " d"]:
         """Σ p(t) e(t) over tokens, e as read."""
-        mean = self.frequencies.new_zeros(self.model.config.d_model)
-        for share, rows in self._rows():
-            mean += share @ rows.to(share)
-        return mean
+        p, blocks = self.frequencies, embedding_blocks(self.model.weights, self.layer)
+        return torch.stack([p[here] @ rows.to(p) for here, rows in blocks]).sum(0)
 
     @cached_property
     def covariance(self) -> Float[Tensor, "d d"]:
@@ -232,18 +237,10 @@ class TokenMoments:
         # The mean is removed first: it may be much larger than the differences between tokens.
         mean = self.mean
         total = mean.new_zeros(len(mean), len(mean))
-        for share, rows in self._rows():
-            half = (rows - mean.to(rows)) * share.sqrt().to(rows)[:, None]
+        for here, rows in embedding_blocks(self.model.weights, self.layer):
+            half = (rows - mean.to(rows)) * self.frequencies[here].sqrt().to(rows)[:, None]
             total += half.T @ half
         return total
-
-    def _rows(self) -> Iterator[tuple[Float[Tensor, " some"], Float[Tensor, "some d"]]]:
-        """Frequencies and embeddings as read, some tokens at a time."""
-        W_E, p = self.model.weights.W_E, self.frequencies
-        scales = read_scales(self.model.weights, self.layer)
-        for start in range(0, len(W_E), TOKENS):
-            here = slice(start, start + TOKENS)
-            yield p[here], W_E[here] if scales is None else W_E[here] * scales[here, None]
 
 
 def position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:

@@ -42,7 +42,7 @@ from pathsum.base import (
     token_column,
 )
 from pathsum.base.errors import InputError
-from pathsum.base.options import checked
+from pathsum.base.options import checked, parse_count
 from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
 from pathsum.circuits.token_basis import (
@@ -200,6 +200,9 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
     @property
     def table_note(self) -> str:
         """The definition of the score, the cost of the bugs, and notes."""
+        seen = any(triple.evidence is not None for triple in self.triples)
+        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
         if self.rank is Rank.TEXT:
             legend = (
                 "score: rise of the loss without it, in nats per prediction, over right and wrong "
@@ -207,10 +210,6 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
                 "token; n, lift: antecedents, and out's rate over the bigram's, in sequences not "
                 "ranked on"
             )
-        else:
-            seen = any(triple.evidence is not None for triple in self.triples)
-            legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
-            legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
         return joined((legend, "" if self.cost is None else str(self.cost), self.note))
 
     def classes_table(self) -> Table:
@@ -289,8 +288,7 @@ def skip_trigrams(
             f"offset={offset} chooses a QK circuit of the weights, but the ranking on text uses "
             "the attention of the run; leave it out, or use rank='weights'"
         )
-    if sequences < 1:
-        raise InputError(f"sequences={sequences}; rank on at least one")
+    parse_count(sequences, "sequences", "sequences")
     k = resolve_k(k, 50, int(common.sum()) ** 2, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
@@ -350,7 +348,7 @@ def _ranked_by_weights(
     bugs, undecided = find_bugs(
         model, sources, counted, common=common, offset=offset, progress=progress
     )
-    ranked = [(triple, dict[str, Any]()) for triple in triples]
+    ranked = [(triple, ()) for triple in triples]
     held_out = None if parts is None else parts.held_out
     result = _with_evidence(model, ranked, parts, held_out, bugs, progress)
     return SkipTrigrams(*result, joined((undecided, note_on_weights(model, heads, offset, common))))
@@ -358,13 +356,13 @@ def _ranked_by_weights(
 
 def _with_evidence(
     model: Model,
-    ranked: Sequence[tuple[Triple, dict[str, Any]]],
+    ranked: Sequence[tuple[Triple, tuple[Any, ...]]],
     parts: Split | None,
     text: Sequence[Int[Tensor, "_ _"]] | None,
     bugs: dict[tuple[HeadId, Ids], Bug],
     progress: Progress,
 ) -> tuple[tuple[SkipTrigram, ...], tuple[Bug, ...], BugCost | None]:
-    """Triples as records with their evidence in a text, the bugs, and the cost of these."""
+    """Triples, with the last fields of their records, as records; the bugs, and their cost."""
     named = [triple.tokens for triple, _ in ranked]
     evidence = {} if text is None else gather_evidence(text, named, progress=progress)
     records: list[SkipTrigram] = []
@@ -373,7 +371,7 @@ def _with_evidence(
         attention, effect, score = numbers
         known = (pattern_of(model.tokenizer, *ids), bugs.get((head, ids)), evidence.get(ids))
         named_by = (head, source, destination, out, attention, effect, score)
-        records.append(SkipTrigram(*named_by, *known, **on_text))
+        records.append(SkipTrigram(*named_by, *known, *on_text))
     every = tuple(bugs.values())
     cost = None if parts is None else bug_cost(model, every, parts.held_out, progress=progress)
     return tuple(records), every, cost
@@ -457,17 +455,17 @@ def _ranked_on_text(
     bugs, undecided = find_bugs(model, sources, parts.counted, common=common, progress=progress)
     heads_of = dict.fromkeys(group[0].head for group in ranked)
     circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
-    records: list[tuple[Triple, dict[str, Any]]] = []
+    records: list[tuple[Triple, tuple[Any, ...]]] = []
     for group in ranked:
-        at = group[0].occurrence
-        ids = tuple(rows[at.sequence][: at.destination + 2].tolist())
-        on_text = {
-            "fires": sum(one.fires for one in group),
-            "variants": tuple(written(model, one.ids) for one in group[1:]),
-            "occurrence": _quoted(model, rows, at),
-            "place": TriplePlace(ids, at.source, at.destination),
-        }
-        records.append((_scored(group, *circuits[group[0].head]), on_text))
+        at, (qk, ov) = group[0].occurrence, circuits[group[0].head]
+        place = tuple(rows[at.sequence][: at.destination + 2].tolist()), at.source, at.destination
+        variants = tuple(written(model, one.ids) for one in group[1:])
+        fires, quoted = sum(one.fires for one in group), _quoted(model, rows, at)
+        on_text = (fires, variants, quoted, TriplePlace(*place))
+        s, d, o = (torch.tensor([token]) for token in group[0].ids)
+        strength = float(qk.entries(d, s)), float(ov.entries(s, o))
+        saved = sum(one.saved for one in group)
+        records.append((Triple(group[0].head, group[0].ids, *strength, saved), on_text))
     note = joined(
         (
             f"{len(rows)} sequences with {predictions} predictions",
@@ -491,16 +489,13 @@ def _by_source(
     for group in groups:
         if _WORD.search(model.token_text(group[0].ids[0])):
             found.setdefault(_group(model, group[0])[:2], []).append(group)
-
-    def texts(of_source: list[list[TextEffect]], part: int) -> tuple[str, ...]:
-        named = dict.fromkeys(model.token_text(group[0].ids[part]) for group in of_source)
-        return tuple(named)[:PER_SOURCE]
-
     gains: list[SourceGain] = []
-    for groups in found.values():
-        first, saved = groups[0][0], sum(each.saved for group in groups for each in group)
-        named = (first.head, model.token_text(first.ids[0]), texts(groups, 1), texts(groups, 2))
-        gains.append(SourceGain(*named, saved, _quoted(model, rows, first.occurrence)))
+    for same in found.values():
+        first, saved = same[0][0], sum(each.saved for group in same for each in group)
+        texts = zip(*(map(model.token_text, group[0].ids) for group in same), strict=True)
+        source, to, outs = (tuple(dict.fromkeys(each))[:PER_SOURCE] for each in texts)
+        quoted = _quoted(model, rows, first.occurrence)
+        gains.append(SourceGain(first.head, source[0], to, outs, saved, quoted))
     return tuple(sorted(gains, key=lambda gain: -gain.score)[:SOURCES])
 
 
@@ -511,14 +506,6 @@ def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
         plain = [model.tokenizer.text(token) for token in effect.ids]
         texts = [text.strip().casefold() or text for text in plain]
     return (effect.head, *texts)
-
-
-def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
-    """The first triple of a group, with the score of the whole group."""
-    best = group[0]
-    s, d, o = (torch.tensor([token]) for token in best.ids)
-    attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
-    return Triple(best.head, best.ids, attention, effect, sum(one.saved for one in group))
 
 
 def _quoted(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:

@@ -23,6 +23,7 @@ from pathsum.cli.options import command, is_first, write_figure
 from pathsum.cli.view import INTERRUPTED, progress, say, show
 
 if TYPE_CHECKING:
+    from pathsum.base import Record
     from pathsum.training import Metrics
     from pathsum.training.metrics import ProbeResult
 
@@ -200,25 +201,19 @@ def train_command(
     """
     # Threads that spin while waiting slow each other down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from pathsum.training import recipe, to_toml, train, train_seeds
+    from pathsum.training import recipe, to_toml
 
-    given = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
-    given |= {"data.corpus": corpus, "data.vocabulary": vocab}
+    given = {"seed": seed, "steps": steps, "batch": batch, "model__n_layers": layers}
+    given |= {"data__corpus": corpus, "data__vocabulary": vocab}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     changes |= dict(map(_setting, set_ or []))
-    changes = {name.replace(".", "__"): value for name, value in changes.items()}
     preset = "quick" if quick else preset
     if show_:
         print(printable(to_toml(recipe(what, preset, **changes))), end="")
         return
     first = is_first()
     try:
-        with watching(quiet=json or not first) as view:
-            changes |= {"out": out, "watch": view.report, "progress": view.advance}
-            if seeds is None:
-                done = train(what, preset, resume=resume, **changes)
-            else:
-                done = train_seeds(what, preset, seeds=seeds, begin=view.begin, **changes)
+        done = _watched_run(json or not first, what, preset, seeds, resume, out=out, **changes)
     except KeyboardInterrupt as stopped:
         others = "" if seeds is None else "; to train the other seeds, repeat the same command"
         if first:
@@ -228,13 +223,27 @@ def train_command(
         show(done, json)
 
 
+def _watched_run(
+    quiet: bool, what: str, preset: str, seeds: int | None, resume: bool, **options: Any
+) -> "Record":
+    """Train one run, or several seeds, with a view of it."""
+    from pathsum.training import train, train_seeds
+
+    with watching(quiet) as view:
+        options |= {"watch": view.report, "progress": view.advance}
+        if seeds is None:
+            return train(what, preset, resume=resume, **options)
+        return train_seeds(what, preset, seeds=seeds, begin=view.begin, **options)
+
+
 def _setting(text: str) -> tuple[str, Any]:
-    """One --set: the value parsed as TOML, or kept as text if that fails."""
+    """One --set as a keyword of `recipe`: the value as TOML, or as text if it is not TOML."""
     import tomllib
 
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text!r} has no '='; give NAME=VALUE")
+    name = name.replace(".", "__")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -100,17 +100,30 @@ def heat_map(
         body += vertical_label(pen, (MARGIN + 5, top + down / 2), row_label)
     body += row_names(pen, rows, (left - 3, top), tall, room, mono_rows)
     body += column_names(pen, columns, (left, top - 3), cell, 0.7 * room)
-    size = min(SMALL, tall * 0.7)
-    for row, line in enumerate(texts or ()):
-        for column, text in enumerate(line):
-            value = matrix[row][column]
-            ground = color_at(value / extent if math.isfinite(value) else 0.0, kind, theme)
-            at = (left + (column + 0.5) * cell, top + (row + 0.68) * tall)
-            shown = clip_text(text, cell - 0.5, size, mono=True)
-            body += pen.text(at, shown, size, anchor="middle", mono=True, color=ink_on(ground))
+    shares = [[value / extent if math.isfinite(value) else 0.0 for value in row] for row in matrix]
+    grounds = [[color_at(share, kind, theme) for share in row] for row in shares]
+    body += _cell_texts(pen, texts or (), grounds, (left, top), (cell, tall))
     end = top + down + 7
     body += color_bar(pen, (left + across - 66, end), 60, kind, extent, value_label)
     return page(pen, title or "heat map", body, end + 12, heading="")
+
+
+def _cell_texts(
+    pen: Pen,
+    texts: Sequence[Sequence[str]],
+    grounds: Sequence[Sequence[str]],
+    at: Point,
+    cell: Point,
+) -> str:
+    """A text in each cell, in black or white on the color of the cell."""
+    size, drawn = min(SMALL, cell[1] * 0.7), ""
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            place = (at[0] + (column + 0.5) * cell[0], at[1] + (row + 0.68) * cell[1])
+            shown = clip_text(text, cell[0] - 0.5, size, mono=True)
+            ink = ink_on(grounds[row][column])
+            drawn += pen.text(place, shown, size, anchor="middle", mono=True, color=ink)
+    return drawn
 
 
 def _extent(matrix: list[list[float]]) -> float:

@@ -166,25 +166,18 @@ class _Dot(NamedTuple):
 
 def _dots(found: "Atlas | Induction") -> list[_Dot]:
     """The heads that have both numbers."""
-    from pathsum.heads import Induction
+    from pathsum.heads.induction import InductionHead
 
-    absent = float("nan")
-    if isinstance(found, Induction):
-        dots = [
-            _Dot(each.head, each.ov_positivity, each.qk_positivity, induction=True)
-            for each in found.heads
-            if each.qk_positivity is not None
-        ]
-    else:
-        measured = [
-            [each.scores[name].value if name in each.scores else absent for name in SCORES]
-            for each in found.heads
-        ]
-        dots = [
-            _Dot(each.head, *both, induction=each.kind == "induction")
-            for each, both in zip(found.heads, measured, strict=True)
-        ]
-    return [dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)]
+    dots: list[_Dot] = []
+    for each in found.heads:
+        if isinstance(each, InductionHead):
+            copies, matches, is_induction = each.ov_positivity, each.qk_positivity, True
+        else:
+            copies, matches = (each.scores[s].value if s in each.scores else None for s in SCORES)
+            is_induction = each.kind == "induction"
+        if copies is not None and matches is not None and math.isfinite(copies + matches):
+            dots.append(_Dot(each.head, copies, matches, is_induction))
+    return dots
 
 
 def induction_scatter(

@@ -24,7 +24,6 @@ from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, 
 from pathsum.heads.attention import shade
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
-    MatchingScores,
     score_by_weights,
     through_previous,
 )
@@ -63,7 +62,7 @@ from pathsum.model import HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_causal
 
 SOME_SCORES = (
-    f" Only some scores were computed: a kind that needs others shows as {MIXED} or {UNKNOWN}."
+    f"Only some scores were computed: a kind that needs others shows as {MIXED} or {UNKNOWN}."
 )
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
 
@@ -156,11 +155,14 @@ class PrintedAtlas:
             if values and info.name in ("previous_token", "induction", "copying"):
                 yield score_grid(info.title, values)
                 yield Text()
-        yield found.kinds_table()
-        yield Text()
-        for layer, counts in enumerate(found.by_layer()):
-            kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-            yield Text(f"L{layer}: {kinds}")
+        if any(entry.evidence for entry in found.heads):
+            yield found.kinds_table()
+            yield Text()
+            for layer, counts in enumerate(found.by_layer()):
+                kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+                yield Text(f"L{layer}: {kinds}")
+        else:
+            yield Text(f"{found.model}: no score passes the threshold of a kind\n\n{found.note}")
         side_by_side = max(1, (options.max_width - _TITLE) // _CELL)
         for layer in range(len(found.by_layer())):
             heads = [entry for entry in found.heads if entry.head.layer == layer]
@@ -254,26 +256,23 @@ def atlas(
     )
     limits = {info.name: info.threshold for info in infos}
     entries = _entries(model, measured.scores, first, limits, alpha, progress)
-    absent = measured.absent
+    absent, matching = measured.absent, MATCHING_THROUGH_PREVIOUS.name
     on_text = f" and {measured.measured_on}" if measured.measured_on else ""
-    note = (
-        f"A head has a kind if data and weights agree; {MIXED}: data only; {UNKNOWN}: neither. "
-        f"{sequences} sequences of repeated random tokens{on_text}; p: share of {draws} random "
-        "rotations of the same head that score at least as much, on a few of the sequences."
-    )
-    if MATCHING_THROUGH_PREVIOUS.name in wanted:
-        matching = _add_matching(model, entries, seed, alpha, progress)
-        if matching.absent:
-            absent[MATCHING_THROUGH_PREVIOUS.name] = matching.absent
-            note += f" No score of matching through a previous-token head: {matching.absent}."
-        else:
-            through = dict.fromkeys(score.through or "" for score in matching.scores.values())
-            note += f" Matching is read through {', '.join(through)}."
+    notes = [
+        f"A head has a kind if data and weights agree; {MIXED}: data only; {UNKNOWN}: neither.",
+        f"{sequences} sequences of repeated random tokens{on_text};",
+        f"p: share of {draws} random rotations of the same head that score at least as much,",
+        "on a few of the sequences.",
+    ]
+    if matching in wanted:
+        why, through = _add_matching(model, entries, seed, alpha, progress)
+        notes.append(through)
+        absent |= {matching: why} if why else {}
     capped = joined((score_cap_note(model.config), logit_cap_note(model.config)))
-    note += f" From weights: {capped}." if capped else ""
+    notes += [f"From weights: {capped}."] if capped else []
     infos = tuple(info for info in infos if info.name in wanted)
-    note += "" if len(infos) == len(ALL_SCORES) else SOME_SCORES
-    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
+    notes += [] if len(infos) == len(ALL_SCORES) else [SOME_SCORES]
+    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, " ".join(notes))
 
 
 def _measure(
@@ -339,14 +338,9 @@ def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
         _require_known(name, TITLES, "score")
         if not math.isfinite(value):
             raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
-    on_text = {text_name(name): value for name, value in thresholds.items()}
-    chosen = on_text | dict(thresholds)
-    return tuple(
-        replace(score.info, threshold=chosen[score.name], reason="as given")
-        if score.name in chosen
-        else score.info
-        for score in ALL_SCORES
-    )
+    chosen = {text_name(name): value for name, value in thresholds.items()} | dict(thresholds)
+    given = {name: {"threshold": value, "reason": "as given"} for name, value in chosen.items()}
+    return tuple(replace(score.info, **given.get(score.name, {})) for score in ALL_SCORES)
 
 
 def _require_known(name: str, known: Collection[str], what: str) -> None:
@@ -386,8 +380,8 @@ def _entries(
 
 def _add_matching(
     model: Model, entries: dict[HeadId, HeadEntry], seed: int, alpha: float, progress: Progress
-) -> MatchingScores:
-    """Add the score that reads through a previous-token head, once those are known."""
+) -> tuple[str, str]:
+    """Add the score that reads through a previous-token head; why it is absent, and a note."""
     previous = {
         head: entry.scores[PREVIOUS_TOKEN.name].value
         for head, entry in entries.items()
@@ -400,4 +394,8 @@ def _add_matching(
         if score.passes(MATCHING_THROUGH_PREVIOUS.info.threshold, alpha):
             line = f"{MATCHING_THROUGH_PREVIOUS.info.title}: {score}"
             entries[head] = replace(entry, evidence=(*entry.evidence, line))
-    return matching
+    if matching.absent:
+        note = f"No score of matching through a previous-token head: {matching.absent}."
+        return matching.absent, note
+    through = dict.fromkeys(score.through or "" for score in matching.scores.values())
+    return "", f"Matching is read through {', '.join(through)}."

@@ -25,7 +25,6 @@ from pathsum.algebra.rotations import (
 from pathsum.algebra.spectrum import positivity, remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.copying import (
-    LEAST_DRAWS,
     CopyingNull,
     eigenvalues_above_noise,
     embedding_product,
@@ -72,7 +71,7 @@ COPYING_BY_DATA = DataScore(score_info("copying"), _copying, of_ov=True, of_toke
 def _copying_by_weights(
     model: Model, draws: int, seed: int, progress: Progress
 ) -> dict[HeadId, Score]:
-    null = CopyingNull(model, draws=max(draws, LEAST_DRAWS), seed=seed)
+    null = CopyingNull(model, draws=max(draws, DRAWS), seed=seed)
     for layer in range(model.config.n_layers):
         progress(layer, model.config.n_layers, "null of copying")
         null.cores(Path("embed", [(layer, 0)]))  # shared by the layers, which run in threads

@@ -93,18 +93,12 @@ class TopContexts(Record, kind="top-contexts"):
         average = f"the average of {self.contexts} contexts: weight {self.mean_weight:.2f}"
         if self.mean_effect is not None:
             average += f", |effect| {self.mean_effect:.2f}"
-        return Table(
-            (
-                text_column("by"),
-                text_column("context: ⟨source⟩ … [destination] → next"),
-                Column("weight", ".2f"),
-                Column("effect, logits", "+.2f"),
-                Column("times", "d"),
-            ),
-            tuple(rows),
-            title=f"{self.head}: top contexts",
-            note="\n".join(filter(None, (average, self.note))),
+        columns = (
+            *(text_column("by"), text_column("context: ⟨source⟩ … [destination] → next")),
+            *(Column("weight", ".2f"), Column("effect, logits", "+.2f"), Column("times")),
         )
+        note = "\n".join(filter(None, (average, self.note)))
+        return Table(columns, tuple(rows), f"{self.head}: top contexts", note)
 
     def _words(self, context: Context) -> str:
         texts = {token.id: token.text for token in self.tokens}
@@ -166,16 +160,13 @@ class ReadContexts:
                 f"{label} too"
             )
         rows = self.rows[label]
-        places = [place for row in rows for place in row.places(row.weight, row.source, row.weight)]
-        effective = [
-            place
-            for row in rows
-            for place in row.places(map(abs, row.effect), row.effect_source, row.effect_weight)
-        ]
+        places, effective = (
+            sorted((place for row in rows for place in ranking(row)), key=lambda one: -one.value)
+            for ranking in (_Row.by_attention, _Row.by_effect)
+        )
         by_attention, by_effect = _strongest(places, k), _strongest(effective, k)
         times, last = Counter(place.tokens for place in places), len(places) - 1
-        ranked = sorted(places, key=lambda place: -place.value)
-        ordinary = (ranked[round(last * ten / 10)] for ten in range(1, 10))
+        ordinary = (places[round(last * ten / 10)] for ten in range(1, 10))
         deciles = tuple(place.context(times[place.tokens]) for place in ordinary)
         shown = (*by_attention, *by_effect, *deciles)
         used = sorted({token for context in shown for token in context.ids})
@@ -235,14 +226,17 @@ class _Row:
     effect_source: list[int]
     effect_weight: list[float]
 
-    def places(
-        self, values: Iterable[float], sources: list[int], weights: list[float]
-    ) -> "Iterator[_Place]":
-        """The destinations in a ranking by these values, those without one left out."""
-        numbers = zip(values, sources, weights, strict=True)
-        for at, (value, source, weight) in enumerate(numbers, start=1):
-            if not math.isnan(value):
-                yield _Place(self, at, value, source, weight)
+    def by_attention(self) -> "Iterator[_Place]":
+        """The destinations by their largest weight."""
+        for at, (weight, source) in enumerate(zip(self.weight, self.source, strict=True), start=1):
+            yield _Place(self, at, weight, source, weight)
+
+    def by_effect(self) -> "Iterator[_Place]":
+        """The destinations by the magnitude of the effect, where it is known."""
+        numbers = zip(self.effect, self.effect_source, self.effect_weight, strict=True)
+        for at, (effect, source, weight) in enumerate(numbers, start=1):
+            if not math.isnan(effect):
+                yield _Place(self, at, abs(effect), source, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,9 +278,8 @@ def _alike(items: Iterable[_Item], key: Callable[[_Item], object]) -> list[list[
 
 
 def _strongest(places: list[_Place], k: int) -> tuple[Context, ...]:
-    """The strongest context of each (source, destination) pair of tokens."""
-    ranked = sorted(places, key=lambda place: -place.value)
-    alike = _alike(ranked, lambda place: place.tokens)
+    """The strongest context of each (source, destination) pair of tokens, from ranked places."""
+    alike = _alike(places, lambda place: place.tokens)
     return tuple(same[0].context(len(same)) for same in alike[:k])
 
 

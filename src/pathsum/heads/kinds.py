@@ -230,15 +230,12 @@ class HeadEntry(Record, kind="atlas-head"):
 
     def score_rows(self) -> tuple[tuple[Cell, ...], ...]:
         """One row per score: value, 95% interval, null, p, best part of the context."""
-        return tuple(
-            (
-                *(TITLES[name], *score.with_interval, score.null),
-                BoundedP.counted(score.p, score.draws),
-                score.part.value if score.part else None,
-                f"{score.part.first}–{score.part.last}" if score.part else None,
-            )
-            for name, score in self.scores.items()
-        )
+        rows: list[tuple[Cell, ...]] = []
+        for name, score in self.scores.items():
+            part, p = score.part, BoundedP.counted(score.p, score.draws)
+            best = (part.value, f"{part.first}–{part.last}") if part else (None, None)
+            rows.append((TITLES[name], *score.with_interval, score.null, p, *best))
+        return tuple(rows)
 
 
 def judge(known: HeadEvidence) -> HeadEntry:

@@ -64,12 +64,11 @@ def candidate_partners(
     if len(lower) <= 2 * MOST_BY_COMPOSITION + MOST_BY_PATTERN:
         return lower
     column = composed.heads.index(reader)
-    chosen: list[HeadId] = []
+    chosen = sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
     for side in ("k", "q"):
         z = composed.scores(side).z[:, column].nan_to_num(nan=-torch.inf)
         ranked = sorted(lower, key=lambda head: -float(z[composed.heads.index(head)]))
         chosen += ranked[:MOST_BY_COMPOSITION]
-    chosen += sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
     return sorted(set(chosen))
 
 

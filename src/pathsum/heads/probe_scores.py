@@ -143,18 +143,15 @@ def score_on_similar_tokens(
     """Fuzzy induction of every head."""
     if FUZZY_INDUCTION.name not in names:
         return HeadScores({}, {})
-    model = null.model
-    progress(0, model.config.n_layers, "finding similar tokens")
+    model, what = null.model, "similar tokens"
+    progress(0, model.config.n_layers, f"finding {what}")
     try:
         probe = similar_tokens_probe(model, sequences, seed)
     except InputError as error:
         return HeadScores({}, {FUZZY_INDUCTION.name: str(error)})
-    trace = attention_trace(model, probe.tokens, progress, "similar tokens")
+    runs = [(attention_trace(model, probe.tokens, progress, what), probe)]
     return score_on_runs(
-        *([(trace, probe)], [FUZZY_INDUCTION], null),
-        what="similar tokens",
-        last=probe.length,
-        progress=progress,
+        runs, [FUZZY_INDUCTION], null, what=what, last=probe.length, progress=progress
     )
 
 
@@ -243,20 +240,17 @@ def score_on_split_words(
     wanted = {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.intersection(names)
     if not wanted:
         return HeadScores({}, {})
-    model = null.model
-    progress(0, model.config.n_layers, "finding split words")
+    model, what = null.model, "split words"
+    progress(0, model.config.n_layers, f"finding {what}")
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
         return HeadScores({}, dict.fromkeys(sorted(wanted), TOO_FEW_WORDS))
     generator = seeded(seed)
     probe = split_words_probe(model, words, generator)
-    trace = attention_trace(model, probe.tokens, progress, "split words")
+    trace = attention_trace(model, probe.tokens, progress, what)
+    scores, few = [WORD_PIECE] if WORD_PIECE.name in wanted else [], WORDS_FOR_NULL
     measured = score_on_runs(
-        *([(trace, probe)], [WORD_PIECE] if WORD_PIECE.name in wanted else [], null),
-        what="split words",
-        null_sequences=WORDS_FOR_NULL,
-        last=1,
-        progress=progress,
+        [(trace, probe)], scores, null, what=what, null_sequences=few, last=1, progress=progress
     )
     if WORD_PIECE_BY_WEIGHTS.name in wanted:
         rivals = model.token_pool().draw(1, RIVALS, generator)[0]

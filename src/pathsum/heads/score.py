@@ -283,30 +283,20 @@ def best_parts(
     sequences: random heads are searched in the same way.
     """
     counted = ~profile.isnan().any(0)
-    places = counted.nonzero()[:, 0]
+    places = counted.nonzero()[:, 0].tolist()
     if len(places) < 2 * PART:
         return [None] * len(profile)
     rows = profile[:, counted]
     best = rows.unfold(-1, PART, 1).mean(-1).max(-1)
-    above = (null >= compared - TIE).sum(0).tolist()
+    above, means, draws = (null >= compared - TIE).sum(0), null.mean(0), len(null)
     found: list[ContextPart | None] = []
-    for head, (value, start) in enumerate(
-        zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    ):
-        low = (rows[head] < value / 2).nonzero()[:, 0]
-        before, after = low[low < start], low[low >= start + PART]
-        first = int(before.max()) + 1 if len(before) else 0
-        last = int(after.min()) - 1 if len(after) else len(places) - 1
-        found.append(
-            ContextPart(
-                value,
-                null=float(null[:, head].mean()),
-                p=(1 + above[head]) / (1 + len(null)),
-                draws=len(null),
-                first=int(places[first]),
-                last=int(places[last]),
-            )
-        )
+    for head, start in enumerate(best.indices.tolist()):
+        value, p = float(best.values[head]), (1 + int(above[head])) / (1 + draws)
+        low = (rows[head] < value / 2).nonzero()[:, 0].tolist()
+        first = 1 + max((at for at in low if at < start), default=-1)
+        last = min((at for at in low if at >= start + PART), default=len(places)) - 1
+        ends = {"first": places[first], "last": places[last]}
+        found.append(ContextPart(value, null=float(means[head]), p=p, draws=draws, **ends))
     return found
 
 

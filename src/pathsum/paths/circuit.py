@@ -38,6 +38,9 @@ from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.score import cut_effects, score
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 
+# Less likely edges of a mean circuit are not cut.
+LEAST_PROBABILITY = 0.05
+
 
 @checked
 def find_circuit(
@@ -122,8 +125,8 @@ def mean_circuit(
     Prompts are texts, token ids or `Prompt`s, of any lengths. Positions are matched by name: "last"
     (the position of the prediction), "first", and the names given by the prompt. Unnamed positions
     are matched by number if all prompts have the same length; otherwise they are pooled as
-    "elsewhere". With `effects`, edges of nonzero probability (below) are cut: they carry zero, or
-    their value in the corrupted prompt. Other edges have no effect.
+    "elsewhere". With `effects`, edges of probability 0.05 or more (below) are cut: they carry zero,
+    or their value in the corrupted prompt. Other edges have no effect.
 
     >>> from pathsum.model import construct
     >>> texts = ["a b c d a", "f g h i f"]
@@ -203,7 +206,10 @@ def average_graphs(
     probabilities = membership(shares, floors, templates, starts)
     cuts = list[dict[str, float]]()
     if effects:
-        likely = [{name: own[name] for name in own if probabilities[name]} for own in members]
+        likely = [
+            {name: own[name] for name in own if probabilities[name] >= LEAST_PROBABILITY}
+            for own in members
+        ]
         cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, likely, strict=True)]
     edges = [_mean_edge(edge, members, cuts, probabilities[name]) for name, edge in renamed.items()]
     first, layers = circuits[0], circuits[0].n_layers

@@ -254,16 +254,16 @@ def fit_attention(
 def random_rule(rule: AttentionRule, lexicon: Lexicon, generator: torch.Generator) -> AttentionRule:
     """A rule of the same size and values with other features of the same kinds, at random."""
     features: list[Feature] = []
+    domains: dict[FeatureKind, Sequence[int]] = {
+        FeatureKind.DISTANCE: BINS,
+        FeatureKind.FIRST: (0,),
+        FeatureKind.MATCH: (COPY, FOLLOWER),
+        FeatureKind.LONGER: (0,),
+        FeatureKind.SOURCE: range(lexicon.size),
+    }
     for kind in FeatureKind:
         mine = [feature for feature in rule.features if feature.kind is kind]
         used = [feature.key for feature in mine]
-        domains: dict[FeatureKind, Sequence[int]] = {
-            FeatureKind.DISTANCE: BINS,
-            FeatureKind.FIRST: (0,),
-            FeatureKind.MATCH: (COPY, FOLLOWER),
-            FeatureKind.LONGER: (0,),
-            FeatureKind.SOURCE: range(lexicon.size),
-        }
         domain = domains.get(kind)
         if domain is None:
             highest, several = lexicon.size**2, 4 * len(mine) + 8

@@ -63,16 +63,11 @@ class TableFit:
         patterns = [stage.pattern(tokens) for stage in stages]
         to = columns.column_of[tokens][:, None].expand(-1, tokens.shape[1], -1)
         parts = [slice(at, at + size) for at in range(0, len(tokens), size)]
-        self.chunks = [
-            Chunk(
-                tokens=tokens[part],
-                weight=weight[part, :, None],
-                wanted=wanted[part],
-                patterns=tuple(each if each is None else each[part] for each in patterns),
-                copied_to=to[part],
-            )
-            for part in parts
-        ]
+        self.chunks: list[Chunk] = []
+        for part in parts:
+            of_stages = tuple(each if each is None else each[part] for each in patterns)
+            inputs = tokens[part], weight[part, :, None], wanted[part]
+            self.chunks.append(Chunk(*inputs, patterns=of_stages, copied_to=to[part]))
         self._candidates = [self._candidate_rows(stage, tokens) for stage in stages]
         kinds = torch.bincount(self.lexicon.class_of, minlength=len(self.lexicon.classes))
         self._single = len(columns.tokens) + (kinds == 1).nonzero()[:, 0]
@@ -96,6 +91,10 @@ class TableFit:
         """The arguments of `_log_probs` for the stages as they are."""
         values, copies = [s.values for s in self.stages], [s.copy for s in self.stages]
         return chunk, self._tables(), values, copies
+
+    def _probabilities(self) -> list[Float[Tensor, "batch pos out"]]:
+        """The probabilities of the stages as they are."""
+        return [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
 
     def _log_probs(
         self,
@@ -141,10 +140,9 @@ class TableFit:
 
     def grow(self, budget: int) -> None:
         """Add the entries that promise most until the program holds `budget` numbers."""
-        probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
         room = max(0, budget - self.size)
         offers: list[tuple[Tensor, Tensor, Tensor]] = []
-        for number, Q in enumerate(self._masses(probs)):
+        for number, Q in enumerate(self._masses(self._probabilities())):
             stage, rows = self.stages[number], self._candidates[number].used_rows
             gains = promise(self._wanted[number], Q)
             gains[torch.searchsorted(rows, stage.sources), self.columns.column_of[stage.outs]] = 0.0
@@ -160,8 +158,7 @@ class TableFit:
 
         Only those that promise half as much as the best: others may attend to the same positions.
         """
-        probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
-        copied = self._copied(probs)
+        copied = self._copied(self._probabilities())
         offers: list[tuple[float, int, int, float]] = []
         for number, stage in enumerate(self.stages):
             if stage.attention is None or stage.copy:
@@ -170,11 +167,11 @@ class TableFit:
             cost = 1 if stage.in_use else 1 + stage.attention.size
             start = float(((P + 1e-3) / (Q + 1e-3)).log().clamp(-1, 1))
             offers.append((float(promise(P, Q)) / self.positions, number, cost, start))
-        best = max((gain for gain, *_ in offers), default=0.0)
+        offers.sort(reverse=True)
         before = self.size
-        for gain, number, cost, start in sorted(offers, reverse=True):
+        for gain, number, cost, start in offers:
             fits = cost <= budget - self.size
-            if fits and gain > max(LEAST_COPY * cost, best / 2):
+            if fits and gain > max(LEAST_COPY * cost, offers[0][0] / 2):
                 self.stages[number] = replace(self.stages[number], copy=start)
         return self.size > before
 

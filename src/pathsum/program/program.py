@@ -201,11 +201,7 @@ class Program(Record, kind="program"):
             if self._tokenizer is None:
                 raise TokenError(f"the program has no tokenizer; give {token!r} as a token id")
             return self._tokenizer.id(token)
-        if not 0 <= token < self.vocabulary:
-            raise TokenError(
-                f"token id {token} is out of range: the vocabulary has {self.vocabulary} tokens"
-            )
-        return int(token)
+        return int(self._checked(torch.tensor([token])))
 
     def _checked(self, tokens: Tensor) -> Int[Tensor, "batch pos"]:
         require_values(tokens, "tokens")
@@ -215,10 +211,11 @@ class Program(Record, kind="program"):
                 f"tokens are {tokens.dtype} of shape {list(tokens.shape)}; give ids as [pos] or "
                 "[batch, pos]"
             )
-        if int(tokens.min()) < 0 or int(tokens.max()) >= self.vocabulary:
+        low, high = map(int, tokens.aminmax())
+        if low < 0 or high >= self.vocabulary:
             raise TokenError(
-                f"token ids go from {int(tokens.min())} to {int(tokens.max())}, but the program's "
-                f"vocabulary has {self.vocabulary} tokens"
+                f"token ids go from {low} to {high}, but the program's vocabulary has "
+                f"{self.vocabulary} tokens"
             )
         return (tokens[None] if tokens.ndim == 1 else tokens).long().cpu()
 

@@ -221,8 +221,9 @@ def find_documents(name: str | Path, field: str, progress: Progress) -> Document
     path = user_path(text)
     if exists(path):
         return Files(path, field)
-    if isinstance(name, str) and HubDataset.is_name(text) and not exists(path.parent):
-        return HubDataset.parse(text, field=field, progress=progress)
+    dataset = HubDataset.parse(text, field=field, progress=progress)
+    if dataset is not None and isinstance(name, str) and not exists(path.parent):
+        return dataset
     raise InputError(
         f"there is no corpus {text!r}: it is not a name ({', '.join(NAMED)}), a file, a folder or "
         f"a dataset (owner/name){near_misses(text, NAMED)}"

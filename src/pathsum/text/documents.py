@@ -87,17 +87,13 @@ class PythonLibrary:
         for file in sorted(root.rglob("*.py")):
             parts = file.relative_to(root).parts
             if _NOT_LIBRARY.isdisjoint(parts):
-                text = _python_text(file)
-                if text is not None and len(text) > LEAST_CHARACTERS:
+                try:
+                    with tokenize.open(file) as opened:  # honors the file's coding line
+                        text = opened.read()
+                except (SyntaxError, UnicodeDecodeError):
+                    continue  # such a file is a fixture of some test
+                if len(text) > LEAST_CHARACTERS:
                     yield Document("/".join(parts), text)
-
-
-def _python_text(file: Path) -> str | None:
-    try:
-        with tokenize.open(file) as opened:  # honors the file's coding line
-            return opened.read()
-    except (SyntaxError, UnicodeDecodeError):
-        return None  # such a file is a fixture of some test
 
 
 @dataclass(frozen=True)
@@ -239,18 +235,11 @@ class HubDataset:
     limit: int = 100_000
     progress: Progress = silent
 
-    @staticmethod
-    def is_name(text: str) -> bool:
-        """Whether a text could be the name of a dataset."""
-        return _ID.fullmatch(text) is not None
-
     @classmethod
-    def parse(cls, text: str, **options: Any) -> "HubDataset":
-        """The dataset with this name."""
+    def parse(cls, text: str, **options: Any) -> "HubDataset | None":
+        """The dataset with this name; None if no dataset can have it."""
         found = _ID.fullmatch(text)
-        if found is None:
-            raise InputError(f"{text!r} is not the name of a dataset; use owner/name")
-        return cls(found["id"], found["subset"], found["revision"], **options)
+        return found and cls(found["id"], found["subset"], found["revision"], **options)
 
     @property
     def name(self) -> str:

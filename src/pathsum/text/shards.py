@@ -140,7 +140,8 @@ def survey(collection: Documents, share: float, progress: Progress = silent) -> 
             if count % 100 == 0:
                 progress(len(digests), 0, f"reading {collection.name}")
     duplicates = count - len(digests)
-    _check_enough(collection, len(digests), duplicates)
+    if len(digests) < 2:
+        raise _too_few(collection, len(digests), duplicates)
     threshold = int(share * (1 << 64))
     held_out = {digest for digest in digests if _number(digest) < threshold}
     if not held_out:
@@ -155,19 +156,17 @@ def _number(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def _check_enough(collection: Documents, documents: int, duplicates: int) -> None:
+def _too_few(collection: Documents, documents: int, duplicates: int) -> InputError:
     if documents == 0:
-        raise InputError(
+        return InputError(
             f"the corpus {collection.name!r} is empty: there is no text in {collection.about}; "
             "give documents with text"
         )
-    if documents == 1:
-        copies = f" ({duplicates} copies of it were dropped)" if duplicates else ""
-        raise InputError(
-            f"the corpus {collection.name!r} is a single document{copies}, and one must be held "
-            "out to measure the loss on; give at least two files, or a .jsonl with one document "
-            "per line"
-        )
+    copies = f" ({duplicates} copies of it were dropped)" if duplicates else ""
+    return InputError(
+        f"the corpus {collection.name!r} is a single document{copies}, and one must be held out "
+        "to measure the loss on; give at least two files, or a .jsonl with one document per line"
+    )
 
 
 def build(

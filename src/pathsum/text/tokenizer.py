@@ -179,9 +179,8 @@ class Tokenizer:
         piece = self.backend.id_to_token(token) or ""
         if single := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
             return bytes.fromhex(single[1])
-        if not piece or any(letter not in _BYTE_OF for letter in piece):
-            return None
-        return bytes(_BYTE_OF[letter] for letter in piece)
+        known = bool(piece) and all(letter in _BYTE_OF for letter in piece)
+        return bytes(_BYTE_OF[letter] for letter in piece) if known else None
 
     def show(self, token: int) -> str:
         """One token's text with visible white space."""
@@ -193,10 +192,8 @@ class Tokenizer:
         """The id of a text that is one token; the error for several tokens shows the pieces."""
         ids = self.encode(text)
         special = self.backend.token_to_id(text)
-        if special is not None:
-            return special
-        if len(ids) == 1:
-            return ids[0]
+        if special is not None or len(ids) == 1:
+            return ids[0] if special is None else special
         if not ids:
             raise TokenError("an empty text is not a token; give the text of one token")
         pieces = " + ".join(repr(self.text(token)) for token in ids)

@@ -66,11 +66,8 @@ class Checkpoint:
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under a prefix, named without it."""
-        return {
-            name.removeprefix(prefix): tensor
-            for name, tensor in self.tensors.items()
-            if name.startswith(prefix)
-        }
+        inside = [name for name in self.tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self.tensors[name] for name in inside}
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -257,19 +254,6 @@ def read_run(folder: Path) -> dict[str, Any]:
     return values
 
 
-def warn_of_other_threads(folder: Path) -> None:
-    """Warn if a run is resumed with another number of threads, which add in another order."""
-    machine = read_run(folder).get("machine")
-    before = machine.get("threads") if isinstance(machine, dict) else None
-    if isinstance(before, int) and before != torch.get_num_threads():
-        warnings.warn(
-            f"the run in {folder} began with {before} threads and continues with "
-            f"{torch.get_num_threads()}: its weights may differ in the last bits from a run "
-            f"that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
-            stacklevel=2,
-        )
-
-
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of the run in a folder."""
     return Recipe.from_dict(read_run(folder)["recipe"])
@@ -296,14 +280,27 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
         )
 
 
-def check_same_text(folder: Path, fingerprint: str) -> None:
-    """Raise if the run's corpus has changed since it began."""
-    original = str(read_run(folder)["corpus"]["fingerprint"])
+def check_resumed(folder: Path, recipe: Recipe, fingerprint: str) -> None:
+    """Raise if a run has another recipe or its text has changed; warn if its threads differ.
+
+    Another number of threads adds in another order.
+    """
+    check_same_recipe(folder, recipe)
+    run = read_run(folder)
+    original, machine = run["corpus"]["fingerprint"], run.get("machine")
     if original != fingerprint:
         raise InputError(
             f"the run in {folder} learned from a text with fingerprint {original[:16]}, and the "
             f"corpus now has {fingerprint[:16]}: its files have changed; restore them, or start a "
             "new run"
+        )
+    before = machine.get("threads") if isinstance(machine, dict) else None
+    if isinstance(before, int) and before != torch.get_num_threads():
+        warnings.warn(
+            f"the run in {folder} began with {before} threads and continues with "
+            f"{torch.get_num_threads()}: its weights may differ in the last bits from a run "
+            f"that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
+            stacklevel=2,
         )
 
 
@@ -355,16 +352,10 @@ def reopen_corpus(folder: Path, recipe: Recipe, progress: Progress = silent) -> 
 
 def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
     """The corpus that a recipe trains on, built if it is not in the cache."""
-    data = recipe.data
-    given = Tokenizer.from_file(user_path(data.tokenizer)) if data.tokenizer else None
-    return Corpus.open(
-        data.corpus,
-        vocabulary=data.vocabulary,
-        tokenizer=given,
-        held_out=data.held_out,
-        field=data.field,
-        progress=progress,
-    )
+    options = dataclasses.asdict(recipe.data)
+    text, file = options.pop("corpus"), options.pop("tokenizer")
+    given = Tokenizer.from_file(user_path(file)) if file else None
+    return Corpus.open(text, tokenizer=given, **options, progress=progress)
 
 
 def bundled_runs() -> tuple[str, ...]:

@@ -187,15 +187,11 @@ class Dynamics(Record, kind="dynamics"):
             if change is not main
         ]
         if self.in_context_share is not None:
-            remarks.append(
-                f"{self.in_context_share:.0%} of the change of the in-context-learning score falls "
-                "within the phase change."
-            )
-        remarks.append(
-            f"Per-token losses: two components explain {self.pca_explained[0]:.0%} and "
-            f"{self.pca_explained[1]:.0%}."
-        )
-        return (first, *remarks, self.note)
+            share = f"{self.in_context_share:.0%} of the change of the in-context-learning score"
+            remarks.append(f"{share} falls within the phase change.")
+        one, two = self.pca_explained
+        losses = f"Per-token losses: two components explain {one:.0%} and {two:.0%}."
+        return (first, *remarks, losses, self.note)
 
     def __rich__(self) -> RenderableType:
         lines = [_sparkline(curve, self.steps) for curve in self.curves if curve.name in PLOTTED]

@@ -122,43 +122,32 @@ def dynamics(
     if tokens is None:
         tokens = held_out_tokens(folder, sequences, progress)
     tokens = check_tokens(last.config, tokens)
-    compared = ComparedTokens.of(tokens.shape[1])
+    compared = compared_tokens(tokens.shape[1])
     probe = repeats_probe(last, probe_sequences, seed)
     measured: list[SnapshotMetrics] = []
     for number, snapshot in enumerate(snapshots):
         progress(number, len(snapshots), f"step {snapshot.step}")
-        measured.append(measure_snapshot(snapshot.model, tokens, probe, compared))
+        measured.append(measure_snapshot(snapshot.model, tokens, probe))
     progress(len(snapshots), len(snapshots), "snapshots")
     return _assemble(folder, snapshots, measured, probe, compared, seed)
 
 
-@dataclass(frozen=True)
-class ComparedTokens:
-    """The tokens whose losses the in-context-learning score compares."""
+def compared_tokens(length: int) -> dict[str, int]:
+    """The tokens whose losses the in-context-learning score compares, as for `late_minus_early`.
 
-    early: int
-    late: int
-    window: int
+    The 2022 paper's 50 and 500, or the same ratio in a shorter text.
 
-    @classmethod
-    def of(cls, length: int) -> "ComparedTokens":
-        """The 2022 paper's 50 and 500, or the same ratio in a shorter text.
-
-        >>> ComparedTokens.of(256)
-        ComparedTokens(early=25, late=255, window=16)
-        """
-        if length < 4:
-            raise InputError(
-                f"sequences of {length} tokens are too short to compare late with early; use at "
-                "least 4 tokens"
-            )
-        late = min(LATE, length - 1)
-        early = max(1, min(EARLY, late // 10))
-        return cls(early, late, min(WINDOW, early))
-
-    def __str__(self) -> str:
-        over = "" if self.window == 1 else f", each a mean over the {self.window} tokens up to it"
-        return f"loss at token {self.late} minus loss at token {self.early}{over}"
+    >>> compared_tokens(256)
+    {'early': 25, 'late': 255, 'window': 16}
+    """
+    if length < 4:
+        raise InputError(
+            f"sequences of {length} tokens are too short to compare late with early; use at "
+            "least 4 tokens"
+        )
+    late = min(LATE, length - 1)
+    early = max(1, min(EARLY, late // 10))
+    return {"early": early, "late": late, "window": min(WINDOW, early)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,18 +155,14 @@ class SnapshotMetrics:
     """The metrics of one snapshot; `k_excess` and `k_z` are K-composition, rows write."""
 
     losses: Float[Tensor, "sequence next"]
-    in_context: Estimate
     repeat_drop: Estimate
     scores: Mapping[str, Float[Tensor, "draw head"]]
     k_excess: Float[Tensor, "writer reader"]
     k_z: Float[Tensor, "writer reader"]
 
 
-def measure_snapshot(
-    model: Model, tokens: Tokens, probe: RepeatedTokens, compared: ComparedTokens
-) -> SnapshotMetrics:
+def measure_snapshot(model: Model, tokens: Tokens, probe: RepeatedTokens) -> SnapshotMetrics:
     """Measure a model with the scores of `heads` and the composition of `circuits`."""
-    losses = run_losses(model, tokens)
     trace = model.trace(probe.tokens)
     first, second = copy_losses(trace, probe)
     error = math.hypot(first.stderr_or_nan, second.stderr_or_nan)
@@ -185,10 +170,7 @@ def measure_snapshot(
     no_heads = torch.zeros(len(probe.tokens), 0)
     composed = composition(model).k
     return SnapshotMetrics(
-        losses=losses,
-        in_context=late_minus_early(
-            losses, early=compared.early, late=compared.late, window=compared.window
-        ),
+        losses=run_losses(model, tokens),
         repeat_drop=Estimate.around(first.value - second.value, error),
         scores={
             name: torch.cat([no_heads, *(score.measure(v).cpu().to(no_heads) for v in views)], 1)
@@ -219,15 +201,19 @@ def all_curves(
     snapshots: Sequence[SnapshotMetrics],
     heads: Sequence[HeadId],
     followed: Mapping[str, HeadId],
-    compared: ComparedTokens,
+    compared: Mapping[str, int],
 ) -> tuple[Curve, ...]:
     """Every curve that a model of this depth has."""
     loss = [mean_estimate(at.losses.double().mean(1)) for at in snapshots]
-    context, drop = [at.in_context for at in snapshots], [at.repeat_drop for at in snapshots]
+    context = [late_minus_early(at.losses, **compared) for at in snapshots]
+    place = f"loss at token {compared['late']} minus loss at token {compared['early']}"
+    if compared["window"] > 1:
+        place += f", each a mean over the {compared['window']} tokens up to it"
+    drop = [at.repeat_drop for at in snapshots]
     about = "loss on the first copy of random tokens minus loss on the second"
     curves = [
         _curve("loss", "held-out loss", loss, "mean loss of held-out tokens", unit="nats"),
-        _curve("in_context", "in-context learning", context, str(compared), "nats", LEAST_NATS),
+        _curve("in_context", "in-context learning", context, place, "nats", LEAST_NATS),
         _curve("repeat_drop", "drop on repeats", drop, about, "nats", LEAST_NATS),
     ]
     for name, (_, title, about) in SCORES.items() if followed else ():
@@ -279,7 +265,7 @@ def _assemble(
     snapshots: tuple[Snapshot, ...],
     measured: list[SnapshotMetrics],
     probe: RepeatedTokens,
-    compared: ComparedTokens,
+    compared: Mapping[str, int],
     seed: int,
 ) -> Dynamics:
     last = snapshots[-1].model
@@ -300,7 +286,7 @@ def _assemble(
     losses = torch.stack([at.losses for at in measured])
     components = principal_components(losses.flatten(1))
     slopes = log_slopes(losses.mean(1))
-    context = next(curve.values for curve in curves if curve.name == "in_context")
+    context = next(curve for curve in curves if curve.name == "in_context")
     scores = {name: torch.stack([at.scores[name].mean(0) for at in measured]) for name in SCORES}
     logged = [line for line in read_metrics(folder) if isinstance(line.get("loss"), float)]
     recipe = read_recipe(folder) if (folder / RUN).exists() else None
@@ -323,9 +309,9 @@ def _assemble(
         phase_change=phase_change,
         why_none=why_none,
         changes=tuple(one for one in found.values() if isinstance(one, PhaseChange)),
-        in_context_share=share_within(steps, context, phase_change),
+        in_context_share=share_within(steps, context.values, phase_change),
         note=f"{losses.shape[1]} held-out sequences; {len(probe.tokens)} sequences of "
-        f"{probe.length} random tokens, {probe.repeats} times; in-context learning: {compared}.",
+        f"{probe.length} random tokens, {probe.repeats} times; {context.title}: {context.about}.",
         logged_steps=tuple(line["step"] for line in logged),
         logged_loss=tuple(line["loss"] for line in logged),
         _token_losses=losses,

@@ -127,17 +127,13 @@ class TrainingLoop:
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
         weights = checkpoint.part("weights/")
         parameters = dict(self.network.named_parameters())
-        shapes = {name: tensor.shape for name, tensor in weights.items()}
-        wrong = [
-            f"its {name} does not fit"
-            for name in parameters
-            if shapes.get(name) != parameters[name].shape
-        ]
-        if checkpoint.step > self.recipe.steps:
-            wrong.insert(0, f"it is of step {checkpoint.step}")
+        wrong = f"it is of step {checkpoint.step}" if checkpoint.step > self.recipe.steps else ""
+        for name, parameter in parameters.items():
+            if name not in weights or weights[name].shape != parameter.shape:
+                wrong = wrong or f"its {name} does not fit"
         if wrong:
             raise FileError(
-                f"the checkpoint in {self.folder} is not of this run ({wrong[0]}, and the run has "
+                f"the checkpoint in {self.folder} is not of this run ({wrong}, and the run has "
                 f"{self.recipe.steps} steps); restore the file that belongs to it"
             )
         with torch.no_grad():
@@ -290,18 +286,18 @@ def stop_signals() -> Generator[threading.Event]:
         yield request  # signals are only delivered to the main thread
         return
     names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    signals = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    known = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in known}
+    before = {number: then for number, then in before.items() if then is not signal.SIG_IGN}
 
     def handle(number: int, _: FrameType | None) -> None:
         request.set()
         signal.signal(number, before[signal.Signals(number)])
 
-    for number in signals:
+    for number in before:
         signal.signal(number, handle)
     try:
         yield request
     finally:
-        for number in signals:
-            signal.signal(number, before[number])
+        for number, then in before.items():
+            signal.signal(number, then)

@@ -11,7 +11,7 @@ is slower.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -44,7 +44,11 @@ class Network(nn.Module):
                 "which the model would attend to; use causal=True"
             )
         self.config, self.start = config, start
-        draw = _GaussianParameters(seed)
+        generator = seeded(seed)
+
+        def draw(shape: tuple[int, ...], std: float) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, generator=generator) * std)
+
         d, vocab = config.d_model, config.d_vocab
         self.W_E = draw((vocab, d), start.embedding_std)
         if not config.tied:
@@ -125,7 +129,7 @@ class Layer(nn.Module):
         self,
         config: Config,
         start: Start,
-        draw: "_GaussianParameters",
+        draw: Callable[[tuple[int, ...], float], nn.Parameter],
         table: Float[Tensor, "ctx d"] | None,
         scale: float,
     ) -> None:
@@ -225,16 +229,6 @@ def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
     frequencies = 0.75 * math.pi * max(n_ctx / 2, 1.0) ** (-planes / d)
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :d].float()
-
-
-class _GaussianParameters:
-    """Gaussian parameters drawn one after another from one seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = seeded(seed)
-
-    def __call__(self, shape: tuple[int, ...], std: float) -> nn.Parameter:
-        return nn.Parameter(torch.randn(shape, generator=self.generator) * std)
 
 
 def causal_attention(

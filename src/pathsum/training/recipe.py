@@ -173,12 +173,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _model_values(config: Config) -> dict[str, Any]:
     sizes = ("n_layers", "n_heads", "d_model", "d_head", "n_ctx")
-    plain = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")})
-    return {
-        name: value
-        for name, value in config.to_dict().items()
-        if name in sizes or (name != "d_vocab" and value != getattr(plain, name))
-    }
+    plain = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")}).to_dict()
+    values = {name: each for name, each in config.to_dict().items() if each != plain[name]}
+    return {name: getattr(config, name) for name in sizes} | values
 
 
 # The least and the most that a setting may be.

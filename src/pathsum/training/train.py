@@ -35,13 +35,11 @@ from pathsum.training.checkpoint import (
     PREVIOUS,
     RUN,
     SNAPSHOTS,
-    check_same_recipe,
-    check_same_text,
+    check_resumed,
     open_corpus,
     read_checkpoint,
     read_recipe,
     reopen_corpus,
-    warn_of_other_threads,
     with_absolute_paths,
     write_run,
 )
@@ -130,9 +128,7 @@ def train(
         start = chosen.config.replace(start_token=corpus.start_token)
         chosen = dataclasses.replace(chosen, config=start)
         if resume:
-            check_same_recipe(folder, chosen)
-            check_same_text(folder, corpus.info.fingerprint)
-            warn_of_other_threads(folder)
+            check_resumed(folder, chosen, corpus.info.fingerprint)
         if world.is_first:
             warn_of_slow_precision(chosen.precision, str(world.device))
         loop = TrainingLoop(chosen, corpus, folder, world, watch)
