@@ -205,8 +205,10 @@ class Record:
             value = getattr(self, name)
             if isinstance(value, Estimate):
                 value = value.format(row.format)
-            elif isinstance(value, int | float) and name in labels:
+            elif isinstance(value, float) and name in labels:
                 value = format_number(value, row.format)
+            elif isinstance(value, int) and name in labels:
+                value = format(value, row.format)
             elif isinstance(value, Printed):
                 value = str(value)
             if _is_plain(value):

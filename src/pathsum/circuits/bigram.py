@@ -129,7 +129,7 @@ def bigram(
     progress(len(blocks), len(blocks), "the direct path")
     entropy, following, log_best = torch.cat(found, 1).cpu()
     order = entropy.argsort(stable=True)[:k]
-    columns = (tokens[order], entropy[order], following[order], log_best[order].exp())
+    columns = (tokens[order], entropy[order], following[order].long(), log_best[order].exp())
     rows = tuple(
         CertainRow(token_of(model, token), entropy, output_of(model, after), probability)
         for token, entropy, after, probability in zip(*(c.tolist() for c in columns), strict=True)

@@ -219,7 +219,7 @@ class RandomHeads:
             yield normed_and_rotated(config, raw, side, read(head)[:, None], positions)[0][:, 0]
 
 
-_Null: TypeAlias = tuple[Float[Tensor, "2 drawn head"], Float[Tensor, "2 head"]]
+_Null: TypeAlias = tuple[Float[Tensor, "2 drawn some"], Float[Tensor, "2 some"]]
 """`_extent` of random heads, and of the heads themselves, on the same few sequences."""
 
 
