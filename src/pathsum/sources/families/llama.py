@@ -79,7 +79,7 @@ def _cwm(foreign: ForeignConfig) -> CheckpointLayout:
     usual = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
     windows = ForeignConfig({"layer_types": usual, **foreign.values}, foreign.where).windows()
     return family_layout(
-        foreign, rotary_fields(foreign, eps=1e-5) | {"windows": windows}, _rows(foreign)
+        foreign, rotary_fields(foreign, eps=1e-5, base=1e6) | {"windows": windows}, _rows(foreign)
     )
 
 
