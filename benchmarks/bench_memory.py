@@ -1,7 +1,8 @@
 """Peak memory of whole processes: long texts with `keep=`, and analyses of weights by depth.
 
-- a run of 4,096 tokens on SmolLM2 of which a few things are kept, against 8 GB (all of its patterns
-  alone would take 18 GB); skipped if SmolLM2 is not in the cache. The peak resident size, with the
+- runs of 4,096 tokens on SmolLM2, against 8 GB (all of their patterns alone would take 18 GB): one
+  of which a few things are kept, and a full one with its paths through MLPs and the circuit of its
+  last prediction. Skipped if SmolLM2 is not in the cache. The peak resident size, with the
   interpreter and torch (about 300 MB) and mapped pages of the file
 - weight-only analyses of a bfloat16 checkpoint, which is converted as it is read, of 48 layers
   against one of 12 of the same width. The peak of the process's own memory (RssAnon, sampled)
@@ -41,9 +42,13 @@ def main() -> list[Measurement]:
     """Measure, print and return."""
     found: list[Measurement] = []
     if FETCHED["smollm2"].file.is_file():
-        used = peak_of("trace", "smollm2")
-        what = f"SmolLM2: {LENGTH:,} tokens, one pattern, one stream, the last logits"
-        found.append(Measurement(what, used, "MB", "may take", 8192.0))
+        for what, parts in (
+            ("trace", "one pattern, one stream, the last logits"),
+            ("explain", "paths through MLPs, a circuit"),
+        ):
+            used = peak_of(what, "smollm2")
+            what = f"SmolLM2: {LENGTH:,} tokens, {parts}"
+            found.append(Measurement(what, used, "MB", "may take", 8192.0))
     with tempfile.TemporaryDirectory() as folder:
         files = {layers: write_checkpoint(Path(folder), layers) for layers in (SHALLOW, DEEP)}
         for analysis in ANALYSES:
@@ -84,6 +89,12 @@ def child(what: str, name: str) -> None:
     if what == "trace":
         tokens = torch.randint(model.config.d_vocab, (1, LENGTH))
         model.trace(tokens, keep=ps.Keep(patterns=["L18H6"], streams=[18], logits=[-1]))
+        print(peak_memory())
+        return
+    if what == "explain":
+        trace = model.trace(torch.randint(model.config.d_vocab, (1, LENGTH)))
+        trace.paths(mlps="linear").toward(position=-1)
+        trace.circuit(effects=False)
         print(peak_memory())
         return
     with peak_of_own() as found:

@@ -7,21 +7,16 @@ no library. Needs the system's Chromium and playwright (`make setup` installs it
 """
 
 import argparse
-import os
 import re
-import shutil
 import struct
 import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Page, expect, sync_playwright
+from pictures import opened_page
+from playwright.sync_api import Page, expect
 
-from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.server import ExplorerServer
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTH, HEIGHT = 1080, 680
 LARGEST = 1_500_000
 TEXT = "Mr. and Mrs. Tillerman kept the lighthouse on Gull Rock. On stormy nights Mr. Tiller"
@@ -41,21 +36,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/pictures/story.png"))
     out: Path = parser.parse_args().out
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
-        print(f"there is no Chromium here (looked for {', '.join(NAMES)})", file=sys.stderr)
-        return 1
-    server = ExplorerServer(Explorer(["two-layer"]), port=0).start()
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=found, args=arguments)
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-            page.goto(server.url)
-            out.write_bytes(animated_png(list(frames(page))))
-            browser.close()
-    finally:
-        server.close()
+    with opened_page("two-layer", WIDTH, HEIGHT) as page:
+        out.write_bytes(animated_png(list(frames(page))))
     size = out.stat().st_size
     print(f"{out}: {size / 1e3:.0f} kB{'' if size <= LARGEST else ', which is too large'}")
     return int(size > LARGEST)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from pathsum.model.storage import CONFIG
 from pathsum.sources import load
 from pathsum.training import Recipe, read_snapshots
 from pathsum.training.checkpoint import (
@@ -59,27 +60,10 @@ def bundle_run(
     # The path of the corpus is private and does not exist on other machines.
     stored["corpus"]["folder"] = ""
     stored["recipe"] = Recipe.from_dict(stored["recipe"]).to_dict()
-    rename(folder)
+    # The model has the name of its folder; its recipe keeps the name that repeats it.
+    head = json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {"name": folder.name}
+    (folder / CONFIG).write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
     (folder / RUN).write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
-
-
-def rename(folder: Path) -> None:
-    """The model under the name of its folder; its recipe keeps the name that repeats it."""
-    file = folder / "config.json"
-    head = json.loads(file.read_text(encoding="utf-8"))
-    head["name"] = folder.name
-    file.write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
-
-
-def write_card(folder: Path) -> None:
-    """card.json and card.md, measured on what was put there."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from cards import as_text, card, plain
-
-    made = card(folder, folder)
-    text = json.dumps(plain(made), indent=2, ensure_ascii=False) + "\n"
-    (folder / "card.json").write_text(text, encoding="utf-8")
-    (folder / "card.md").write_text(as_text(made), encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -99,6 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     bundle_run(options.run, folder, options.sequences, steps)
     if not options.no_card:
+        sys.path.insert(0, str(Path(__file__).resolve().parent))
+        from cards import write_card
+
         write_card(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     count = len(list((folder / SNAPSHOTS).glob("step-*")))

@@ -24,7 +24,7 @@ import pathsum as ps
 from pathsum.base.estimate import format_p
 from pathsum.circuits import composition
 from pathsum.heads import atlas
-from pathsum.heads.pattern_scores import stripe
+from pathsum.heads.probe import stripe
 from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.paths import ablate
@@ -32,6 +32,7 @@ from pathsum.text import Corpus
 from pathsum.text.token_pool import RepeatedTokens, random_repeats
 from pathsum.training import Recipe
 from pathsum.training.checkpoint import read_run
+from pathsum.training.recipe import Data
 
 SEQUENCES, TOGETHER = 512, 16
 # 2.95 nats per token of the vocabulary of 2,048, which has 2.852 characters per token.
@@ -255,16 +256,18 @@ def _working(found: dict[str, Any]) -> list[Check]:
     return found_checks
 
 
-def card(folder: Path, run: Path) -> dict[str, Any]:
-    """Measure the model in a folder that a run trained."""
-    stored = read_run(run)
-    made = Recipe.from_dict(stored["recipe"])
-    corpus = Corpus.open(
-        made.data.corpus,
-        vocabulary=made.data.vocabulary,
-        held_out=made.data.held_out,
-        field=made.data.field,
+def open_corpus(data: Data) -> Corpus:
+    """The corpus of a recipe."""
+    return Corpus.open(
+        data.corpus, vocabulary=data.vocabulary, held_out=data.held_out, field=data.field
     )
+
+
+def card(folder: Path) -> dict[str, Any]:
+    """Measure the model in the folder of a run, or of one that was put into the package."""
+    stored = read_run(folder)
+    made = Recipe.from_dict(stored["recipe"])
+    corpus = open_corpus(made.data)
     model = ps.load(folder)
     found: dict[str, Any] = of_text(model, corpus)
     if model.config.n_layers:
@@ -346,17 +349,22 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def write_card(folder: Path) -> str:
+    """Write card.json and card.md, measured on the model in a folder; returns the second."""
+    made = card(folder)
+    text = json.dumps(plain(made), indent=2, ensure_ascii=False) + "\n"
+    (folder / "card.json").write_text(text, encoding="utf-8")
+    (folder / "card.md").write_text(as_text(made), encoding="utf-8")
+    return as_text(made)
+
+
 def main() -> None:
     """Measure the runs named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     for run in parser.parse_args().runs:
-        made = card(run, run)
-        text = json.dumps(plain(made), indent=2, ensure_ascii=False) + "\n"
-        (run / "card.json").write_text(text, encoding="utf-8")
-        (run / "card.md").write_text(as_text(made), encoding="utf-8")
-        print(as_text(made))
+        print(write_card(run))
 
 
 if __name__ == "__main__":

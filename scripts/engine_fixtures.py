@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from pathsum.explorer.answers.whole_model import why_not_in_page
+from pathsum.explorer.answers.weights import why_not_in_page
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
 from pathsum.explorer.report import FORMAT, VERSION, Packed, deflate

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cards import SEQUENCES, bigram_losses
+from cards import SEQUENCES, bigram_losses, open_corpus
 from torch import Tensor
 
 from pathsum.base.estimate import Estimate, ratio
@@ -32,7 +32,6 @@ from pathsum.model import Model
 from pathsum.model.losses import run_losses
 from pathsum.model.storage import CONFIG
 from pathsum.sources import load
-from pathsum.text import Corpus
 from pathsum.training import Recipe
 from pathsum.training.checkpoint import read_run
 from pathsum.training.recipe import Data
@@ -43,9 +42,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 @cache
 def bigram_table(data: Data, length: int) -> tuple[Tensor, Tensor]:
     """Held-out sequences of a corpus, and the bigram table's losses on them."""
-    corpus = Corpus.open(
-        data.corpus, vocabulary=data.vocabulary, held_out=data.held_out, field=data.field
-    )
+    corpus = open_corpus(data)
     tokens = corpus.held_out_batch(SEQUENCES, length)
     return tokens, bigram_losses(corpus, tokens)[0]
 

@@ -42,7 +42,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = {
     "algebra": ["*"],
-    "names": ["*"],
+    "base": ["site", "path"],
     # The forward pass and what it is made of.
     "model": ["forward", "transformer", "rotary", "recording", "editor", "node_edges"],
     "paths": ["sweep", "frozen"],
@@ -50,7 +50,7 @@ SOURCES = {
 IDENTITIES = "tests/identities"
 TESTS = {
     "algebra": ["tests/algebra/test_*.py", f"{IDENTITIES}/test_algebra_*.py"],
-    "names": [
+    "base": [
         f"{IDENTITIES}/test_names.py",
         "tests/paths/test_path_sum.py",
         "tests/paths/test_virtual_head.py",

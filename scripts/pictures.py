@@ -11,6 +11,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -35,31 +37,37 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
     folder: Path = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
+    with opened_page(MODEL, WIDTH, HEIGHT) as page, tempfile.TemporaryDirectory() as scratch:
+        page.set_default_timeout(PATIENCE_MS)
+        sizes = [take(page, folder / "landing.png")]
+        page.goto(f"{page.url.partition('#')[0]}#/why?example=0")
+        sizes.append(take(page, folder / "why.png"))
+        report = Path(scratch) / f"{MODEL}.html"
+        ps.report(MODEL, report)
+        page.goto(f"{report.as_uri()}#/atlas")
+        sizes.append(take(page, folder / "report.png"))
+    return int(max(sizes) > LARGEST)
+
+
+@contextmanager
+def opened_page(model: str, width: int, height: int) -> Generator[Page]:
+    """The explorer of a model in the system's Chromium."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
-        print(f"there is no Chromium here (looked for {', '.join(NAMES)})", file=sys.stderr)
-        return 1
-    server = ExplorerServer(Explorer([MODEL]), port=0).start()
+        raise SystemExit(f"there is no Chromium here (looked for {', '.join(NAMES)})")
+    server = ExplorerServer(Explorer([model]), port=0).start()
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     try:
-        with sync_playwright() as playwright, tempfile.TemporaryDirectory() as scratch:
+        with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=found, args=arguments)
             page = browser.new_page(
-                viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light"
+                viewport={"width": width, "height": height}, color_scheme="light"
             )
-            page.set_default_timeout(PATIENCE_MS)
             page.goto(server.url)
-            sizes = [take(page, folder / "landing.png")]
-            page.goto(f"{server.address}#/why?example=0")
-            sizes.append(take(page, folder / "why.png"))
-            report = Path(scratch) / f"{MODEL}.html"
-            ps.report(MODEL, report)
-            page.goto(f"{report.as_uri()}#/atlas")
-            sizes.append(take(page, folder / "report.png"))
+            yield page
             browser.close()
     finally:
         server.close()
-    return int(max(sizes) > LARGEST)
 
 
 def take(page: Page, path: Path) -> int:

@@ -108,8 +108,8 @@ EXAMPLES_WITH_TYPE_CHECKS = 4
 def _most_examples(config: pytest.Config) -> int:
     """How many examples of each property are tested at most; 0 for all of them.
 
-    PATHSUM_EXAMPLES decides if it is set. Otherwise a run with type checks (`make test`) is limited
-    to a few, and a run without them (`make test-plain`) or with another profile is not.
+    PATHSUM_EXAMPLES decides if it is set. Otherwise a run with type checks (`make test-types`) is
+    limited to a few, unless it has another profile.
     """
     if "PATHSUM_EXAMPLES" in os.environ:
         return int(os.environ["PATHSUM_EXAMPLES"])

@@ -1,4 +1,4 @@
-"""Run-time type checks: on while `make test` runs, for the first calls of each function."""
+"""Run-time type checks: on in `make test-types`, for the first calls of each function."""
 
 import jaxtyping
 import pytest

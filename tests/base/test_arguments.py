@@ -74,7 +74,7 @@ def test_what_fits(value: object, hint: Any, right: bool) -> None:
         (Literal["q", "k"], 3, "give 'q' or 'k'"),
         (Int[Tensor, "batch pos"], torch.zeros(2), "x is Tensor of shape (2,); give a tensor"),
         (ps.Model, "two-layer", "x is 'two-layer'; give a Model"),
-        (Sequence[str], 3, "give a sequence of a string"),
+        (Sequence[str], 3, "give a sequence (each item a string)"),
         (tuple[int, str], 3, "give a tuple (an integer of at most 64 bits, a string)"),
         (Mapping[str, int], 3, "give a mapping from a string to an integer"),
         (Callable[..., int], 3, "give a function"),

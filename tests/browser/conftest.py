@@ -83,7 +83,7 @@ def recorded_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a report whose page does not run its model, as those of larger models."""
     path = tmp_path_factory.mktemp("report") / "recorded.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pathsum.explorer.answers.whole_model.MAX_PARAMETERS", 0)
+        patch.setattr("pathsum.explorer.answers.weights.MAX_PARAMETERS", 0)
         ps.report("two-layer", path, views=["story", "text", "why", "paths", "lens"])
     return path.as_uri()
 

@@ -5,7 +5,7 @@ import torch
 from tests.explorer.variants import ALL, CAPPED, NO_HEADS, VARIANTS
 
 from pathsum.base.errors import InputError
-from pathsum.explorer.answers.lens import LENS_POSITIONS, LensAnswer, LensPartsAnswer
+from pathsum.explorer.answers.prediction import LENS_POSITIONS, LensAnswer, LensPartsAnswer
 from pathsum.explorer.explorer import Explorer
 from pathsum.model import Config, random_model
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.explorer.variants import ALL, CAPPED
 
-from pathsum.explorer.answers.prediction import WithoutAnswer
+from pathsum.explorer.answers.interventions import WithoutAnswer
 from pathsum.explorer.answers.text import TextRun
 from pathsum.explorer.explorer import Explorer
 from pathsum.model import Model, trace, transformer

@@ -20,7 +20,7 @@ def test_the_tour_has_its_pictures_of_other_models() -> None:
 def test_compared_models_are_shown_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
-    monkeypatch.setattr("pathsum.explorer.answers.whole_model.MAX_PARAMETERS", 0)
+    monkeypatch.setattr("pathsum.explorer.answers.weights.MAX_PARAMETERS", 0)
     explorer = Explorer([ALL["two layers"](), ALL["no positions, three layers"]()], bundled=())
     other = explorer.session.models[1].name
     found = [one for one in recorded(explorer) if one.params.get("model") == other]
@@ -37,7 +37,7 @@ def test_models_that_cannot_be_compared_are_not_shown_foreign_tokens(
 ) -> None:
     monkeypatch.setattr("pathsum.claims.claim.bundled_names", lambda: ())
     monkeypatch.setattr("pathsum.explorer.report_contents.PREDICTIONS", 1)
-    monkeypatch.setattr("pathsum.explorer.answers.whole_model.MAX_PARAMETERS", 0)
+    monkeypatch.setattr("pathsum.explorer.answers.weights.MAX_PARAMETERS", 0)
     explorer = Explorer([ALL["two layers"](), ALL["zero layers"]()], bundled=())
     other = explorer.session.models[1].name
     found = [one.name for one in recorded(explorer) if one.params.get("model") == other]

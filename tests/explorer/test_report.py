@@ -15,11 +15,11 @@ from tests.explorer.variants import ALL, HOSTILE, NO_HEADS, hostile
 import pathsum as ps
 from pathsum.base.errors import FailedError, FileError, InputError
 from pathsum.explorer import bundle
-from pathsum.explorer.answers.whole_model import why_not_in_page
+from pathsum.explorer.answers.weights import why_not_in_page
 from pathsum.explorer.params import answer_key, decode
 from pathsum.explorer.report import assemble, read_report
 
-IN_PAGE = "pathsum.explorer.answers.whole_model.MAX_PARAMETERS"
+IN_PAGE = "pathsum.explorer.answers.weights.MAX_PARAMETERS"
 
 
 @pytest.fixture(autouse=True)

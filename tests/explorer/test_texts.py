@@ -6,7 +6,7 @@ import pytest
 
 import pathsum as ps
 from pathsum.base.errors import InputError
-from pathsum.explorer.answers.prediction import TwoTexts
+from pathsum.explorer.answers.interventions import TwoTexts
 from pathsum.explorer.explorer import Explorer
 
 

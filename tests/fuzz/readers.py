@@ -34,7 +34,7 @@ from pathsum.training.checkpoint import (
     write_checkpoint,
 )
 from pathsum.training.metrics import read_metrics
-from pathsum.training.presets import recipe as read_recipe_file
+from pathsum.training.recipe import recipe as read_recipe_file
 from pathsum.training.train import read_result
 
 # ---- training

@@ -256,6 +256,14 @@ def test_of_100_random_models_at_most_one_has_a_kind() -> None:
     assert len(named) <= 1, named
 
 
+def test_an_atlas_without_evidence_prints_its_scores_and_one_line_about_kinds() -> None:
+    found = ps.atlas(ps.random_model(CONFIG), scores=["previous_token"], sequences=2, draws=99)
+    printed = str(found)
+    assert not any(entry.evidence for entry in found.heads)
+    assert printed.count("no score passes") == 1
+    assert "scores of L1H0 to L1H2" in printed
+
+
 def test_a_p_that_no_draw_reaches_is_printed_as_a_bound() -> None:
     scores = {
         "previous_token": Score(0.9, null=0.1, p=1 / 201, draws=200),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import pathsum as ps
-from pathsum.heads.pattern_scores import DUPLICATE_TOKEN, PREFIX_MATCHING, PREVIOUS_TOKEN
+from pathsum.heads.probe import DUPLICATE_TOKEN, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.score import layer_views
 from pathsum.model import Model
 from pathsum.text.token_pool import RepeatedTokens, random_repeats

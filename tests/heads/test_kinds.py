@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pathsum.heads.circuit_scores import DELETING
-from pathsum.heads.pattern_scores import (
+from pathsum.heads.probe import (
     CURRENT_TOKEN,
     DUPLICATE_TOKEN,
     FIRST_TOKEN,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pathsum.base import LOGITS, HeadId, Side, Site, Source
 from pathsum.base.site import HEAD_SIDES
-from pathsum.model import Config, Model, Trace, random_model, transformer
+from pathsum.model import Config, Model, Trace, random_model, trace_run, transformer
 from pathsum.model.edit import Edit, Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import writers_below
@@ -201,12 +201,13 @@ def test_positions_before_the_first_cut_are_shared(changes: dict[str, Any]) -> N
     ]
     target = find_target(trace, -1, 7, "mean")
     found = values_without(PredictionRun(trace, target), rows, reference)
+    whole = target.of(trace.uncapped_logits)[0]
     for value, row in zip(found, rows, strict=True):
-        alone = run_logits(model.weights, tokens, cut_edges([row], reference))
-        torch.testing.assert_close(value, target.of(alone)[0])
-        assert float((value - target.of(trace.logits)[0]).abs()) > 1e-4
+        alone = trace_run(model, tokens, cut_edges([row], reference))
+        torch.testing.assert_close(value, target.of(alone.uncapped_logits)[0])
+        assert float((value - whole).abs()) > 1e-4
     (same,) = values_without(PredictionRun(trace, target), [[]], reference)
-    torch.testing.assert_close(same, target.of(trace.logits)[0])
+    torch.testing.assert_close(same, whole)
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)

@@ -20,8 +20,8 @@ from pathsum.model.reference import reference_text
 from pathsum.paths.edges import (
     edge_between,
     edges_into,
-    logits_with_only,
     mean_writes,
+    prediction_with_only,
     random_order,
 )
 from pathsum.paths.gradients import GradientScores, gradient_order
@@ -64,8 +64,7 @@ def test_half_a_circuit_by_hand() -> None:
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
     edges = [Site.parse(one) for one in ("L1H0@5→logits@5", "embed@2→L1H0@5.v")]
-    logits = logits_with_only(trace, [edges], Writes.of(trace).zeros(), target)
-    found = target.of_runs(logits)
+    found = prediction_with_only(trace, [edges], Writes.of(trace).zeros(), target)
     ov = trace.model.head("L1H0").ov.dense()
     embedded = trace.weights.W_E[trace.tokens[0, 2]]
     # Keys and queries are zero but for positions, which this head does not read.
@@ -200,10 +199,9 @@ def check_slopes(model: Model, tokens: Tensor, seed: int) -> None:
         nodes.append(Site(Source("mlp", model.config.n_layers - 1), at=last))
     found = [pair for node in nodes for pair in scores.into(node, 8)]
     rows = [[edge for edge in everything if edge != cut] for cut, _ in found]
-    logits = logits_with_only(trace, [everything, *rows], nearly, target)
-    before, *without = target.of_runs(logits).tolist()
+    before, *without = prediction_with_only(trace, [everything, *rows], nearly, target).tolist()
     assert scores.of([edge for edge, _ in found]) == pytest.approx([score for _, score in found])
-    assert before == pytest.approx(float(target.of(trace.logits)[0]), rel=1e-9, abs=1e-9)
+    assert before == pytest.approx(float(target.of(trace.uncapped_logits)[0]), rel=1e-9, abs=1e-9)
     size = max(abs(score) for _, score in found)
     for (edge, score), value in zip(found, without, strict=True):
         assert (before - value) / small == pytest.approx(score, rel=1e-3, abs=1e-4 * size + 1e-7), (

@@ -13,12 +13,12 @@ from pathsum.base import Estimate, HeadId, options
 from pathsum.base.errors import InputError, TokenError
 from pathsum.base.site import LOGITS
 from pathsum.heads import induction
-from pathsum.model import Model, Trace, construct
+from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Writes
 from pathsum.model.recording import Prefix
 from pathsum.paths import edges
 from pathsum.paths.circuit import mean_circuit, membership
-from pathsum.paths.edges import Edges, logits_without
+from pathsum.paths.edges import Edges, is_written, prediction_without
 from pathsum.paths.graph import Graph
 from pathsum.paths.prompts import Prompt, read_prompts
 from pathsum.paths.target import Target
@@ -80,6 +80,16 @@ def test_edges_of_one_place_are_cut_together(model: Model) -> None:
     assert edge.effect > 2 * max(single)
 
 
+def test_unlikely_edges_are_not_cut() -> None:
+    config = Config(2, 2, 12, 6, 17, 8, mlp="silu_gated", norm="rms")
+    tokens = [[(3 * one + place) % 17 for place in range(5)] for one in range(6)]
+    found = mean_circuit(random_model(config, seed=1), tokens)
+    written = [edge for edge in found.edges if is_written(edge.edge.start)]
+    unlikely = [edge for edge in written if edge.probability < 0.05]
+    assert 0 < len(unlikely) < len(written)
+    assert all((edge.effect is None) == (edge in unlikely) for edge in written)
+
+
 def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,9 +101,9 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
         start: Trace, rows: Sequence[Edges], writes: Writes, target: Target, prefix: Prefix | None
     ) -> Tensor:
         sizes.append(len(rows))
-        return logits_without(start, rows, writes, target, prefix)
+        return prediction_without(start, rows, writes, target, prefix)
 
-    monkeypatch.setattr(edges, "logits_without", counted)
+    monkeypatch.setattr(edges, "prediction_without", counted)
     monkeypatch.setattr(options, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2

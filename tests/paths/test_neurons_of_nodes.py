@@ -33,6 +33,8 @@ def test_other_nodes_have_no_neurons() -> None:
     found = construct.memory().trace("a b").circuit(effects=False)
     with pytest.raises(InputError, match="logits@2 has no neurons; name an MLP of the graph"):
         found.neurons(found.top)
+    with pytest.raises(InputError, match="no node mlp7@2; it has logits@2, L0H0@2"):
+        found.neurons("mlp7@2")
 
 
 def modular_addition(steps: int = 400) -> tuple[Model, float]:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from pathsum.heads.pattern_scores import PREFIX_MATCHING
-from pathsum.heads.probe import repeats_probe
+from pathsum.heads.probe import PREFIX_MATCHING, repeats_probe
 from pathsum.heads.score import layer_views
 from pathsum.model import Model, Weights, construct
 from pathsum.model.store import MemoryStore

@@ -130,8 +130,7 @@ def gram_of_rows(rows: Float[Tensor, "r d"], at_a_time: int = 8192) -> Float[Ten
     """FᵀF in float64, `at_a_time` rows at a time."""
     d = rows.shape[1]
     total = torch.zeros(d, d, dtype=torch.float64, device=rows.device)
-    for start in range(0, len(rows), at_a_time):
-        part = rows[start : start + at_a_time]
+    for part in rows.split(at_a_time):
         total += (part.mT @ part).double()
     return total
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -275,8 +275,7 @@ def length_bounds(vectors: Float[Tensor, "count r"]) -> Float[Tensor, "count"]:
     return lengths.double() * slack + 2.0 * math.sqrt(r * limits.tiny)
 
 
-@dataclass(frozen=True, eq=False)
-class _Strip:
+class _Strip(NamedTuple):
     """Rows (or columns) that go through a GEMM together, none longer than `length`."""
 
     ids: Int[Tensor, "count"]

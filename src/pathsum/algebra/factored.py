@@ -173,9 +173,7 @@ class Factored:
         return self * -1.0
 
     def __sub__(self, other: Factored) -> Factored:
-        if not isinstance(other, Factored):
-            return NotImplemented
-        return self + (-other)
+        return self + -other if isinstance(other, Factored) else NotImplemented
 
     def __mul__(self, scale: Scale) -> Factored:
         """Scaling by a number, or by a tensor with one number for each batch element."""
@@ -193,9 +191,7 @@ class Factored:
         return self * scale
 
     def __truediv__(self, scale: Scale) -> Factored:
-        if not isinstance(scale, int | float | Tensor):
-            return NotImplemented
-        return self * (1 / scale)
+        return self * (1 / scale) if isinstance(scale, int | float | Tensor) else NotImplemented
 
     def __getitem__(self, index: BatchIndex | tuple[BatchIndex, ...]) -> Factored:
         """Index the batch dimensions (for entries of the matrix: `row`, `column`, `entries`)."""
@@ -377,24 +373,14 @@ def _batch_index(
 ) -> tuple[BatchIndex, ...]:
     """The index with `...` spelled out over the batch, so that it cannot reach the matrices."""
     parts = index if isinstance(index, tuple) else (index,)
-    used = sum(_dimensions_used(part) for part in parts)
+    used = 0
+    for part in parts:
+        if part is not None and part is not ...:
+            used += part.ndim if isinstance(part, Tensor) and part.dtype == torch.bool else 1
     if used > len(batch):
         raise InputError(
             f"index {index} addresses {used} batch dimensions and there are {len(batch)}: "
             "indexing picks matrices; for their entries use row, column or entries"
         )
-    spelled: list[BatchIndex] = []
-    for part in parts:
-        if part is ...:
-            spelled.extend([slice(None)] * (len(batch) - used))
-        else:
-            spelled.append(part)
-    return tuple(spelled)
-
-
-def _dimensions_used(part: BatchIndex) -> int:
-    if part is None or part is ...:
-        return 0
-    if isinstance(part, Tensor) and part.dtype == torch.bool:
-        return part.ndim
-    return 1
+    every = [slice(None)] * (len(batch) - used)
+    return tuple(one for part in parts for one in (every if part is ... else (part,)))

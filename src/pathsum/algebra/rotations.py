@@ -27,7 +27,7 @@ from pathsum.algebra.decompositions import cholesky, eigh, eigvals, log_determin
 from pathsum.algebra.factored import Factored
 from pathsum.algebra.spectrum import positivity, singular_values, svd
 from pathsum.base.errors import InputError
-from pathsum.base.options import batch_size, batched
+from pathsum.base.options import batch_size
 
 DRAWS = 200
 """The default number of random rotations."""
@@ -146,11 +146,8 @@ def spectra_between(
     half, r, _ = cores[0].shape
     batch = own[0].shape[:-1]
     flat = [values[..., :r].double().reshape(-1, 1, r).cpu() for values in own]
-    found: list[Tensor] = []
-    for part in batched(range(len(flat[0])), 8 * half * r * r):
-        some = slice(part[0], part[-1] + 1)
-        found.append(_spectra(cores, [values[some] for values in flat]))
-    return torch.cat(found).reshape(*batch, half, r)
+    parts = zip(*(values.split(batch_size(8 * half * r * r)) for values in flat), strict=True)
+    return torch.cat([_spectra(cores, some) for some in parts]).reshape(*batch, half, r)
 
 
 def _spectra(

@@ -75,6 +75,11 @@ class FailedError(PathsumError, RuntimeError):
     """Valid input, but the operation failed."""
 
 
+def damaged(where: object, problem: str) -> FileError:
+    """The error of a downloaded file that is not what its format requires."""
+    return FileError(f"{where} {problem}; download it again: it is damaged or was cut short")
+
+
 def near_misses(wrong: str, known: Iterable[str], limit: int = 3) -> str:
     """A clause with similar known names, or an empty string.
 

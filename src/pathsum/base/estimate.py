@@ -7,7 +7,7 @@ summed nats over counted predictions, a share is one summed cost over another).
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -47,10 +47,9 @@ class Estimate:
     """The number of random draws behind `p`; None for a closed form."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "value" and isinstance(value, float) and math.isnan(value):
-                raise AssertionError(f"{field.name} of an Estimate is NaN; use None for not known")
+        for name, value in vars(self).items():
+            if name != "value" and isinstance(value, float) and math.isnan(value):
+                raise AssertionError(f"{name} of an Estimate is NaN; use None for not known")
 
     @classmethod
     def around(cls, value: float, stderr: float | None, samples: int | None = None) -> "Estimate":
@@ -175,10 +174,9 @@ def format_p(p: float | None, draws: int | None = None) -> str:
     """
     if p is None or math.isnan(p):
         return f"p {MISSING}"
-    floor = _counted_floor(draws) if draws else LEAST_IN_WORDS
-    if p < floor:
-        return f"p < {floor:.2g}"
-    return f"p {p:.2g}"
+    # Just above (1 + 0) / (1 + draws), the count where no draw reaches the value.
+    floor = 1 / draws if draws else LEAST_IN_WORDS
+    return f"p < {floor:.2g}" if p < floor else f"p {p:.2g}"
 
 
 class BoundedP(float):
@@ -199,7 +197,7 @@ class BoundedP(float):
     @classmethod
     def counted(cls, p: float | None, draws: int | None) -> "BoundedP | float | None":
         """A p-value counted over this many draws; unchanged if the number is unknown."""
-        return p if p is None or not draws else cls(p, _counted_floor(draws))
+        return p if p is None or not draws else cls(p, 1 / draws)
 
 
 @dataclass(frozen=True)
@@ -235,9 +233,4 @@ class ProbabilityColumn(Column):
 
 def counted_p(draws: int) -> ProbabilityColumn:
     """A column of p-values counted over this many random draws."""
-    return ProbabilityColumn(format=".2g", least=_counted_floor(draws))
-
-
-def _counted_floor(draws: int) -> float:
-    """Just above (1 + 0) / (1 + draws), the count where no draw reaches the value."""
-    return 1 / draws
+    return ProbabilityColumn(format=".2g", least=1 / draws)

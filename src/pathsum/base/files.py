@@ -217,32 +217,26 @@ def _only_save(folder: Path) -> Generator[bool]:
     except OSError:  # a folder that may be written and not listed, or Windows
         yield False
         return
-    alone = False
+    alone, deadline = False, time.monotonic() + PATIENCE_SECONDS
     try:
-        alone = _wait_for_lock(descriptor, folder)
+        with suppress(OSError):
+            while not alone:
+                try:
+                    lock(descriptor, wait=False)
+                    alone = True
+                except BlockingIOError as error:
+                    if time.monotonic() > deadline:
+                        raise FailedError(
+                            f"another process has been saving to {folder} for "
+                            f"{PATIENCE_SECONDS:.0f} seconds; try again when it has finished, or "
+                            "name another folder"
+                        ) from error
+                    time.sleep(0.02)
         yield alone
     finally:
         if alone and fcntl is not None:  # a process that was forked meanwhile shares the lock
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-def _wait_for_lock(descriptor: int, folder: Path) -> bool:
-    began = time.monotonic()
-    while True:
-        try:
-            lock(descriptor, wait=False)
-        except BlockingIOError as error:
-            if time.monotonic() - began > PATIENCE_SECONDS:
-                raise FailedError(
-                    f"another process has been saving to {folder} for {PATIENCE_SECONDS:.0f} "
-                    "seconds; try again when it has finished, or name another folder"
-                ) from error
-            time.sleep(0.02)
-        except OSError:
-            return False
-        else:
-            return True
 
 
 def write_together(
@@ -290,17 +284,12 @@ def write_together(
 
 def _write_part(part: Path, write: Callable[[Path], object], target: Path) -> None:
     """Write a temporary file with the mode of the target, and flush it to disk."""
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
+    umask = os.umask(0o077)  # can only be read by setting it
+    os.umask(umask)
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask
     write(part)
     part.chmod(mode)  # safetensors makes files that only their owner can read
     _flush_to_disk(part)
-
-
-def _umask() -> int:
-    """The process's umask; it can only be read by setting it, so set it back."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _flush_to_disk(file: Path) -> None:
@@ -311,8 +300,8 @@ def _flush_to_disk(file: Path) -> None:
 def _rename(parts: Mapping[Path, Path], removed: list[str], journal: Path) -> None:
     """Rename temporary files to their targets and remove others; one file needs no journal."""
     if len(parts) == 1 and not removed:
-        for part, target in parts.items():
-            part.replace(target)
+        [(part, target)] = parts.items()
+        part.replace(target)
         return
     renamed = {part.name: target.name for part, target in parts.items()}
     text, target = json.dumps({"rename": renamed, "remove": removed}), journal.with_name(JOURNAL)

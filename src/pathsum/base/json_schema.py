@@ -42,11 +42,8 @@ def schema(record: type[Record]) -> Schema:
     }
     body["properties"] = {**header, **body["properties"]}
     body["required"] = [*header, *body["required"]]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": record.__name__,
-        **body,
-    }
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": record.__name__, **body}
 
 
 def fields_schema(cls: type) -> Schema:
@@ -72,40 +69,24 @@ def _type(hint: Any) -> Schema:
         return {"enum": list(args)}
     if origin in (Union, types.UnionType):
         return {"anyOf": [_type(arg) for arg in args]}
-    if origin is not None and isinstance(origin, type):
-        return _container(hint, origin, args)
-    if isinstance(hint, type):
-        return _class(hint)
-    raise FailedError(f"there is no JSON schema for a field of type {hint}")
-
-
-def _container(hint: Any, origin: type, args: tuple[Any, ...]) -> Schema:
-    if issubclass(origin, Mapping):
+    kind = origin or hint
+    if origin is tuple and Ellipsis not in args:
+        size = len(args)
+        items = [_type(arg) for arg in args]
+        return {"type": "array", "prefixItems": items, "minItems": size, "maxItems": size}
+    if hasattr(hint, "json_schema"):
+        return dict(hint.json_schema())
+    if hasattr(hint, "dim_str"):  # a jaxtyping array: keep the names of its axes
+        return {"type": "array", "x-axes": str(hint.dim_str)}
+    if dataclasses.is_dataclass(kind):
+        return {"title": hint.__name__, **fields_schema(hint)}
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {"enum": [member.value for member in kind]}
+    if args and issubclass(kind, Mapping):
         return {"type": "object", "additionalProperties": _type(args[1])}
-    if issubclass(origin, tuple) and not (len(args) == 2 and args[1] is Ellipsis):
-        return {
-            "type": "array",
-            "prefixItems": [_type(arg) for arg in args],
-            "minItems": len(args),
-            "maxItems": len(args),
-        }
-    if issubclass(origin, Sequence | set | frozenset):
+    if args and issubclass(kind, Sequence | set | frozenset):
         return {"type": "array", "items": _type(args[0])}
     raise FailedError(f"there is no JSON schema for a field of type {hint}")
-
-
-def _class(hint: type) -> Schema:
-    own = getattr(hint, "json_schema", None)
-    if own is not None:
-        return dict(own())
-    axes = getattr(hint, "dim_str", None)
-    if axes is not None:  # a jaxtyping array: keep the names of its axes
-        return {"type": "array", "x-axes": str(axes)}
-    if issubclass(hint, enum.Enum):
-        return {"enum": [member.value for member in hint]}
-    if dataclasses.is_dataclass(hint):
-        return {"title": hint.__name__, **fields_schema(hint)}
-    raise FailedError(f"there is no JSON schema for a field of type {hint.__name__}")
 
 
 _NOUNS = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
@@ -139,13 +120,9 @@ def read_record(
             near = near_misses(str(name), fields)
             raise InputError(f"{noun} has no {full!r}{near} (it has {', '.join(fields)})")
         made[str(name)] = read_as(hints[name], value, noun, full, finite=finite)
-    missing = [
-        name
-        for name, field in fields.items()
-        if name not in made
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
+    absent = [field for name, field in fields.items() if name not in made]
+    unset = dataclasses.MISSING
+    missing = [f.name for f in absent if f.default is unset and f.default_factory is unset]
     if missing:
         raise InputError(f"{where or noun} lacks {', '.join(missing)}")
     return kind(**made)
@@ -178,7 +155,7 @@ def read_as(hint: Any, value: Any, noun: str, where: str, *, finite: bool = Fals
         return read_record(cast("type", hint), value, noun, where, finite=finite)
     if origin is Literal:
         return parse_choice(inside, value, where)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
         return parse_option(hint, value, where)
     for kind in inside or (hint,):
         if _fits(kind, value, finite):

@@ -14,6 +14,7 @@ import inspect
 import math
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args,
 from pathsum.base.errors import ArgumentError, InputError, near_misses
 from pathsum.base.sentence import shorten
 
-Option = TypeVar("Option", bound=enum.Enum)
+Option = TypeVar("Option", bound=enum.StrEnum)
 Choice = TypeVar("Choice", bound=str)
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -50,13 +51,10 @@ def parse_option(options: type[Option], value: object, name: str) -> Option:
     """
     # A member of another StrEnum is a string too, but equal strings of different enums are not the
     # same option.
-    if isinstance(value, options):
-        return value
-    if isinstance(value, str) and not isinstance(value, enum.Enum):
-        for member in options:
-            if member.value == value:
-                return member
-    raise _unknown(value, tuple(str(member.value) for member in options), name)
+    choices = tuple(map(str, options))
+    if isinstance(value, enum.Enum) and not isinstance(value, options):
+        raise _unknown(value, choices, name)
+    return options(parse_choice(choices, value, name))
 
 
 def parse_choice(choices: tuple[Choice, ...], value: object, name: str) -> Choice:
@@ -77,10 +75,12 @@ def list_choices(choices: tuple[str, ...]) -> str:
     >>> list_choices(("zero", "mean", "resample"))
     "'zero', 'mean' or 'resample'"
     """
-    quoted = [repr(str(choice)) for choice in choices]
-    if len(quoted) < 2:
-        return "".join(quoted)
-    return f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+    return _either([repr(str(choice)) for choice in choices])
+
+
+def _either(phrases: list[str]) -> str:
+    *first, last = phrases
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def list_some(names: Sequence[str], k: int = 3) -> str:
@@ -93,7 +93,7 @@ def list_some(names: Sequence[str], k: int = 3) -> str:
 
 
 def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
-    wrong = str(value) if isinstance(value, enum.Enum) else value
+    wrong = str(value) if isinstance(value, str) else value
     hint = near_misses(wrong, map(str, choices)) if isinstance(wrong, str) else ""
     return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
 
@@ -227,24 +227,22 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             if kwargs.get(name, name) is None:
                 del kwargs[name]
         hints = _hints(function)
-        for name, value in chain(_positional(function, args), kwargs.items()):
+        names = _names(function, len(args))
+        for name, value in chain(zip(names, args, strict=False), kwargs.items()):
             if name in hints and not fits(value, hints[name]):
                 what = f"{function.__name__}: {name} is {_shown(value)}"
                 raise ArgumentError(f"{what}; give {_noun(hints[name])}")
         return function(*args, **kwargs)
 
-    if callbacks:
-        vars(call)["__signature__"] = _with_optional(inspect.signature(function), callbacks)
+    if callbacks:  # `help` shows None as their default
+        signature = inspect.signature(function)
+        parameters = dict(signature.parameters)
+        for name in callbacks:
+            hint = parameters[name].annotation | None
+            parameters[name] = parameters[name].replace(annotation=hint, default=None)
+        shown = signature.replace(parameters=list(parameters.values()))
+        vars(call)["__signature__"] = shown
     return call
-
-
-def _with_optional(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
-    """A signature as `help` shows it, with None as the default of these parameters."""
-    parameters = dict(signature.parameters)
-    for name in names:
-        optional = parameters[name].annotation | None
-        parameters[name] = parameters[name].replace(annotation=optional, default=None)
-    return signature.replace(parameters=list(parameters.values()))
 
 
 def checked_methods(cls: type[C]) -> type[C]:
@@ -259,20 +257,16 @@ def checked_methods(cls: type[C]) -> type[C]:
     return cls
 
 
-def _positional(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """Positional arguments with their names; those of `*names` share one."""
-    names, rest = _names(function)
-    yield from zip(names, args, strict=False)
-    yield from ((rest, value) for value in args[len(names) :])
-
-
 @cache
-def _names(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
-    """The names of positional parameters, and that of `*names`, if there is one."""
-    parameters = inspect.signature(function).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    rest = [each.name for each in parameters if each.kind is inspect.Parameter.VAR_POSITIONAL]
-    return tuple(each.name for each in parameters if each.kind in kinds), "".join(rest)
+def _names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of so many positional arguments; those of `*names` share one."""
+    names: list[str] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            names += [each.name] * (count - len(names))
+        elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
+            names.append(each.name)
+    return tuple(names)
 
 
 @cache
@@ -281,10 +275,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, annotation in function.__annotations__.items():
         one = SimpleNamespace(__annotations__={name: annotation})
-        try:
+        with suppress(NameError):  # imported for type checkers only
             found |= typing.get_type_hints(one, inspect.unwrap(function).__globals__)
-        except NameError:  # imported for type checkers only
-            continue
     return {name: hint for name, hint in found.items() if hint is not Any}
 
 
@@ -350,14 +342,13 @@ def _noun(hint: Any) -> str:
     """The values that an annotation accepts, in words."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        nouns = list(dict.fromkeys(_noun(one) for one in inside))
-        return nouns[0] if len(nouns) == 1 else f"{', '.join(nouns[:-1])} or {nouns[-1]}"
+        return _either(list(dict.fromkeys(map(_noun, inside))))
     if origin is Literal:
         return list_choices(inside)
     if hint in _NOUNS:
         return _NOUNS[hint]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return list_choices(tuple(str(member.value) for member in hint))
+        return list_choices(tuple(map(str, hint)))
     if hasattr(hint, "dim_str"):
         return f"a tensor [{hint.dim_str}]"
     if origin is tuple:
@@ -367,11 +358,9 @@ def _noun(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a mapping from {_noun(inside[0])} to {_noun(inside[1])}"
     if isinstance(origin, type) and inside:
-        return f"{_with_article(origin.__name__.lower())} of {_noun(inside[0])}"
+        return f"{_with_article(origin.__name__.lower())} (each item {_noun(inside[0])})"
     name = str(getattr(hint, "__name__", hint))
-    if name == "Model":
-        return "a Model (ps.load returns one)"
-    return _with_article(name)
+    return _with_article(name) + (" (ps.load returns one)" if name == "Model" else "")
 
 
 def _with_article(name: str) -> str:

@@ -6,6 +6,7 @@ All names share the arrow and `Printed`: their JSON form is their printed form.
 import operator
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, cast
 
@@ -59,15 +60,12 @@ class HeadId(str):
         """
         if isinstance(name, HeadId):
             return name
-        if isinstance(name, str):
-            match = LABEL.fullmatch(name.strip())
-            if match is not None:
-                return cls(int(match[1]), int(match[2]))
-        elif isinstance(name, tuple) and len(name) == 2:
-            try:
+        match = LABEL.fullmatch(name.strip()) if isinstance(name, str) else None
+        if match is not None:
+            return cls(int(match[1]), int(match[2]))
+        if isinstance(name, tuple) and len(name) == 2:
+            with suppress(TypeError):
                 return cls(*name)
-            except TypeError:
-                pass
         raise HeadError(
             f"{name!r} does not name a head; use a label such as 'L1H4' or a pair such as (1, 4), "
             "layer and head counted from 0"
@@ -201,20 +199,23 @@ class Source(Printed):
         if isinstance(name, Source):
             return name
         text = name.strip()
-        if text in ("embed", "pos"):
-            return cls("embed") if text == "embed" else cls("pos")
-        if text in ("bias_U", "logits"):
-            return cls("unembed_bias" if text == "bias_U" else "logits")
+        plain = {"embed": "embed", "pos": "pos", "bias_U": "unembed_bias", "logits": "logits"}
+        if text in plain:
+            return cls(cast(SourceKind, plain[text]))
         neuron = re.fullmatch(rf"mlp({NUMBER})\.n({NUMBER})", text, re.ASCII)
         if neuron is not None:
             return cls("neuron", int(neuron[1]), int(neuron[2]))
         match = re.fullmatch(rf"(mlp|bias|mlp_bias|residual)({NUMBER})", text, re.ASCII)
         if match is None:
-            raise PathError(
-                f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
-                "(by layer) and 'bias_U'"
-            )
+            raise _not_a_source(name)
         return cls(cast(SourceKind, match[1]), int(match[2]))
+
+
+def _not_a_source(name: str) -> PathError:
+    return PathError(
+        f"{name!r} is not a source of paths; sources are 'embed', 'pos', 'mlp3', 'bias2' "
+        "(by layer) and 'bias_U'"
+    )
 
 
 Step: TypeAlias = HeadId | Source
@@ -304,10 +305,7 @@ class Path(Printed):
 
     def _check(self) -> None:
         if self.source.kind in ("residual", "logits", "neuron"):
-            raise PathError(
-                f"{str(self.source)!r} is not a source of paths; sources are 'embed', 'pos', "
-                "'mlp3', 'bias2' (by layer) and 'bias_U'"
-            )
+            raise _not_a_source(str(self.source))
         for lower, upper in zip(self.steps, self.steps[1:], strict=False):
             if level_of(lower) >= level_of(upper):
                 reason = "names a head twice" if lower == upper else "is out of order"
@@ -336,15 +334,13 @@ def level_of(component: Step) -> int:
 
 
 def _parse_step(name: HeadName | Source) -> Step:
-    if isinstance(name, str) and not LABEL.fullmatch(name.strip()):
-        if not re.fullmatch(rf"mlp{NUMBER}", name.strip(), re.ASCII):
-            return HeadId.parse(name)  # raises the error that explains names
+    if isinstance(name, str) and re.fullmatch(rf"mlp{NUMBER}", name.strip(), re.ASCII):
         name = Source.parse(name)
-    if isinstance(name, Source):
-        if name.kind != "mlp":
-            raise PathError(f"{name} is a source, and a path goes through heads and MLPs")
-        return name
-    return HeadId.parse(name)
+    if not isinstance(name, Source):
+        return HeadId.parse(name)
+    if name.kind != "mlp":
+        raise PathError(f"{name} is a source, and a path goes through heads and MLPs")
+    return name
 
 
 PartKind: TypeAlias = Literal["path", "position", "bias", "writer"]

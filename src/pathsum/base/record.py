@@ -4,7 +4,6 @@ Tensors become nested lists, complex numbers pairs, NaN and infinity null.
 """
 
 import dataclasses
-import enum
 import html
 import importlib
 import io
@@ -51,12 +50,9 @@ Field = TypeVar("Field")
 
 
 def _tensor(value: Tensor) -> Any:
-    plain = value.detach().cpu()
-    if plain.is_complex():
-        return jsonable(torch.view_as_real(plain).tolist())
-    if plain.is_floating_point() and not bool(torch.isfinite(plain).all()):
-        return jsonable(plain.tolist())
-    return plain.tolist()
+    plain = torch.view_as_real(value) if value.is_complex() else value
+    numbers = plain.tolist()
+    return numbers if bool(torch.isfinite(plain).all()) else jsonable(numbers)
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -89,7 +85,7 @@ def jsonable(
         if names is not None:
             return {name: converted(getattr(value, name)) for name in names}
         if isinstance(value, int | str):
-            return value.value if isinstance(value, enum.Enum) else value
+            return str(value) if isinstance(value, str) else value
         if isinstance(value, complex):
             return [converted(value.real), converted(value.imag)]
         if isinstance(value, Mapping):
@@ -175,7 +171,8 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """The fields without format and version, for use inside another record."""
-        return {name: jsonable(getattr(self, name)) for name in _fields(self)}
+        names = _public_fields(type(self)) or ()
+        return {name: jsonable(getattr(self, name)) for name in names}
 
     def dumps(self, indent: int | None = 2) -> str:
         """The record as JSON text."""
@@ -208,11 +205,11 @@ class Record:
             value = getattr(self, name)
             if isinstance(value, Estimate):
                 value = value.format(row.format)
-            elif isinstance(value, float) and name in labels:
+            elif isinstance(value, int | float) and name in labels:
                 value = format_number(value, row.format)
             elif isinstance(value, Printed):
                 value = str(value)
-            if value is None or isinstance(value, bool | int | float | str):
+            if _is_plain(value):
                 rows.append((row.label, value))
         columns = (text_column(""), prose_column("value"))
         return Table(columns, tuple(rows), self.table_title, self.table_note if labels else "")
@@ -226,7 +223,10 @@ class Record:
 
     def __repr__(self) -> str:
         """The plain fields on one line; `print` shows the table."""
-        return f"{type(self).__name__}({', '.join(_plain_fields(self))})"
+        values = {name: getattr(self, name) for name in _stored_fields(type(self)) or ()}
+        shown = [f"{name}={value!r}" for name, value in values.items() if _is_plain(value)]
+        omitted = [] if len(shown) == len(_public_fields(type(self)) or ()) else ["…"]
+        return f"{type(self).__name__}({', '.join(shown + omitted)})"
 
     def figure(self, **options: Any) -> "Figure":
         """The figure of this result, to show in a notebook or to `save`.
@@ -282,20 +282,8 @@ def as_text(shown: RenderableType) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def _plain_fields(record: Record) -> list[str]:
-    shown: list[str] = []
-    for name in _stored_fields(type(record)) or ():
-        value = getattr(record, name)
-        if value is None or isinstance(value, bool | int | float | str):
-            shown.append(f"{name}={value!r}")
-    return shown if len(shown) == len(_fields(record)) else [*shown, "…"]
-
-
-def _fields(record: Record) -> tuple[str, ...]:
-    names = _public_fields(type(record))
-    if names is None:
-        raise TypeError(f"{type(record).__name__} is a Record but not a dataclass")
-    return names
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 Entry = TypeVar("Entry")
@@ -352,10 +340,10 @@ class HeadMapping(Generic[Entry]):
 
     def __getitem__(self, name: HeadName) -> Entry:
         label = self.label_of(name)
-        entry = self.by_label().get(label)
-        if entry is None:
+        entries = self.by_label()
+        if label not in entries:
             raise self.missing(label)
-        return entry
+        return entries[label]
 
     def label_of(self, name: HeadName) -> str:
         """The label that a name means, whether or not there is a record for it."""
@@ -385,23 +373,19 @@ class HeadMapping(Generic[Entry]):
         An `Estimate` named `x` gives `x`, and where they are known `x_stderr`, `x_null` and `x_p`;
         a mapping contributes one value per key. Tensors and lists are left out.
         """
-        return [
-            dict(
-                cell
-                for name in _stored_fields(type(entry)) or ()
-                for cell in _cells(name, getattr(entry, name))
-            )
-            for entry in self.entries()
-        ]
+        rows: list[dict[str, Cell]] = []
+        for entry in self.entries():
+            names = _stored_fields(type(entry)) or ()
+            rows.append(dict(cell for name in names for cell in _cells(name, getattr(entry, name))))
+        return rows
 
     def to_pandas(self) -> Any:
         """`to_dicts` as a pandas DataFrame with one row per head, indexed by label."""
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
-            raise FailedError(
-                "pandas is not installed; run `pip install pandas`, or use to_dicts()"
-            ) from None
+            wanted = "run `pip install pandas`, or use to_dicts()"
+            raise FailedError(f"pandas is not installed; {wanted}") from None
         return pandas.DataFrame(self.to_dicts()).set_index(self.LABEL)
 
 
@@ -414,8 +398,6 @@ def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
     elif isinstance(value, Mapping):
         yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
     elif isinstance(value, str | Printed):
-        yield name, str(value.value if isinstance(value, enum.Enum) else value)
-    elif value is None or isinstance(value, bool | int | float):
+        yield name, str(value)
+    elif _is_plain(value):
         yield name, value
-    elif isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex():
-        yield name, value.item()

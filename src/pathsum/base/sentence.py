@@ -22,8 +22,9 @@ overwrite the screen. Every console of pathsum is a `SafeConsole`.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from string import Formatter
 from typing import Any, Literal, TypeAlias
 
@@ -130,7 +131,9 @@ def fill(template: str, **slots: Slot) -> Sentence:
 def concat(*pieces: Slot) -> Sentence:
     """Pieces of a sentence as one; neighboring plain texts become one span."""
     found: list[Span] = []
-    for span in _flat(pieces):
+    spans = (piece if isinstance(piece, tuple) else (piece,) for piece in pieces)
+    for part in chain.from_iterable(spans):
+        span = Span(part) if isinstance(part, str) else part
         if found and found[-1].kind == span.kind == "text":
             found[-1] = Span(found[-1].text + span.text)
         elif span.text:
@@ -197,11 +200,3 @@ def sparkline(values: Sequence[float], low: float, high: float) -> str:
     bars, span = "▁▂▃▄▅▆▇█", max(high - low, 1e-9)
     shares = (min(1.0, max(0.0, (value - low) / span)) for value in values)
     return "".join(bars[round(share * (len(bars) - 1))] for share in shares)
-
-
-def _flat(pieces: Iterable[Slot]) -> Iterator[Span]:
-    for piece in pieces:
-        if isinstance(piece, tuple):
-            yield from piece
-        else:
-            yield Span(piece) if isinstance(piece, str) else piece

@@ -104,14 +104,14 @@ class Site(Printed):
             raise _no_such_read(who, self.side)
 
     def __str__(self) -> str:
+        writer = str(self.writer) + ("" if self.at is None else f"@{self.at}")
         if self.reader is None:
-            return (
-                f"{_placed(self.writer, self.at)}{'' if self.value is None else '.' + self.value}"
-            )
+            return writer if self.value is None else f"{writer}.{self.value}"
         side = f".{self.side.value}" if self.side is not None else ""
-        if self.writer is None:
-            return f"{_placed(self.reader, self.to)}{side or '.in'}"
-        return f"{_placed(self.writer, self.at)}{ARROW}{_placed(self.reader, self.to)}{side}"
+        reader = str(self.reader) + ("" if self.to is None else f"@{self.to}")
+        return (
+            f"{reader}{side or '.in'}" if self.writer is None else f"{writer}{ARROW}{reader}{side}"
+        )
 
     @property
     def head(self) -> HeadId | None:
@@ -172,16 +172,7 @@ class Site(Printed):
         return _parse_component(ends[0])
 
 
-SiteName: TypeAlias = (
-    str
-    | Site
-    | HeadId
-    | Source
-    | Part
-    | tuple[int, int]
-    | tuple[Any, Any]
-    | tuple[Any, Any, str | Side]
-)
+SiteName: TypeAlias = str | Site | Source | Part | tuple[Any, Any] | tuple[Any, Any, str | Side]
 """Any form of a site: `"L0H7→L1H4.k"`, or a tuple of writer, reader and side."""
 
 
@@ -213,9 +204,8 @@ def parse_read(name: "HeadName | Site | Source", side: str | Side | None = None)
         text = name.strip().removesuffix(".in")
         label, dot, letter = text.partition(".")
         mlp = re.fullmatch(rf"mlp({NUMBER})", label, re.ASCII)
-        if dot and side is None:
-            side = Side.parse(letter) if mlp or LABEL.fullmatch(label) else None
-            text = label if side else text
+        if dot and side is None and (mlp or LABEL.fullmatch(label)):
+            side, text = Side.parse(letter), label
         if text == "logits" or (mlp and text == label):
             reader = LOGITS if mlp is None else Source("mlp", int(mlp[1]))
             return Site(None, reader, None if side is None else Side.parse(side))
@@ -291,10 +281,6 @@ def _no_such_read(who: Component | None, side: Side | None) -> PathError:
             f"both; it has no {str(side)!r}"
         )
     return PathError(f"{who} has one read only; leave {str(side)!r} out")
-
-
-def _placed(component: Component | None, position: int | None) -> str:
-    return str(component) if position is None else f"{component}@{position}"
 
 
 def _split_position(name: Any) -> tuple[Any, int | None]:

@@ -26,7 +26,6 @@ is not enough, columns are dropped, the last first, and a note names them. A num
 never truncated.
 """
 
-import enum
 import html
 import io
 import math
@@ -82,7 +81,7 @@ class Column:
 
     def write(self, cell: Cell) -> str:
         """A cell as text: floats by the column's format, absent values as a dash."""
-        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        if cell is None:
             return MISSING
         if isinstance(cell, bool):
             return "yes" if cell else "no"
@@ -98,19 +97,17 @@ class Column:
             return value
         if hasattr(value, "stderr"):  # an Estimate, whose module imports this one
             return getattr(value, self.part)
-        if isinstance(value, enum.Enum):
-            return str(value.value)
         text = getattr(value, "text", None)
         return str(value) if text is None else str(text)
 
 
 def format_number(value: float, spec: str) -> str:
-    """A number by its format; what rounds to zero has no sign.
+    """A number by its format; what rounds to zero has no sign, and NaN is missing.
 
     >>> format_number(-0.001, ".2f"), format_number(-0.01, ".2f")
     ('0.00', '-0.01')
     """
-    text = format(value, spec)
+    text = MISSING if math.isnan(value) else format(value, spec)
     return text.lstrip("-") if not text.strip("-0.%") else text
 
 
@@ -154,11 +151,6 @@ class Table:
     title: str = ""
     note: str = ""
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise AssertionError(f"{len(self.columns)} columns and a row of {len(row)} cells")
-
     def to_dicts(self) -> list[dict[str, Cell]]:
         """One dictionary per row, keyed by column name."""
         names = [column.name for column in self.columns]
@@ -172,10 +164,15 @@ class Table:
 
     def to_html(self) -> str:
         """A table element; every string escaped, nothing loaded from anywhere."""
-        head = "".join(map(_html_heading, self.columns))
-        body = "".join(
-            "<tr>" + "".join(map(_html_cell, self.columns, row)) + "</tr>" for row in self.rows
-        )
+        # Inline, because not every page that shows a table styles its cells.
+        styles = [f'style="padding:2px 8px;text-align:{column.align}"' for column in self.columns]
+        headings = zip(self.columns, styles, strict=True)
+        head = "".join(f"<th {style}>{html.escape(c.heading)}</th>" for c, style in headings)
+        body = ""
+        for row in self.rows:
+            cells = zip(self.columns, styles, row, strict=True)
+            shown = (f"<td {style}>{html.escape(c.write(x))}</td>" for c, style, x in cells)
+            body += f"<tr>{''.join(shown)}</tr>"
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         return (
@@ -193,10 +190,9 @@ class Table:
         if self.columns:
             yield _rich_table(self, layout)
         notes = [note for note in (self.note, layout.note) if note]
-        if notes:
-            if self.columns:
-                yield Text()
-            yield from (Text(printable(note), style="italic") for note in notes)
+        if notes and self.columns:
+            yield Text()
+        yield from (Text(printable(note), style="italic") for note in notes)
 
 
 @cache
@@ -306,18 +302,15 @@ class Layout:
 
 def fit_columns(table: Table, width: int) -> Layout:
     """Choose the columns that fit into `width` and their widths."""
-    written = [
-        [column.write(row[place]) for row in table.rows]
-        for place, column in enumerate(table.columns)
-    ]
-    natural = [
-        max(_heading_width(column), *(_widest(cell.split("\n")) for cell in cells), 1)
-        for column, cells in zip(table.columns, written, strict=True)
-    ]
-    least = [
-        min(wide, max(_heading_width(column), _least_width(column, cells)))
-        for wide, column, cells in zip(natural, table.columns, written, strict=True)
-    ]
+    natural: list[int] = []
+    least: list[int] = []
+    for place, column in enumerate(table.columns):
+        cells = [column.write(row[place]) for row in table.rows]
+        heading = _widest(column.stacked_heading.split("\n"))
+        natural.append(max(heading, *(_widest(cell.split("\n")) for cell in cells), 1))
+        parts = (_LABEL_PARTS.split(cell) for cell in cells if column.fit == "whole")
+        fewest = max(heading, _LEAST_WIDTHS[column.fit], *map(_widest, parts))
+        least.append(min(natural[-1], fewest))
     shown = len(natural)
     while shown > 1 and _total_width(least[:shown]) > width:
         shown -= 1
@@ -334,13 +327,6 @@ def fit_columns(table: Table, width: int) -> Layout:
 # are longer, and these break between their parts.
 _LEAST_WIDTHS = {"shorten": 8, "wrap": 18, "whole": 24}
 _LABEL_PARTS = re.compile(r"(?<=[→·⊗,] )|(?<=[→·])(?! )|(?<= )(?=[(\[])")
-
-
-def _least_width(column: Column, cells: list[str]) -> int:
-    least = _LEAST_WIDTHS[column.fit]
-    if column.fit != "whole":
-        return least
-    return max([least, *(_widest(_LABEL_PARTS.split(cell)) for cell in cells)])
 
 
 def _shrink(natural: list[int], least: list[int], width: int) -> list[int]:
@@ -361,10 +347,6 @@ def _total_width(widths: list[int]) -> int:
 
 def _widest(lines: list[str]) -> int:
     return max(map(cell_len, lines), default=0)
-
-
-def _heading_width(column: Column) -> int:
-    return _widest(column.stacked_heading.split("\n"))
 
 
 def _rich_table(table: Table, layout: Layout) -> RichTable:
@@ -394,15 +376,3 @@ def _rich_cell(column: Column, cell: Cell, width: int) -> Text:
             lines.append("")
         lines[-1] += part
     return Text("\n".join(line.rstrip() for line in lines))
-
-
-# Inline, because not every page that shows a table styles its cells.
-_HTML_STYLE = "padding:2px 8px;text-align:"
-
-
-def _html_heading(column: Column) -> str:
-    return f'<th style="{_HTML_STYLE}{column.align}">{html.escape(column.heading)}</th>'
-
-
-def _html_cell(column: Column, cell: Cell) -> str:
-    return f'<td style="{_HTML_STYLE}{column.align}">{html.escape(column.write(cell))}</td>'

@@ -103,48 +103,28 @@ def displacement(values: Float[Tensor, "row column"]) -> Float[Tensor, "row opti
 def _assigned_columns(costs: Float[np.ndarray, "row column"]) -> Int[np.ndarray, " row"]:
     """For each of m ≤ n rows its column in the cheapest pairing."""
     m, n = costs.shape
-    row_potential, column_potential = np.zeros(m), np.zeros(n)
-    row_of = np.full(n, -1)
-    for row in range(m):
-        _augment(costs, row, row_potential, column_potential, row_of)
-    columns = np.empty(m, dtype=np.int64)
-    taken = np.flatnonzero(row_of >= 0)
-    columns[row_of[taken]] = taken
-    return columns
-
-
-def _augment(
-    costs: Float[np.ndarray, "row column"],
-    start: int,
-    row_potential: Float[np.ndarray, " row"],
-    column_potential: Float[np.ndarray, " column"],
-    row_of: Int[np.ndarray, " column"],
-) -> None:
-    """Assign a column to one more row, along the cheapest path through the assigned ones."""
-    n = costs.shape[1]
-    distance, before = np.full(n, np.inf), np.full(n, -1)
-    done = np.zeros(n, dtype=bool)
-    row, column, reached = start, -1, 0.0
-    visited: list[tuple[int, float]] = [(start, 0.0)]
-    while True:
-        through = reached + costs[row] - row_potential[row] - column_potential
-        better = ~done & (through < distance)
-        distance[better], before[better] = through[better], column
-        column = int(np.where(done, np.inf, distance).argmin())
-        reached = float(distance[column])
-        done[column] = True
-        row = int(row_of[column])
-        if row < 0:
-            break
-        visited.append((row, reached))
-    for seen, at in visited:
-        row_potential[seen] += reached - at
-    closed = done & (distance < np.inf)
-    column_potential[closed] -= reached - distance[closed]
-    while column >= 0:
-        previous = int(before[column])
-        row_of[column] = start if previous < 0 else row_of[previous]
-        column = previous
+    # Column n is where the path of each row begins. Potentials keep costs − row − column ≥ 0.
+    row_potential, column_potential = np.zeros(m), np.zeros(n + 1)
+    row_of, before = np.full(n + 1, -1), np.full(n + 1, n)
+    for start in range(m):
+        distance, done, column = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=bool), n
+        row_of[n] = start
+        while row_of[column] >= 0:
+            done[column], row = True, row_of[column]
+            through = costs[row] - row_potential[row] - column_potential[:n]
+            better = ~done[:n] & (through < distance[:n])
+            distance[:n][better], before[:n][better] = through[better], column
+            nearest = int(np.where(done, np.inf, distance).argmin())
+            step = distance[nearest]
+            row_potential[row_of[done]] += step
+            column_potential[done] -= step
+            distance[~done] -= step
+            column = nearest
+        while column != n:  # each column on the path passes to the row before it
+            row_of[column] = row_of[before[column]]
+            column = int(before[column])
+    taken = np.flatnonzero(row_of[:n] >= 0)
+    return taken[row_of[taken].argsort()]
 
 
 DRAWS = 200
@@ -235,12 +215,8 @@ def align_heads(
         (qk.diagonal(), ov.diagonal())
         for qk, ov in (_products(each, each, progress) for each in (one, other))
     )
-    qk, ov = (
-        _cosine(products, squares, others, float(squares.max()))
-        for products, squares, others in zip(
-            _products(one, other, progress), norms, other_norms, strict=True
-        )
-    )
+    largest = (float(squares.max()) for squares in norms)
+    qk, ov = map(_cosine, _products(one, other, progress), norms, other_norms, largest)
     similarity = (qk + ov) / 2
     rotate = draws, seeded(seed), progress
     by_left = _rotated_matches(one, other, norms, other_norms, similarity, *rotate)
@@ -249,21 +225,12 @@ def align_heads(
     shares = [min(similarity.shape) / number for number in similarity.shape]
     matches: list[HeadMatch] = []
     for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
-        score = float(similarity[row, column])
+        pair = left.heads[row].id, right.heads[column].id
+        score, *parts = (float(each[row, column]) for each in (similarity, qk, ov))
         chances = by_left[:, row], by_right[:, column]
-        matches.append(
-            HeadMatch(
-                left=left.heads[row].id,
-                right=right.heads[column].id,
-                score=score,
-                qk=float(qk[row, column]),
-                ov=float(ov[row, column]),
-                null=float(torch.cat(chances).nanmean()),
-                p=max(
-                    _p(score, chance, share) for chance, share in zip(chances, shares, strict=True)
-                ),
-            )
-        )
+        p = max(_p(score, chance, share) for chance, share in zip(chances, shares, strict=True))
+        null = float(torch.cat(chances).nanmean())
+        matches.append(HeadMatch(*pair, score, parts[0], parts[1], null, p))
     normed = any(model.config.qk_norm != "none" for model in (left, right))
     return HeadAlignment(
         left=left.name,
@@ -310,13 +277,9 @@ def _rotated_matches(
                 products = rotated.products(others, between.tokens(layer, index), between.logits)
                 offsets = profiles @ other.profiles[index].T / one.window
                 pairs.append((products[0] + offsets, products[1]))
-            cosines = [
-                _cosine(torch.cat(parts, 2), squares, others, most)
-                for parts, squares, others, most in zip(
-                    zip(*pairs, strict=True), (qk, ov), other_norms, largest, strict=True
-                )
-            ]
-            found.append((cosines[0] + cosines[1]) / 2)
+            products = (torch.cat(parts, 2) for parts in zip(*pairs, strict=True))
+            of_qk, of_ov = map(_cosine, products, (qk, ov), other_norms, largest)
+            found.append((of_qk + of_ov) / 2)
         layers.append(torch.cat(found))
     progress(draws, draws, f"heads of {one.model.name}, rotated")
     drawn, lost = torch.cat(layers, 1), displacement(similarity)
@@ -377,18 +340,17 @@ def _check(left: Model, right: Model) -> None:
         require_heads(model)
         require_score_edges(model, "the attention of heads")
         require_logit_edges(model, "the effect of heads on logits")
+    one, other = left.config, right.config
     texts = [None if each.tokenizer is None else each.tokenizer.to_json() for each in (left, right)]
     same_texts = None in texts or texts[0] == texts[1]
-    if left.config.d_vocab != right.config.d_vocab or not same_texts:
+    heads = f"the heads of {left.name!r} and {right.name!r} cannot be compared"
+    if one.d_vocab != other.d_vocab or not same_texts:
         raise InputError(
-            f"the heads of {left.name!r} and {right.name!r} cannot be compared: they read "
-            f"different tokens ({left.config.d_vocab} and {right.config.d_vocab} of them); use two "
-            "models with the same tokenizer"
+            f"{heads}: they read different tokens ({one.d_vocab} and {other.d_vocab} of them); use "
+            "two models with the same tokenizer"
         )
-    outputs = left.config.d_vocab_out, right.config.d_vocab_out
-    if outputs[0] != outputs[1]:
+    if one.d_vocab_out != other.d_vocab_out:
         raise InputError(
-            f"the heads of {left.name!r} and {right.name!r} cannot be compared: their logits are "
-            f"of different outputs ({outputs[0]} and {outputs[1]} of them); use two models with "
-            "the same outputs"
+            f"{heads}: their logits are of different outputs ({one.d_vocab_out} and "
+            f"{other.d_vocab_out} of them); use two models with the same outputs"
         )

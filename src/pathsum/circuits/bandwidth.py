@@ -35,13 +35,7 @@ from pathsum.circuits.dimensions import (
     stream_use,
     unembedding_form,
 )
-from pathsum.circuits.reads_and_writes import (
-    KINDS,
-    Center,
-    is_centered,
-    read_factor,
-    write_factor,
-)
+from pathsum.circuits.reads_and_writes import KINDS, Center, is_centered, read_factor, write_factor
 from pathsum.model import Head, HeadId, Model
 from pathsum.model.folding import embeddings_as_read, layer_reads
 from pathsum.model.transformer import attention_pattern
@@ -137,29 +131,27 @@ class Bandwidth(Record, kind="bandwidth"):
         """Embedding and unembedding, alone and together."""
         lines = (("W_E", self.embedding), ("W_U", self.unembedding))
         rows = tuple((name, s.effective, s.for_90, s.used) for name, s in lines)
+        columns = (text_column(""), Column("effective", ".1f"), Column("for 90%"), Column("used"))
         j = self.joint
-        return Table(
-            (text_column(""), Column("effective", ".1f"), Column("for 90%"), Column("used")),
-            rows,
-            f"embedding and unembedding, {self.model}",
+        note = (
             f"Joint PCA: {j.both} dimensions used by both, {j.first_only} by W_E alone, "
             f"{j.second_only} by W_U alone, {j.neither} by neither.\n"
-            "Used: carries at least a tenth of an even share.",
+            "Used: carries at least a tenth of an even share."
         )
+        return Table(columns, rows, f"embedding and unembedding, {self.model}", note)
 
     def stream_table(self) -> Table:
         """One row per layer: dimensions written below it and read from it on."""
-        last = len(self.stream) - 1
+        named = [*(f"layer {use.layer}" for use in self.stream[:-1]), "unembed"]
         rows = tuple(
-            ("unembed" if i == last else f"layer {s.layer}", s.both, s.written, s.read, s.free)
-            for i, s in enumerate(self.stream)
+            (name, use.both, use.written, use.read, use.free)
+            for name, use in zip(named, self.stream, strict=True)
         )
-        names = ("both", "written only", "read only", "free")
-        return Table(
-            (text_column("before"), *(Column(name) for name in names)),
-            rows,
-            "dimensions of the stream: written below, read from here on",
+        columns = (
+            text_column("before"),
+            *map(Column, ("both", "written only", "read only", "free")),
         )
+        return Table(columns, rows, "dimensions of the stream: written below, read from here on")
 
     def __rich__(self) -> RenderableType:
         tables = [self.spectra_table(), self.stream_table()]
@@ -228,33 +220,22 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
     covariance = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
     second = covariance + mean.mT @ mean
     orders = random_orders(PERMUTATIONS, model.config.d_model, seeded(0))
-    places = [_own_position(model, layer) for layer in range(model.config.n_layers)]
+    places = torch.cat([_own_position(model, layer) for layer in range(model.config.n_layers)])
     found: list[HeadDeletion] = []
-    for head in model.heads:
+    for head, own_position in zip(model.heads, places.tolist(), strict=True):
         ov = Factored(
             remove_mean(head.W_V.double().mT, centered).mT, remove_mean(head.W_O.double(), centered)
         )
         values, size = ov.eigenvalues(), ov.norm()
-        z = float(ov.trace() / size * d**0.5) if bool(size > 0) else float("nan")
+        z = float(ov.trace() / size * d**0.5)
         normal = torch.special.ndtr(torch.tensor(z, dtype=torch.float64))
         p = float(torch.maximum(normal, _permuted_tail(ov, orders)).clamp(min=LEAST_FITTED))
-        own_position = float(places[head.id.layer][head.id.head])
-        negative = p < ALPHA / n
-        total = values.abs().sum()
-        left = -values.real.clamp(max=0).sum()
-        found.append(
-            HeadDeletion(
-                head=head.label,
-                negative=float(left / total) if bool(total > 0) else float("nan"),
-                z=z,
-                p=p,
-                own_token=_own_token(head.W_Q.double(), head.W_K.double(), covariance, second),
-                own_position=own_position,
-                deletes=None
-                if negative and math.isnan(own_position)
-                else negative and own_position >= ATTENDS_TO_ITSELF,
-            )
-        )
+        share = float(-values.real.clamp(max=0).sum() / values.abs().sum())
+        own_token = _own_token(head.W_Q.double(), head.W_K.double(), covariance, second)
+        deletes = p < ALPHA / n
+        if deletes:
+            deletes = None if math.isnan(own_position) else own_position >= ATTENDS_TO_ITSELF
+        found.append(HeadDeletion(head.label, share, z, p, own_token, own_position, deletes))
     return tuple(found)
 
 
@@ -287,7 +268,7 @@ def _own_token(
     """
     keys = covariance @ W_K
     size = ((W_Q.mT @ second @ W_Q) * (W_K.mT @ keys)).sum()
-    return float((W_Q * keys).sum() / size.sqrt()) if bool(size > 0) else float("nan")
+    return float((W_Q * keys).sum() / size.sqrt())
 
 
 def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:

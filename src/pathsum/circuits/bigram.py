@@ -4,7 +4,6 @@ A model with no layers consists of this table alone; the optimum is the bigram l
 training text, up to a constant per row. In a deeper model, the same term complements the heads.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from pathsum.algebra.decompositions import require_finite
 from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent, token_column
 from pathsum.base.errors import NotExactError
 from pathsum.base.options import batch_size, checked
-from pathsum.base.table import rows_table
+from pathsum.base.table import columns_table, rows_table
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
 from pathsum.circuits.token_basis import (
     Scored,
@@ -28,7 +27,6 @@ from pathsum.circuits.token_basis import (
     output_of,
     resolve_k,
     token_of,
-    top_scored,
 )
 from pathsum.model import Model
 from pathsum.model.folding import (
@@ -63,10 +61,9 @@ class Continuations(Record, kind="continuations"):
 
     def to_table(self) -> Table:
         """The likeliest next tokens."""
-        rows = tuple((each.token.text, each.value) for each in self.likely)
         title = f"after {self.token} (entropy {self.entropy:.2f} nats)"
-        columns = (token_column("next"), Column("probability", ".4f"))
-        return Table(columns, rows, title=title, note=self.note)
+        columns = (token_column("next", "token"), Column("probability", ".4f", read="value"))
+        return columns_table(self.likely, columns, title, self.note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +85,8 @@ class Bigram(Record, kind="bigram"):
         if self.fit is not None:
             return self.fit.to_table()
         note = joined((f"mean entropy {self.mean_entropy:.2f} nats", self.note))
-        return rows_table(
-            self.certain, "the direct path W_E W_U: most certain rows", note, CertainRow
-        )
+        title = "the direct path W_E W_U: most certain rows"
+        return rows_table(self.certain, title, note, CertainRow)
 
 
 @torch.no_grad()
@@ -132,15 +128,11 @@ def bigram(
         found.append(torch.stack((entropy.double(), best.indices.double(), best.values.double())))
     progress(len(blocks), len(blocks), "the direct path")
     entropy, following, log_best = torch.cat(found, 1).cpu()
-    order = entropy.argsort(stable=True)[:k].tolist()
+    order = entropy.argsort(stable=True)[:k]
+    columns = (tokens[order], entropy[order], following[order], log_best[order].exp())
     rows = tuple(
-        CertainRow(
-            token=token_of(model, int(tokens[i])),
-            entropy=float(entropy[i]),
-            next=output_of(model, int(following[i])),
-            probability=math.exp(float(log_best[i])),
-        )
-        for i in order
+        CertainRow(token_of(model, token), entropy, output_of(model, after), probability)
+        for token, entropy, after, probability in zip(*(c.tolist() for c in columns), strict=True)
     )
     note = joined((_basis_note(model), hidden_note(model, common)))
     fit = None
@@ -158,14 +150,12 @@ def continuations(model: Model, token: str | int, k: int | None = None) -> Conti
     k = resolve_k(k, 10, model.config.d_vocab_out, "tokens")
     found = find_token(model, token)
     log_p = direct.rows(torch.tensor([found]))[0].log_softmax(-1)
-    every = torch.ones_like(log_p, dtype=torch.bool)
+    best = log_p.topk(k)
+    pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
     return Continuations(
         token=token_of(model, found),
         entropy=float(-(log_p.exp() * log_p).sum()),
-        likely=tuple(
-            Scored(output_of(model, one.token.id), one.value)
-            for one in top_scored(model, log_p.exp(), k, every)
-        ),
+        likely=tuple(Scored(output_of(model, output), p) for output, p in pairs),
         note=_basis_note(model),
     )
 

@@ -65,13 +65,12 @@ class BigramCounts:
         total, variety = self.followed()[tokens], self.variety()[tokens]
         dense = variety[:, None] * self.unigram()
         for row, token in enumerate(tokens.tolist()):
-            low, high = torch.searchsorted(
-                self.keys, torch.tensor([token * self.vocab, (token + 1) * self.vocab])
-            ).tolist()
+            ends = torch.tensor([token, token + 1]) * self.vocab
+            low, high = torch.searchsorted(self.keys, ends).tolist()
             dense[row, self.second[low:high]] += self.counts[low:high].double()
         never = total + variety == 0
         dense[never] = self.unigram()
-        return dense / torch.where(never, torch.ones_like(total), total + variety)[:, None]
+        return dense / (total + variety + never)[:, None]
 
     def probabilities(
         self, first: Int[Tensor, " some"], second: Int[Tensor, " some"]
@@ -148,12 +147,10 @@ def fit_bigrams(
     parts: Split, logits: Logits, vocab: int, block: int, *, progress: Progress = silent
 ) -> BigramFit:
     """Compare a table of logits, given row by row, with the bigrams of a text."""
-    counts = count_bigrams(parts.counted, vocab)
-    held = count_bigrams(parts.held_out, vocab)
+    counts, held = (count_bigrams(part, vocab) for part in (parts.counted, parts.held_out))
     first, second, times = held.first, held.second, held.counts.double()
-    ours = _losses(first, second, logits, block, progress)
-    unigram = -counts.unigram()[second].log()
-    bigram = -counts.probabilities(first, second).log()
+    of_counts = counts.unigram()[second], counts.probabilities(first, second)
+    losses = (_losses(first, second, logits, block, progress), *(-p.log() for p in of_counts))
     seen = counts.followed()
     powers = int(math.log10(max(float(seen.max()), 1.0)))
     limits = [0, 1, *(10**power for power in range(1, 1 + powers))]
@@ -163,19 +160,13 @@ def fit_bigrams(
         here = inside[first]
         if not bool(inside.any()) or (low == 0 and not bool(here.any())):
             continue
-        kl, correlation = _agreement(counts, inside, seen, logits, block)
-        weights = times[here]
-        losses = (_mean(values[here], weights) for values in (ours, unigram, bigram))
-        counted = int(inside.sum()), int(weights.sum())
-        found.append(FrequencyBucket(low, high, *counted, kl, correlation, *losses))
-    return BigramFit(
-        loss=_mean(ours, times),
-        loss_unigram=_mean(unigram, times),
-        loss_bigram=_mean(bigram, times),
-        counted=int(counts.counts.sum()),
-        held_out=int(times.sum()),
-        buckets=tuple(found),
-    )
+        agreement = _agreement(counts, inside, seen, logits, block)
+        counted = int(inside.sum()), int(times[here].sum())
+        means = (_mean(values[here], times[here]) for values in losses)
+        found.append(FrequencyBucket(low, high, *counted, *agreement, *means))
+    ours, unigram, bigram = (_mean(values, times) for values in losses)
+    predictions = int(counts.counts.sum()), int(times.sum())
+    return BigramFit(ours, unigram, bigram, *predictions, tuple(found))
 
 
 def _losses(
@@ -212,15 +203,13 @@ def _agreement(
     if not len(tokens):
         return math.nan, math.nan
     tokens = tokens[seen[tokens].argsort(stable=True)]
-    tokens = tokens[spaced(len(tokens), ROWS_PER_BUCKET)]
-    kl: list[Tensor] = []
-    correlation: list[Tensor] = []
-    for some in tokens.split(block):
+    found: list[Tensor] = []
+    for some in tokens[spaced(len(tokens), ROWS_PER_BUCKET)].split(block):
         p = counts.rows(some)
         log_q = logits(some).double().log_softmax(-1).cpu()
-        kl.append((p * (p.log() - log_q)).sum(-1))
-        correlation.append(rank_correlation(p, log_q))
-    return float(torch.cat(kl).mean()), float(torch.cat(correlation).mean())
+        found.append(torch.stack(((p * (p.log() - log_q)).sum(-1), rank_correlation(p, log_q))))
+    kl, correlation = torch.cat(found, 1).mean(1).tolist()
+    return kl, correlation
 
 
 def rank_correlation(x: Float[Tensor, "rows n"], y: Float[Tensor, "rows n"]) -> Tensor:
@@ -235,9 +224,8 @@ def rank_correlation(x: Float[Tensor, "rows n"], y: Float[Tensor, "rows n"]) -> 
 
 
 def _ranks(x: Float[Tensor, "rows n"]) -> Float[Tensor, "rows n"]:
-    ordered = x.contiguous().sort(-1).values
-    low = torch.searchsorted(ordered, x.contiguous(), right=False)
-    high = torch.searchsorted(ordered, x.contiguous(), right=True)
+    ordered, x = x.contiguous().sort(-1).values, x.contiguous()
+    low, high = (torch.searchsorted(ordered, x, right=right) for right in (False, True))
     return (low + high).double() / 2
 
 

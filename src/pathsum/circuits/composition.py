@@ -107,14 +107,14 @@ class PairScores:
         cls, square: Float[Tensor, "w r"], null: RotationNull, axes: RotationNull | None = None
     ) -> "PairScores":
         """Scores against random rotations and permuted axes, from score²; NaN where that is."""
-        score, z, p = square.sqrt(), null.z(square), null.p(square)
-        p_axes = None if axes is None else axes.p(square)
-        p = p if p_axes is None else torch.maximum(p, p_axes)
-        sd, nothing = null.variance.sqrt(), square.isnan()
-        parts = (score, score - null.mean.sqrt(), z, p, sd, null.skewness)
-        if p_axes is not None:
-            p_axes = torch.where(nothing, torch.nan, p_axes)
-        return cls(*(torch.where(nothing, torch.nan, part) for part in parts), p_axes=p_axes)
+        score, p, sd = square.sqrt(), null.p(square), null.variance.sqrt()
+        p_axes = p if axes is None else axes.p(square)
+        parts = (score, score - null.mean.sqrt(), null.z(square), torch.maximum(p, p_axes))
+        *of_null, p_axes = (
+            torch.where(square.isnan(), torch.nan, part)
+            for part in (*parts, sd, null.skewness, p_axes)
+        )
+        return cls(*of_null, p_axes=None if axes is None else p_axes)
 
     def edge(self, site: Site, writer: int, reader: int) -> "ScoredEdge":
         """The scores of one pair; a p-value of several tries is bounded by their number."""
@@ -126,23 +126,21 @@ class PairScores:
         return replace(made, p=BoundedP(made.p, LEAST_FITTED * float(self.tried[writer, reader])))
 
     @property
+    def _null_of_z(self) -> RotationNull:
+        return RotationNull(0 * self.null_sd, (self.null_sd > 0).double(), self.skewness)
+
+    @property
     def p_rotations(self) -> Float[Tensor, "head head"]:
         """The p-value under random rotations alone."""
-        p = _null_of_z(self.null_sd, self.skewness).p(self.z.nan_to_num())
+        p = self._null_of_z.p(self.z.nan_to_num())
         return torch.where(self.score.isnan(), torch.nan, p)
 
     def tails(self, min_z: float | None, max_p: float | None) -> Float[Tensor, " pair"]:
         """The probability that each pair passes the thresholds under the null of score²."""
-        there = ~self.score.isnan()
-        sd = self.null_sd[there]
-        tail = torch.ones_like(sd)
+        tail = torch.ones_like(self.score)
         if min_z is not None:
-            tail = _null_of_z(sd, self.skewness[there]).tail(tail * min_z)
-        return tail if max_p is None else tail.clamp(max=max_p)
-
-
-def _null_of_z(sd: Float[Tensor, "*any"], skewness: Float[Tensor, "*any"]) -> RotationNull:
-    return RotationNull(torch.zeros_like(sd), (sd > 0).double(), skewness)
+            tail = self._null_of_z.tail(tail * min_z)
+        return tail.clamp(max=1 if max_p is None else max_p)[~self.score.isnan()]
 
 
 @dataclass(frozen=True)
@@ -240,36 +238,32 @@ class Edges(Record, kind="composition-edges"):
     @property
     def table_note(self) -> str:
         """How many edges pass, how many are expected, and notes."""
-        return "\n".join(self._remarks())
+        tested, shown, lines = self.tested, len(self.edges), list[str]()
+        some = shown < self.found
+        if self.expected < tested:
+            listed = f", {shown} shown" if some else ""
+            expected = f"{_count(self.expected)} expected under the null"
+            lines.append(f"{self.found} of {tested} edges pass{listed}; {expected}.")
+        elif some:
+            lines.append(f"{shown} of {self.found} edges are shown.")
+        if tested:
+            lines.append(
+                f"{self.unlikely} of {tested} ({percent(self.unlikely / tested)}) have "
+                f"p < {ALPHA:g}; {_count(ALPHA * tested)} expected under the null. "
+                + "\n".join((*self.null, MEANING))
+            )
+        if self.matter is not None and shown:
+            lines.append(
+                f"{self.matter} of the {shown} edges shown ({percent(self.matter / shown)}) "
+                f"matter: when cut, each raises the loss on the text by more than {MATTERS:g} "
+                "nats per token."
+            )
+        return "\n".join((*lines, *self.notes))
 
     def __rich__(self) -> RenderableType:
         if self.tested:
             return self.to_table()
         return "\n".join((f"composition, {self.model}: nothing to compose.", *self.notes))
-
-    def _remarks(self) -> Iterator[str]:
-        some = len(self.edges) < self.found
-        if self.expected < self.tested:
-            listed = f", {len(self.edges)} shown" if some else ""
-            yield (
-                f"{self.found} of {self.tested} edges pass{listed}; "
-                f"{_count(self.expected)} expected under the null."
-            )
-        elif some:
-            yield f"{len(self.edges)} of {self.found} edges are shown."
-        if self.tested:
-            yield (
-                f"{self.unlikely} of {self.tested} ({percent(self.unlikely / self.tested)}) have "
-                f"p < {ALPHA:g}; {_count(ALPHA * self.tested)} expected under the null. "
-                + "\n".join((*self.null, MEANING))
-            )
-        if self.matter is not None and self.edges:
-            yield (
-                f"{self.matter} of the {len(self.edges)} edges shown "
-                f"({percent(self.matter / len(self.edges))}) matter: when cut, each raises the "
-                f"loss on the text by more than {MATTERS:g} nats per token."
-            )
-        yield from self.notes
 
 
 @checked_methods
@@ -320,7 +314,11 @@ class Composition(Record, HeadMapping[ScoredEdge], kind="composition"):
         layers = max((head.layer + 1 for head in self.heads), default=0)
         n = len(self.heads) // max(1, layers)
         w, r = (find_head(str(head), layers, n) for head in (site.writer, site.reader))
-        check_order(w, r)
+        if r.layer <= w.layer:
+            raise HeadError(
+                f"{r} cannot read what {w} writes: it is not in a later layer; name the writer "
+                "first and a reader of a later layer second"
+            )
         kind: CompositionKind = parse_choice(KINDS, site.side.value, "kind")
         return self.edge_at(kind, self.heads.index(w), self.heads.index(r))
 
@@ -356,8 +354,19 @@ class Composition(Record, HeadMapping[ScoredEdge], kind="composition"):
         >>> best.found, f"{best.expected:.3f}"  # 12 pairs were tried
         (1, '0.012')
         """
-        kinds = _check_selection(kinds, max_p, k)
+        if max_p is not None and not 0 <= max_p <= 1:
+            raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
+        if max_p is not None and max_p < LEAST_FITTED:
+            raise InputError(
+                f"max_p={max_p:g} is below {LEAST_FITTED:g}, the smallest p that the null "
+                "supports; use min_z to go further"
+            )
+        if k is not None:
+            parse_count(k, "edges")
+        kinds = tuple(dict.fromkeys(kinds))
         chosen = [self.scores(kind) for kind in kinds]
+        if not chosen:
+            raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
         z, p = (torch.stack([getattr(one, name) for one in chosen]) for name in ("z", "p"))
         passing = there = ~torch.stack([one.score for one in chosen]).isnan()
         passing = passing if min_z is None else passing & (z >= min_z)
@@ -430,19 +439,16 @@ def composition(
     notes = [*_notes_on_options(config, centered, offset)]
     if config.n_layers < 2:
         nothing = PairScores(*(torch.full((len(labels),) * 2, torch.nan).double(),) * 6)
-        notes += [
-            f"n_layers={config.n_layers}: no head is above another, so none can read another."
-        ]
-        scores = [nothing] * 3
-    else:
-        grams, squares = _inner_products(model, centered, offset, progress)
-        write, *reads = (Grams.concat([one[name] for one in grams]) for name in ("write", *KINDS))
-        _clear_missing_edges(model, squares, write, reads)
-        rotated = (unit_null(write.moments[:, None], read.moments[None, :], d) for read in reads)
-        permuted = (axis_null(write.axes[:, None], read.axes[None, :], d) for read in reads)
-        scores = list(map(PairScores.from_rotations, squares.clamp(0, 1), rotated, permuted))
-        notes += _notes_on_heads(config, labels, write, reads)
-    q, k, v = scores
+        notes.append(f"n_layers={config.n_layers}: no head is above another, so none can read one.")
+        scores = (nothing, nothing, nothing)
+        return Composition(model.name, labels, *scores, d, centered, offset, tuple(notes))
+    grams, squares = _inner_products(model, centered, offset, progress)
+    write, *reads = (Grams.concat([one[name] for one in grams]) for name in ("write", *KINDS))
+    _clear_missing_edges(model, squares, write, reads)
+    rotated = (unit_null(write.moments[:, None], read.moments[None, :], d) for read in reads)
+    permuted = (axis_null(write.axes[:, None], read.axes[None, :], d) for read in reads)
+    q, k, v = map(PairScores.from_rotations, squares.clamp(0, 1), rotated, permuted)
+    notes += _notes_on_heads(config, labels, write, reads)
     return Composition(model.name, labels, q, k, v, d, centered, offset, tuple(notes))
 
 
@@ -456,7 +462,7 @@ def _inner_products(
     """
     config, weights = model.config, model.weights
     L, n, d, size = config.n_layers, config.n_heads, config.d_model, weights.dtype.itemsize
-    fits = L * 2 * (n + config.n_kv_heads) * config.d_head * d * size <= HELD_BYTES
+    fits = L * 4 * n * config.d_head * d * size <= HELD_BYTES
     factors_of = partial(layer_factors, model, centered=centered)
     factors_of = cache(factors_of) if fits else factors_of
     grams = [layer_grams(model, layer, factors_of(layer), offset) for layer in range(L)]
@@ -468,8 +474,10 @@ def _inner_products(
         total = torch.zeros(3, L * n, L * n, dtype=torch.float64)
         for layer in range(L):
             factors, below, own = factors_of(layer), layer * n, slice(layer * n, (layer + 1) * n)
+            some = slice(top, top + height)
             write, *reads = (
-                _gram_rows(factors[name], grams[layer][name].A, rows) for name in ("write", *KINDS)
+                (grams[layer][name].A @ X[..., some]).mT @ X[..., top:]
+                for name, X in factors.items()
             )
             read = torch.stack(reads)
             read[..., height:] *= 2  # entries off the diagonal stand for their mirror image
@@ -481,14 +489,6 @@ def _inner_products(
     return grams, shared_sum(list(blocks), block, progress, "composition")
 
 
-def _gram_rows(
-    X: Float[Tensor, "kv k d"], A: Float[Tensor, "n k k"], rows: Sequence[int]
-) -> Float[Tensor, "n rows columns"]:
-    """Some rows of every Xᵀ A X, from the diagonal on; heads may share X."""
-    left = (A.view(len(X), -1, *A.shape[1:]) @ X[:, None, :, rows[0] : rows[-1] + 1]).mT
-    return (left.flatten(1, 2) @ X[:, :, rows[0] :]).view(len(A), len(rows), -1)
-
-
 def _clear_missing_edges(
     model: Model, squares: Float[Tensor, "3 head head"], write: Grams, reads: Sequence[Grams]
 ) -> None:
@@ -496,39 +496,12 @@ def _clear_missing_edges(
     layer = torch.tensor([head.id.layer for head in model.heads])
     empty = torch.stack([read.empty for read in reads])[:, None]
     squares[(layer[:, None] >= layer) | write.empty[:, None] | empty] = torch.nan
-    number = {head.id: at for at, head in enumerate(model.heads)}
+    heads = [head.id for head in model.heads]
     for edge in model.weights.edited_edges:
         if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
             assert edge.side is not None
-            kind = KINDS.index(parse_choice(KINDS, edge.side.value, "side"))
-            squares[kind, number[edge.writer], number[edge.reader]] = torch.nan
-
-
-def _check_selection(
-    kinds: Sequence[CompositionKind], max_p: float | None, k: int | None
-) -> tuple[CompositionKind, ...]:
-    each: list[CompositionKind] = [parse_choice(KINDS, kind, "kind") for kind in kinds]
-    if not each:
-        raise InputError("kinds is empty; choose from 'q', 'k' and 'v'")
-    if max_p is not None and not 0 <= max_p <= 1:
-        raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
-    if max_p is not None and max_p < LEAST_FITTED:
-        raise InputError(
-            f"max_p={max_p:g} is below {LEAST_FITTED:g}, the smallest p that the null supports; "
-            "use min_z to go further"
-        )
-    if k is not None:
-        parse_count(k, "edges")
-    return tuple(dict.fromkeys(each))
-
-
-def check_order(writer: HeadId, reader: HeadId) -> None:
-    """Raise HeadError unless the reader is in a layer above the writer."""
-    if reader.layer <= writer.layer:
-        raise HeadError(
-            f"{reader} cannot read what {writer} writes: it is not in a later layer; "
-            "name the writer first and a reader of a later layer second"
-        )
+            kind = KINDS.index(edge.side.value)
+            squares[kind, heads.index(edge.writer), heads.index(edge.reader)] = torch.nan
 
 
 def _notes_on_options(config: Config, centered: bool, offset: int | None) -> Iterator[str]:
@@ -558,12 +531,10 @@ def _notes_on_heads(
             f"ones-vector (random: {1 / d:.1%}): a shared direction inflates scores; "
             "center='on' removes it."
         )
-    roles = [("OV", "a writer", labels[:-n], write.empty[:-n])]
-    for kind, one in zip(KINDS, reads, strict=True):
-        matrix = "OV" if kind == "v" else "QK"
-        roles.append((matrix, f"a {kind.upper()} reader", labels[n:], one.empty[n:]))
-    for matrix, role, heads, empty in roles:
-        if found := [heads[at] for at in empty.nonzero().flatten().tolist()]:
+    roles = ("OV", "a writer"), ("QK", "a Q reader"), ("QK", "a K reader"), ("OV", "a V reader")
+    for (matrix, role), one in zip(roles, (write, *reads), strict=True):
+        there = slice(None, -n) if one is write else slice(n, None)
+        if found := [labels[there][at] for at in one.empty[there].nonzero()[:, 0].tolist()]:
             yield f"{matrix} is zero, so there is no score as {role}: {list_some(found, 8)}."
 
 

@@ -13,7 +13,7 @@ With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition 
                which keep what a whole layer shares
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Literal, TypeAlias, get_args
@@ -27,11 +27,7 @@ from pathsum.algebra.nulls import UnitMoments, unit_null
 from pathsum.algebra.spectrum import numerical_rank
 from pathsum.base import Progress, silent
 from pathsum.base.options import parse_choice
-from pathsum.circuits.composition import (
-    Composition,
-    PairScores,
-    composition,
-)
+from pathsum.circuits.composition import Composition, PairScores, composition
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
@@ -82,10 +78,9 @@ class Directions:
         return cls(shares, basis, torch.tensor(ranks, dtype=torch.float64))
 
     @property
-    def uniform(self) -> "Directions":
-        """With equal shares of the directions above rounding."""
-        above = torch.arange(self.shares.shape[-1]) < self.ranks[:, None]
-        return replace(self, shares=above / self.ranks[:, None])
+    def uniform(self) -> Float[Tensor, "head r"]:
+        """Equal shares of the directions above rounding."""
+        return (torch.arange(self.shares.shape[-1]) < self.ranks[:, None]) / self.ranks[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,31 +136,23 @@ def composition_by(
             for name, part in vars(scores).items():
                 if part is not None:
                     getattr(table, name)[block] = part
-    notes = _alike_notes(whole, tables) if measure == "permuted" else ()
-    parts = (*(whole.dimension, whole.centered, offset), (*whole.notes, *notes), measure)
-    return CompositionBy(model.name, whole.heads, q, k, v, *parts)
-
-
-def _alike_notes(whole: Composition, tables: dict[CompositionKind, PairScores]) -> Iterator[str]:
-    for kind, scores in tables.items():
-        if alike := int((~whole.scores(kind).p.isnan() & scores.p.isnan()).sum()):
-            yield (
+    notes = list(whole.notes)
+    for kind, table in tables.items() if measure == "permuted" else ():
+        if alike := int((~whole.scores(kind).p.isnan() & table.p.isnan()).sum()):
+            notes.append(
                 f"{alike} {kind.upper()} edges have no permuted p: the heads of their layers have "
                 "the same directions, so permuting them has no effect."
             )
-
-
-def _composed(own: Directions, read: Directions, d: int) -> PairScores:
-    """The composition score: squared cosines weighted by both shares."""
-    square = torch.einsum("ai,acij,cj->ac", own.shares, _squared_cosines(own, read), read.shares)
-    moments = (UnitMoments.of_shares(each.shares) for each in (own, read))
-    null = unit_null(next(moments)[:, None], next(moments)[None, :], d)
-    return PairScores.from_rotations(square, null)
+    parts = (*(whole.dimension, whole.centered, offset), tuple(notes), measure)
+    return CompositionBy(model.name, whole.heads, q, k, v, *parts)
 
 
 def _kernel(own: Directions, read: Directions, d: int) -> PairScores:
     """Squared cosines with equal weights: the projection kernel."""
-    found = _composed(own.uniform, read.uniform, d)
+    written, seen = own.uniform, read.uniform
+    square = torch.einsum("ai,acij,cj->ac", written, _squared_cosines(own, read), seen)
+    P, G = UnitMoments.of_shares(written), UnitMoments.of_shares(seen)
+    found = PairScores.from_rotations(square, unit_null(P[:, None], G[None, :], d))
     larger = torch.maximum(own.ranks[:, None], read.ranks)
     score = found.score.square() * larger
     return replace(found, score=score, excess=score - larger / d)

@@ -37,17 +37,7 @@ from pathsum.algebra.rotations import (
     spectra_between,
 )
 from pathsum.algebra.spectrum import remove_both_means, remove_mean
-from pathsum.base import (
-    ARROW,
-    Column,
-    Progress,
-    Record,
-    Side,
-    Site,
-    Table,
-    silent,
-    text_column,
-)
+from pathsum.base import ARROW, Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.options import checked, parse_choice, parse_draws
@@ -58,6 +48,7 @@ from pathsum.circuits.token_basis import (
     as_path,
     basis_note,
     circuit_label,
+    embedding_blocks,
     joined,
     logit_cap_note,
     require_heads,
@@ -65,13 +56,12 @@ from pathsum.circuits.token_basis import (
     token_product,
 )
 from pathsum.model import Head, HeadId, HeadName, Model, Path
-from pathsum.model.folding import ROWS, read_scales, value_reads
+from pathsum.model.folding import read_scales, value_reads
 from pathsum.model.sequences import require_tokens_out
 from pathsum.model.weights import Weights
 
 Measures: TypeAlias = Literal["all", "eigenvalues"]
 
-LEAST_DRAWS = DRAWS
 WRITES_NOTHING = "no ratio and no p-value: the head does not write to the logits"
 
 
@@ -157,11 +147,9 @@ def copying(
     `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
     middle is computed once, and each head is d_head × d_head after that.
     """
-    parse_draws(draws, LEAST_DRAWS)
-    every = require_heads(model)
-    return CopyingNull(model, draws=draws, seed=seed).measure(
-        heads or every, measures=measures, progress=progress
-    )
+    parse_draws(draws, least=DRAWS)
+    every, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)
+    return null.measure(heads or every, measures=measures, progress=progress)
 
 
 class CopyingNull:
@@ -191,19 +179,12 @@ class CopyingNull:
         """`copying` of some heads."""
         model, measures = self._model, parse_choice(get_args(Measures), measures, "measures")
         paths = [as_path(model, head) for head in heads]
-        layers: dict[int, Tensor] = {}
         found: list[HeadCopying] = []
         for index, path in enumerate(paths):
             progress(index, len(paths), f"copying of {circuit_label(path)}")
-            if path.order > 1:
-                ov, product = path.ov(model), self.product(path)
-                left = ov.B @ product
-                values = eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
-            else:
-                layer, head = path.heads[0].layer, path.heads[0].head
-                if layer not in layers:
-                    layers[layer] = layer_eigenvalues(model.weights, layer, self.product(path))
-                values = layers[layer][head]
+            ov = path.ov(model)
+            left = ov.B @ self.product(path)
+            values = eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
             found.append(self._measured(path, values, measures))
         progress(len(paths), len(paths), "copying")
         note = (
@@ -254,12 +235,13 @@ class CopyingNull:
 
     def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:
         """The singular values of the first heads of some circuits, of the second, and so on."""
-        orders = zip(*(path.heads for path in paths), strict=True)
-        return [torch.stack([self._singular_values(h) for h in heads]) for heads in orders]
 
-    def _singular_values(self, head: HeadName) -> Float[Tensor, " k"]:
-        here = self._model.head(head)
-        return significant_values(Factored(here.W_V, remove_mean(here.W_O, self._centered)))
+        def of_head(name: HeadName) -> Float[Tensor, " k"]:
+            head = self._model.head(name)
+            return significant_values(Factored(head.W_V, remove_mean(head.W_O, self._centered)))
+
+        orders = zip(*(path.heads for path in paths), strict=True)
+        return [torch.stack(list(map(of_head, heads))) for heads in orders]
 
     def _measured(
         self, path: Path, values: Complex[Tensor, " k"], measures: Measures
@@ -267,7 +249,8 @@ class CopyingNull:
         """A record from a circuit's eigenvalues."""
         ratio = spectrum.positivity(values).cpu()
         drawn = spectrum.positivity(self.spectra([path]))[0]
-        sd, writes_nothing = float(drawn.square().mean().sqrt()), bool(ratio.isnan())
+        sd = float(drawn.square().mean().sqrt())
+        note = (basis_note(self._model, path), WRITES_NOTHING if bool(ratio.isnan()) else "")
         positive_diagonal = top_1 = top_5 = None
         if measures == "all":
             ov = token_ov(self._model, path)
@@ -286,7 +269,7 @@ class CopyingNull:
             positive_diagonal=positive_diagonal,
             top_1=top_1,
             top_5=top_5,
-            note=joined((basis_note(self._model, path), WRITES_NOTHING if writes_nothing else "")),
+            note=joined(note),
         )
 
 
@@ -332,18 +315,16 @@ def matching_spectra(
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
     """
-    heads = [model.head(reader) for reader in readers]
-    rotary = model.config.positions == "rotary"
-    queries = torch.stack([h.W_Q @ average_rotation(h) if rotary else h.W_Q for h in heads])
+    heads = list(map(model.head, readers))
+    queries = torch.stack(list(map(_mean_queries, heads)))
     keys = torch.stack([head.W_K for head in heads])
     if writer is not None:
         below = model.head(writer)
-        for head in heads:
-            if head.id.layer <= below.id.layer:
-                raise InputError(
-                    f"{head.label} cannot read what {below.label} writes: it is not in a later "
-                    f"layer; name a head of layer {below.id.layer + 1} or above"
-                )
+        if early := [head.label for head in heads if head.id.layer <= below.id.layer]:
+            raise InputError(
+                f"{early[0]} cannot read what {below.label} writes: it is not in a later layer; "
+                f"name a head of layer {below.id.layer + 1} or above"
+            )
         # The shared factors first, so that each reader costs d × d_head² and not d² × d_head.
         product = below.W_V.mT @ product
         edited = model.weights.edited_edges
@@ -395,10 +376,12 @@ def matching_cores(
 
 def qk_values(head: Head) -> Float[Tensor, " k"]:
     """The singular values of a head's QK, averaged over offsets on a rotary model."""
-    queries = head.W_Q
-    if head.model.config.positions == "rotary":
-        queries = queries @ average_rotation(head)
-    return significant_values(Factored(queries, head.W_K.mT))
+    return significant_values(Factored(_mean_queries(head), head.W_K.mT))
+
+
+def _mean_queries(head: Head) -> Float[Tensor, "d k"]:
+    rotary = head.model.config.positions == "rotary"
+    return head.W_Q @ average_rotation(head) if rotary else head.W_Q
 
 
 def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor, "d d"]:
@@ -407,16 +390,11 @@ def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor
     On the left embeddings as the layer `keys` reads them, on the right as the layer `queries` does,
     by default a deeper one, which reads without a scale.
     """
-    W_E = model.weights.W_E
-    left, right = (read_scales(model.weights, layer) for layer in (keys, queries))
-    mean = W_E.mean(0) if left is None else (left @ W_E) / len(W_E)
+    W_E, scales = model.weights.W_E, read_scales(model.weights, keys)
+    mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
     total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    for start in range(0, len(W_E), ROWS):
-        here = slice(start, start + ROWS)
-        key, query = (
-            W_E[here] if scales is None else W_E[here] * scales[here, None]
-            for scales in (left, right)
-        )
+    sides = (embedding_blocks(model.weights, layer) for layer in (keys, queries))
+    for (_, key), (_, query) in zip(*sides, strict=True):
         total.addmm_((key - mean).T, query)
     # Where reads are centered, what the ones-direction holds reaches no head.
     return remove_both_means(total, model.config.norm == "layer")

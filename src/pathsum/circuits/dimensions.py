@@ -19,7 +19,7 @@ from pathsum.algebra.decompositions import eigh, eigvalsh, gram_of_rows
 from pathsum.algebra.spectrum import remove_both_means, remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.reads_and_writes import KINDS, read_factor, write_factor
-from pathsum.model import Head, Model
+from pathsum.model import Model
 from pathsum.model.folding import centered_unembedding, fold_read
 
 USED = 0.1
@@ -46,8 +46,7 @@ class Spectrum:
 
 def spectrum(form: Float[Tensor, "d d"], d: int) -> Spectrum:
     """The spectrum of a matrix from its form FᵀF, in a stream of d dimensions."""
-    values = eigvalsh(form).flip(0).clamp(min=0)
-    return spectrum_of_squares(values, d)
+    return spectrum_of_squares(eigvalsh(form).flip(0).clamp(min=0), d)
 
 
 def spectrum_of_squares(squares: Float[Tensor, " q"], d: int) -> Spectrum:
@@ -95,17 +94,11 @@ def joint_use(
     first, second = _unit(first), _unit(second)
     values, vectors = eigh(first + second)
     vectors = _untied(values, vectors, first, tie).flip(1)[:, :d]
-    along_first = ((first @ vectors) * vectors).sum(0).clamp(min=0)
-    along_second = ((second @ vectors) * vectors).sum(0).clamp(min=0)
-    used_first, used_second = along_first >= USED / d, along_second >= USED / d
-    return JointUse(
-        first=along_first,
-        second=along_second,
-        both=int((used_first & used_second).sum()),
-        first_only=int((used_first & ~used_second).sum()),
-        second_only=int((~used_first & used_second).sum()),
-        neither=int((~used_first & ~used_second).sum()),
-    )
+    along = [((form @ vectors) * vectors).sum(0).clamp(min=0) for form in (first, second)]
+    one, other = (shares >= USED / d for shares in along)
+    kinds = (one & other, one & ~other, ~one & other, ~one & ~other)
+    both, first_only, second_only, neither = (int(kind.sum()) for kind in kinds)
+    return JointUse(along[0], along[1], both, first_only, second_only, neither)
 
 
 def _untied(
@@ -184,22 +177,18 @@ def stream_use(
     return tuple(reversed(found))
 
 
-def _heads(model: Model, layer: int) -> Iterator[Head]:
-    return (model.head(layer, head) for head in range(model.config.n_heads))
-
-
 def _layer_writes(model: Model, layer: int, centered: bool) -> Iterator[Float[Tensor, "r d"]]:
-    for head in _heads(model, layer):
-        yield write_factor(head, centered)
+    for head in range(model.config.n_heads):
+        yield write_factor(model.head(layer, head), centered)
     W_out = model.weights.layers[layer].W_out
     if W_out is not None:
         yield remove_mean(W_out, centered).double()
 
 
 def _layer_reads(model: Model, layer: int, centered: bool) -> Iterator[Float[Tensor, "r d"]]:
-    for head in _heads(model, layer):
+    for head in range(model.config.n_heads):
         for kind in KINDS:
-            yield read_factor(head, kind, centered)
+            yield read_factor(model.head(layer, head), kind, centered)
     raw = model.weights.layers[layer]
     for W in (raw.W_in, raw.W_gate, raw.W_router):
         if W is not None:

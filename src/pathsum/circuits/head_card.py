@@ -50,7 +50,6 @@ from pathsum.circuits.token_basis import (
     hidden_note,
     joined,
     resolve_k,
-    scored,
     token_of,
     top_scored,
 )
@@ -130,9 +129,8 @@ def clusters(
         value = complex(values[i])
         right = ov.A.to(small.dtype) @ small[:, i]
         left = dual[i] @ ov.B.to(small.dtype) / values[i]
-        ends = _ends(model, right, left, k, common)
-        pair = 2 if value.imag > 0 else 1
-        found.append(Mode(value, pair * abs(value) / total, *ends))
+        weight = (2 if value.imag > 0 else 1) * abs(value) / total
+        found.append(Mode(value, weight, *_ends(model, right, left, k, common)))
     note = joined((basis_note(model, path), hidden_note(model, common)))
     return Clusters(circuit_label(path), tuple(found), note)
 
@@ -144,16 +142,10 @@ def _ends(
     peak = int(shares.masked_fill(~common, -torch.inf).argmax())
     # The phase of the strongest token decides which end is which.
     sign = (left * left[peak].conj()).real.cpu()
-    return (
-        _largest(model, shares.masked_fill(~common | (sign < 0), 0.0), k),
-        _largest(model, shares.masked_fill(~common | (sign >= 0), 0.0), k),
+    one, other = (
+        top_scored(model, shares, k, common & side & (shares > 0)) for side in (sign >= 0, sign < 0)
     )
-
-
-def _largest(model: Model, shares: Float[Tensor, " vocab"], k: int) -> tuple[Scored, ...]:
-    best = shares.topk(k)
-    real = best.values > 0
-    return scored(model, best.indices[real], best.values[real])
+    return one, other
 
 
 EXAMPLES = 3
@@ -235,24 +227,20 @@ def _row(
     qk = token_qk(model, head.id, offset=offset)
     attention = top_scored(model, qk.column(source), k, common)
     effect = top_scored(model, token_ov(model, head.id).row(source), k, common)
-    destinations = tuple(scored for scored in attention if scored.value > 0)
-    outs = tuple(scored for scored in effect if scored.value > 0)
+    destinations, outs = (
+        tuple(one for one in best if one.value > 0) for best in (attention, effect)
+    )
     strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
     # Advance in both lists together, so that examples are not all of the first destination.
     places = sorted(product(range(len(destinations)), range(len(outs))), key=sum)
-    text = model.token_text(source)
-    examples = tuple(
-        _spoken(model, text, destinations[d].token, outs[o].token) for d, o in places[:EXAMPLES]
-    )
-    return SourceRow(head.label, destinations, outs, strength, examples)
-
-
-def _spoken(model: Model, source: str, destination: Token, out: Token) -> str:
-    """`keep … in mind`: no space is added to pieces that have their own."""
-    carries = out.text.startswith("·") or destination.text.endswith(("·", "⏎"))
     words = model.tokenizer is None or model.tokenizer.backend.decoder is None
-    gap = " " if words and not carries else ""
-    return f"{source} … {destination}{gap}{out}"
+    examples: list[str] = []
+    for d, o in places[:EXAMPLES]:
+        to, out = destinations[d].token.text, outs[o].token.text
+        # No space is added to pieces that have their own.
+        gap = "" if not words or out.startswith("·") or to.endswith(("·", "⏎")) else " "
+        examples.append(f"{model.token_text(source)} … {to}{gap}{out}")
+    return SourceRow(head.label, destinations, outs, strength, tuple(examples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,15 +293,13 @@ def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = si
     """A head's copying, token clusters and offset profile."""
     path = as_path(model, circuit)
     single = path.order == 1 and model.config.at(path.heads[0].layer).positions != "none"
-    if not single:
+    profile = positional(model, path.heads[0]).heads[0] if single else None
+    if profile is None:
         require_tokens_out(model, "the card of a head without offsets")
-    copies = model.config.predicts_tokens
-    return HeadCard(
-        head=circuit_label(path),
-        copying=copying(model, path, progress=progress) if copies else None,
-        clusters=clusters(model, path) if copies else None,
-        profile=positional(model, path.heads[0]).heads[0] if single else None,
-    )
+    if not model.config.predicts_tokens:
+        return HeadCard(circuit_label(path), None, None, profile)
+    copies = copying(model, path, progress=progress)
+    return HeadCard(circuit_label(path), copies, clusters(model, path), profile)
 
 
 def token_card(
@@ -331,8 +317,7 @@ def token_card(
             f"offset={offset} was given for the virtual head {circuit_label(path)}, which has no "
             "QK circuit; name one head"
         )
-    does = effect(model, path, token, k)
-    attends = None
+    does, attends = effect(model, path, token, k), None
     if path.order == 1:
         attends = token_attention(model, path.heads[0], token, k, offset=offset)
     return TokenCard(circuit_label(path), does.source, attends, does)

@@ -81,7 +81,7 @@ class HeadFunctions:
     @cached_property
     def layers(self) -> tuple[LayerHeads, ...]:
         """The heads of each layer."""
-        return tuple(self._layer(index) for index in range(self.model.config.n_layers))
+        return tuple(map(self._layer, range(self.model.config.n_layers)))
 
     @cached_property
     def offsets(self) -> tuple["Offsets", ...]:
@@ -133,27 +133,25 @@ class HeadFunctions:
         config, raw = self.model.config, self.model.weights.attention[index]
         depth = 0 if index == 0 and self._scales is not None else 1
 
-        def own(tensor: Tensor | None, otherwise: int, *shape: int) -> Tensor:
-            if tensor is None:
-                return torch.full(shape, float(otherwise), dtype=torch.float64)
-            return tensor.cpu().double()
+        def own(tensor: Tensor | None, otherwise: float, *shape: int) -> Tensor:
+            """A tensor in float64 of the heads' shape, or a constant where the model has none."""
+            found = torch.tensor(otherwise) if tensor is None else tensor
+            found = found.cpu().double().expand(shape)
+            return for_query_heads(found, config.n_heads, dim=0) if len(shape) > 1 else found
 
-        def per_head(tensor: Tensor | None, otherwise: int) -> Float[Tensor, "head k"]:
-            found = own(tensor, otherwise, config.d_head).expand(config.n_kv_heads, -1)
-            return for_query_heads(found, config.n_heads, dim=0)
-
-        q_gain = own(raw.q_norm_w, 1, config.d_head) * config.score_scale
-        k_gain = per_head(raw.k_norm_w, 1)
+        kv, d, k = config.n_kv_heads, config.d_model, config.d_head
+        q_gain = own(raw.q_norm_w, 1.0, config.n_heads, k) * config.score_scale
+        k_gain = own(raw.k_norm_w, 1.0, kv, k)
         gain = None if raw.ln1_w is None else raw.ln1_w.cpu().double()
         return LayerHeads(
-            W_Q=own(raw.W_Q, 0) * q_gain.unsqueeze(-2),
-            W_K=for_query_heads(own(raw.W_K, 0), config.n_heads) * k_gain[:, None],
-            W_V=for_query_heads(own(raw.W_V, 0), config.n_heads),
-            W_O=own(raw.W_O, 0).mT,
-            b_Q=own(raw.b_Q, 0, config.n_heads, config.d_head) * q_gain,
-            b_K=per_head(raw.b_K, 0) * k_gain,
+            W_Q=own(raw.W_Q, 0.0, config.n_heads, d, k) * q_gain[:, None],
+            W_K=own(raw.W_K, 0.0, kv, d, k) * k_gain[:, None],
+            W_V=own(raw.W_V, 0.0, kv, d, k),
+            W_O=raw.W_O.cpu().double().mT,
+            b_Q=own(raw.b_Q, 0.0, config.n_heads, k) * q_gain,
+            b_K=own(raw.b_K, 0.0, kv, k) * k_gain,
             mean=unfolded(config.norm, self._means[depth], gain),
-            shift=own(raw.ln1_b, 0, config.d_model),
+            shift=own(raw.ln1_b, 0.0, d),
             gain=gain,
             places=self._places(index, gain),
             config=config.at(index),
@@ -173,9 +171,8 @@ class HeadFunctions:
         if config.positions != "residual":
             return None
         assert weights.W_pos is not None
-        scales = position_scales(self.model, index)
-        placed = (weights.W_pos * scales[:, None]).cpu().double()
-        return unfolded(config.norm, placed, gain)
+        placed = weights.W_pos * position_scales(self.model, index)[:, None]
+        return unfolded(config.norm, placed.cpu().double(), gain)
 
 
 class Offsets:
@@ -198,8 +195,7 @@ class Offsets:
             queried[: window - 1] = 0
             # A constant part of the keys is the same at all offsets, and centering removes it.
             keyed = torch.cat((heads.places, 0 * constant), 1)
-            self._late = len(keyed) - window + 1
-            self._size = len(keyed) + window
+            self._late, self._size = len(keyed) - window + 1, len(keyed) + window
             queried, keyed = (
                 torch.cat((hat.real, hat.imag))
                 for hat in (torch.fft.rfft(x, self._size, dim=0) for x in (queried, keyed))
@@ -259,11 +255,10 @@ class Between:
         one, other = self.one.layers[a], self.other.layers[b]
         depths = one.depth, other.depth
         if depths not in self._tokens:
-            vocab = len(self.one.frequencies)
+            p = self.one.frequencies[:, None]
             total = torch.zeros(len(one.mean), len(other.mean), dtype=torch.float64)
-            for part in _parts(vocab):
-                weighted = self.one.embeddings(one.depth, part)
-                weighted = weighted * self.one.frequencies[part, None]
+            for part in _parts(len(p)):
+                weighted = self.one.embeddings(one.depth, part) * p[part]
                 total += weighted.T @ self.other.embeddings(other.depth, part)
             self._tokens[depths] = total
         seen = unfolded(self.other.model.config.norm, self._tokens[depths], other.gain)
@@ -273,15 +268,14 @@ class Between:
     def logits(self) -> Float[Tensor, "d e"]:
         """Mean over the vocabulary of the product of two streams' effects on a logit."""
         one, other = self.one.model, self.other.model
-        vocab = one.config.d_vocab_out
         total = torch.zeros(one.config.d_model, other.config.d_model, dtype=torch.float64)
-        for part in _parts(vocab):
-            total += self.one.unembeddings(part).T @ self.other.unembeddings(part) / vocab
+        for part in _parts(one.config.d_vocab_out):
+            total += self.one.unembeddings(part).T @ self.other.unembeddings(part)
         for model in (one, other):
             gain = model.weights.ln_f_w
             gain = None if gain is None else gain.cpu().double()
             total = fold_read(model.config.norm, total, gain).T
-        return total
+        return total / one.config.d_vocab_out
 
 
 def with_row(
@@ -298,7 +292,10 @@ def _parts(vocab: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, eq=False)
 class RotatedLayer:
-    """The heads of a layer in random frames: n draws, whose frames all heads share."""
+    """The heads of a layer in random frames: n draws, whose frames all heads share.
+
+    `roots` are those of W_Q, W_K, W_V and W_O.
+    """
 
     heads: LayerHeads
     query: Float[Tensor, "n d r"]
@@ -306,19 +303,16 @@ class RotatedLayer:
     value: Float[Tensor, "n d r"]
     write: Float[Tensor, "n d r"]
     roots: tuple[Float[Tensor, "head r k"], ...]
-    """Those of W_Q, W_K, W_V and W_O."""
 
     @cached_property
     def qk(self) -> Float[Tensor, "head r1 r"]:
         """R_Q R_Kᵀ; the last row, that of b_Q, has no frame."""
-        query, key, _, _ = self.roots
-        return with_row(query, self.heads.b_Q) @ key.mT
+        return with_row(self.roots[0], self.heads.b_Q) @ self.roots[1].mT
 
     @cached_property
     def ov(self) -> Float[Tensor, "head r r"]:
         """R_V R_Oᵀ."""
-        _, _, value, write = self.roots
-        return value @ write.mT
+        return self.roots[2] @ self.roots[3].mT
 
     def profiles(self, offsets: Offsets) -> Float[Tensor, "n head window"]:
         """Scores by offset, centered over offsets."""
@@ -364,7 +358,9 @@ class RotatedLayer:
         row = other.mean_queries[:, None].expand(len(seen), -1, -1, -1)
         content = torch.cat((seen, row), -2) @ _seen(self.key, tokens @ other.W_K).mT
         moved = _seen(self.value, values) @ _seen(self.write, logits @ other.W_O).mT
-        return _contracted(self.qk, content), _contracted(self.ov, moved)
+        pairs = ((self.qk, content), (self.ov, moved))
+        qk, ov = (cores.flatten(1) @ between.flatten(2).mT for cores, between in pairs)
+        return qk, ov
 
 
 def rotated_layers(
@@ -391,9 +387,8 @@ def _with_constant(
     moments: Float[Tensor, "n r r"], means: Float[Tensor, "n r"]
 ) -> Float[Tensor, "n r1 r1"]:
     """Second moments of x and 1, from those of x and its means."""
-    rows = torch.cat((moments, means[..., None]), -1)
-    last = torch.cat((means, torch.ones_like(means[:, :1])), -1)
-    return torch.cat((rows, last[:, None]), -2)
+    last = torch.nn.functional.pad(means, (0, 1), value=1.0)
+    return torch.cat((torch.cat((moments, means[..., None]), -1), last[:, None]), -2)
 
 
 def _seen(
@@ -403,9 +398,3 @@ def _seen(
     head, d, k = reads.shape
     found = frames.mT @ reads.transpose(0, 1).reshape(d, head * k)
     return found.unflatten(-1, (head, k)).transpose(1, 2)
-
-
-def _contracted(
-    cores: Float[Tensor, "head i j"], between: Float[Tensor, "n other i j"]
-) -> Float[Tensor, "n head other"]:
-    return cores.flatten(1) @ between.flatten(2).mT

@@ -16,6 +16,7 @@ e · w has mean 0 and standard deviation ‖e‖ ‖w‖ / √d: z is e · w in 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,12 +24,10 @@ from torch import Tensor
 
 from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows
-from pathsum.algebra.factored import RowMaxima
 from pathsum.algebra.nulls import ALPHA, UnitMoments, unit_null
 from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import LOGITS, HeadId, Site, Source, Writer
 from pathsum.base.errors import InputError
-from pathsum.base.options import parse_count
 from pathsum.base.site import HEAD_SIDES
 from pathsum.circuits.reads_and_writes import is_centered
 from pathsum.circuits.token_basis import Token, common_tokens, output_of, token_of
@@ -84,18 +83,12 @@ class NeuronSide:
     significant: int
 
 
-@dataclass(frozen=True, eq=False)
-class RotationScores:
+class RotationScores(NamedTuple):
     """Scores of many neurons with one component, and z and p of each."""
 
     score: Float[Tensor, " neuron"]
     z: Float[Tensor, " neuron"]
     p: Float[Tensor, " neuron"]
-
-    @property
-    def lists(self) -> tuple[list[float], list[float], list[float]]:
-        """The numbers as lists."""
-        return self.score.tolist(), self.z.tolist(), self.p.tolist()
 
 
 class LayerNeurons:
@@ -129,8 +122,7 @@ class LayerNeurons:
 
     def cosines(self) -> RotationScores:
         """The cosine of each neuron's write with the read of its value; p of both signs."""
-        read = self.reads.get("value", self.reads.get("input"))
-        assert read is not None
+        *_, read = self.reads.values()  # the value, or the input
         read, written = read.double(), self.writes.double()
         size = (read.norm(dim=-1) * written.norm(dim=-1)).clamp(min=1e-300)
         found = (read * written).sum(-1) / size
@@ -151,28 +143,21 @@ class LayerNeurons:
         square = met.clamp(0.0, 1.0)
         return RotationScores(square.sqrt(), null.z(square), null.p(square))
 
-    def of_embedding(self, side: str) -> RotationScores | None:
-        """Alignment of a read vector with the token embeddings."""
+    def with_tokens(self, side: str) -> tuple[list[str | None], RotationScores | None]:
+        """For each neuron the token that raises an input most; all embeddings against its read."""
         end = write_end(self.model, Source("embed"), self.centered)
-        return self.scores(end, self.reads[side])
-
-    def of_logits(self) -> RotationScores | None:
-        """Alignment of the output vectors with the unembedding."""
-        return self.scores(read_end(self.model, Site(None, LOGITS), self.centered), self.writes)
-
-    def strongest_inputs(self, side: str) -> list[str | None]:
-        """For each neuron the token whose embedding raises an input most; None if no token does."""
-        shown = common_tokens(self.model).nonzero()[:, 0]
+        shown, vectors = common_tokens(self.model).nonzero()[:, 0], self.reads[side]
         rows = embeddings_as_read(self.model.weights, self.mlp.layer, shown)
-        best = Factored(self.reads[side].contiguous(), rows.mT.contiguous()).argmax_rows()
-        return _named_maxima(best, shown, self.model.token_text)
+        best = _raised_most(vectors, rows.mT, shown, self.model.token_text)
+        return best, self.scores(end, vectors)
 
-    def strongest_outputs(self) -> list[str | None]:
-        """For each neuron the output whose logit its write raises most; None if it writes 0."""
+    def with_logits(self) -> tuple[list[str | None], RotationScores | None]:
+        """For each neuron the output that its write raises most; the unembedding against it."""
+        end = read_end(self.model, Site(None, LOGITS), self.centered)
         shown = self._outputs_shown().nonzero()[:, 0]
-        columns = self._logit_reads(shown)
-        best = Factored(self.writes.contiguous(), columns.contiguous()).argmax_rows()
-        return _named_maxima(best, shown, self.model.output_text)
+        reads = self._logit_reads(shown)
+        best = _raised_most(self.writes, reads, shown, self.model.output_text)
+        return best, self.scores(end, self.writes)
 
     def _outputs_shown(self) -> Bool[Tensor, " vocab"]:
         if self.model.config.predicts_tokens:
@@ -214,10 +199,9 @@ class LayerNeurons:
         edges, shown = self._edges(ends, vectors), common_tokens(model)
         values = embed_through(model.weights, self.mlp.layer, vectors.mT).mT
         return tuple(
-            _side(
+            self._side(
                 *(side, float(self.biases[side][neuron]), edges[at], k),
-                self._tokens(vectors[at], values[at], shown, k, inputs=True),
-                self._tokens(vectors[at], -values[at], shown, k, inputs=True),
+                *(vectors[at], values[at], shown),
             )
             for at, side in enumerate(sides)
         )
@@ -225,12 +209,33 @@ class LayerNeurons:
     def output(self, neuron: int, k: int) -> NeuronSide:
         """What a neuron writes: tokens raised and lowered, and the components that read it."""
         model, vector = self.model, self.writes[neuron]
-        ends = ((_read_name(one), read_end(model, one, self.centered)) for one in self.readers())
+        ends = (
+            (str(one).removesuffix(".in"), read_end(model, one, self.centered))
+            for one in self.readers()
+        )
         values, shown = unembed_through(model.weights, vector), self._outputs_shown()
-        return _side(
-            *("output", 0.0, self._edges(ends, vector[None])[0], k),
-            self._tokens(vector, values, shown, k, inputs=False),
-            self._tokens(vector, -values, shown, k, inputs=False),
+        edges = self._edges(ends, vector[None])[0]
+        return self._side("output", 0.0, edges, k, vector, values, shown)
+
+    def _side(
+        self,
+        side: str,
+        bias: float,
+        edges: Sequence[NeuronEdge],
+        k: int,
+        vector: Float[Tensor, " d"],
+        values: Float[Tensor, " vocab"],
+        shown: Bool[Tensor, " vocab"],
+    ) -> NeuronSide:
+        ranked = sorted(edges, key=lambda edge: (edge.p, -edge.z))
+        inputs = side != "output"
+        lowered = self._tokens(vector, -values, shown, k, inputs=inputs)
+        return NeuronSide(
+            *(side, bias, self._tokens(vector, values, shown, k, inputs=inputs)),
+            lowered=tuple(TokenScore(one.token, -one.value, -one.z) for one in lowered),
+            edges=tuple(ranked[:k]),
+            tested=len(edges),
+            significant=sum(edge.p <= ALPHA for edge in edges),
         )
 
     def _edges(
@@ -241,7 +246,7 @@ class LayerNeurons:
         for label, end in ends:
             found = self.scores(end, vectors)
             if found is not None:
-                for of_vector, row in zip(edges, zip(*found.lists, strict=True), strict=True):
+                for of_vector, row in zip(edges, torch.stack(found, 1).tolist(), strict=True):
                     of_vector.append(NeuronEdge(label, *row))
         return edges
 
@@ -270,29 +275,16 @@ class LayerNeurons:
         )
 
 
-def _named_maxima(
-    best: RowMaxima, shown: Int[Tensor, " some"], name: Callable[[int], str]
+def _raised_most(
+    vectors: Float[Tensor, "neuron d"],
+    columns: Float[Tensor, "d some"],
+    shown: Int[Tensor, " some"],
+    name: Callable[[int], str],
 ) -> list[str | None]:
+    """The token with the largest product with each vector; None if no product is positive."""
+    best = Factored(vectors.contiguous(), columns.contiguous()).argmax_rows()
     tokens, above = shown[best.columns.cpu()].tolist(), (best.values > 0).tolist()
     return [name(token) if raised else None for token, raised in zip(tokens, above, strict=True)]
-
-
-def _side(
-    side: str,
-    bias: float,
-    edges: Sequence[NeuronEdge],
-    k: int,
-    raised: tuple[TokenScore, ...],
-    lowered: tuple[TokenScore, ...],
-) -> NeuronSide:
-    ranked = sorted(edges, key=lambda edge: (edge.p, -edge.z))
-    return NeuronSide(
-        *(side, bias, raised),
-        lowered=tuple(TokenScore(one.token, -one.value, -one.z) for one in lowered),
-        edges=tuple(ranked[:k]),
-        tested=len(edges),
-        significant=sum(edge.p <= ALPHA for edge in edges),
-    )
 
 
 def parse_neurons(model: Model, name: str | Source) -> Source:
@@ -316,12 +308,3 @@ def parse_neurons(model: Model, name: str | Source) -> Source:
     else:
         check_neuron(model.config, found)
     return found
-
-
-def check_k(k: int) -> int:
-    """The number of tokens, components and contexts that are listed."""
-    return parse_count(k, "rows", most=1000)
-
-
-def _read_name(read: Site) -> str:
-    return str(read).removesuffix(".in")

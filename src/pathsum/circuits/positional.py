@@ -9,6 +9,7 @@ sd 0.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -79,21 +80,12 @@ class OffsetProfile(Record, kind="offset-profile"):
         if not bool(self.score.any() or self.sd.any()):
             absent = f"positions do not enter this head's scores; content sd {self.content:.3g}"
             return Table((), (), title=title, note=joined((absent, self.note)))
-        columns = (
-            Column("offset"),
-            Column("score", "+.3f"),
-            Column("sd"),
-            Column("attention"),
-        )
-        rows = tuple(
-            (
-                *(offset, float(self.score[offset]), float(self.sd[offset])),
-                None if self.attention is None else float(self.attention[offset]),
-            )
-            for offset in range(min(len(self.score), 10))
-        )
+        columns = (Column("offset"), Column("score", "+.3f"), Column("sd"), Column("attention"))
+        shown = range(min(len(self.score), 10))
+        attention = [None] * len(shown) if self.attention is None else self.attention.tolist()
+        cells = zip(shown, self.score.tolist(), self.sd.tolist(), attention, strict=False)
         summary = f"position sd {self.position:.3g}, content sd {self.content:.3g}"
-        return Table(columns, rows, title=title, note=joined((summary, self.note)))
+        return Table(columns, tuple(cells), title=title, note=joined((summary, self.note)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +104,7 @@ class Positional(Record, HeadMapping[OffsetProfile], kind="positional"):
         columns = (
             *(text_column("head", "head"), Column("peak at", read="peak")),
             Column("score", "+.2f", read=lambda h: float(h.score[h.peak])),
-            Column("attention", read=attention),
-            Column("position sd", ".2f", read="position"),
+            *(Column("attention", read=attention), Column("position sd", ".2f", read="position")),
             *(Column("content sd", ".2f", read="content"), Column("share", ".1%", read="share")),
         )
         legend = "score, attention: at the peak; share: position² / (position² + content²)"
@@ -154,7 +145,8 @@ def positional(
             f"window={window} offsets do not fit a context of {config.n_ctx}; "
             f"choose from 1 to {config.n_ctx}"
         )
-    chosen = [model.head(name) for name in heads or heads_with_positions(model)]
+    with_positions = [h.id for h in model.heads if config.at(h.id.layer).positions != "none"]
+    chosen = [model.head(name) for name in heads or with_positions]
     for head in chosen:
         if config.at(head.id.layer).positions == "none":
             raise InputError(
@@ -172,22 +164,14 @@ def positional(
     return Positional(tuple(found), joined(tuple(remarks)))
 
 
-def heads_with_positions(model: Model) -> list[HeadId]:
-    """The heads whose own weights can attend by position."""
-    config = model.config
-    return [h.id for h in model.heads if config.at(h.id.layer).positions != "none"]
-
-
 def offset_profile(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetProfile:
     """The position part of a head's scores at the offsets 0 … window − 1.
 
     Pass `shared` when calling for many heads of one depth.
     """
-    if shared is None:
-        shared = TokenMoments(head.model, first_layer=head.id.layer == 0)
-    if head.model.config.positions == "rotary":
-        return _rotary(head, window, shared)
-    return _placed(head, window, shared)
+    shared = shared or TokenMoments(head.model, first_layer=head.id.layer == 0)
+    rotary = head.model.config.positions == "rotary"
+    return (_rotary if rotary else _placed)(head, window, shared)
 
 
 def position_rows(
@@ -217,30 +201,30 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
             scores = scores + (queries @ key_bias)[:, None]
         pattern = head_pattern(head.model.weights, head.id, scores[None])[0]
         attention = _by_offset(pattern, window).mean(0)
-    centered = remove_mean(rows)
-    read = _read_moments(head, shared)
-    content = (read.query_square * read.key_covariance).sum().clamp(min=0).sqrt()
-    note = joined(
-        (
-            "" if scaled else "direct path, scale omitted",
-            "" if config.qk_norm == "none" else "QK-norm's scale omitted in the position part",
-            score_cap_note(config),
-        )
+    centered, read = remove_mean(rows), _read_moments(head, shared)
+    content = (read.query_square * read.key_covariance).sum()
+    notes = (
+        "" if scaled else "direct path, scale omitted",
+        "" if config.qk_norm == "none" else "QK-norm's scale omitted in the position part",
     )
-    score = centered.mean(0)
-    return OffsetProfile(
-        head=head.label,
-        score=score,
-        sd=centered.std(0, correction=0),
-        attention=attention,
-        position=float(score.std(correction=0)),
-        content=float(content),
-        note=note,
-    )
+    spread = centered.std(0, correction=0)
+    return _profile(head, centered.mean(0), spread, attention, content, notes)
 
 
-@dataclass(frozen=True, eq=False)
-class _ReadMoments:
+def _profile(
+    head: Head,
+    score: Float[Tensor, " window"],
+    sd: Float[Tensor, " window"],
+    attention: Float[Tensor, " window"] | None,
+    content_square: Float[Tensor, ""],
+    notes: tuple[str, ...],
+) -> OffsetProfile:
+    position, content = score.std(correction=0), content_square.clamp(min=0).sqrt()
+    note = joined((*notes, score_cap_note(head.model.config)))
+    return OffsetProfile(head.label, score, sd, attention, float(position), float(content), note)
+
+
+class _ReadMoments(NamedTuple):
     """Means and covariances of a head's queries, scaled as scores are, and keys over tokens."""
 
     query_mean: Float[Tensor, " k"]
@@ -318,19 +302,10 @@ def _rotary(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
     square = rotated_gram(
         config.at(head.id.layer), read.query_square[None], range(window), back=True
     )
-    content = (square[0] * read.key_covariance).sum()
-    note = "rotary: the average query against the average key"
-    scaled = attention is not None
-    score = keys @ read.query_mean
-    return OffsetProfile(
-        head=head.label,
-        score=score,
-        sd=variance.clamp(min=0).sqrt(),
-        attention=attention,
-        position=float(score.std(correction=0)),
-        content=float(content.clamp(min=0).sqrt()),
-        note=joined((note, "" if scaled else "direct path, scale omitted", score_cap_note(config))),
-    )
+    content, sd = (square[0] * read.key_covariance).sum(), variance.clamp(min=0).sqrt()
+    omitted = "direct path, scale omitted" if attention is None else ""
+    notes = ("rotary: the average query against the average key", omitted)
+    return _profile(head, keys @ read.query_mean, sd, attention, content, notes)
 
 
 def _rotated_back(

@@ -83,12 +83,17 @@ def token_qk(
     >>> model.token_text(int(qk.row(destination).argmax()))
     'keep'
     """
-    found = model.head(head)
+    found, config = model.head(head), model.config
     require_score_edges(model, f"what {found.label} attends to")
-    query = _side(found, Side.Q, query_through)
-    key = _side(found, Side.K, key_through)
-    key = key - key.mean(0)
-    return Factored(_rotated(found, query, offset) * model.config.score_scale, key.T)
+    check_offset(config, offset)
+    query, key = _side(found, Side.Q, query_through), _side(found, Side.K, key_through)
+    if config.positions == "rotary":
+        if offset is None:
+            query = query @ average_rotation(found)
+        else:
+            places = torch.full((len(query),), offset, device=query.device)
+            query = rotate(config.at(found.id.layer), query, places)
+    return Factored(query * config.score_scale, (key - key.mean(0)).T)
 
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
@@ -124,18 +129,14 @@ def token_attention(
     found = find_token(model, token)
     qk = token_qk(model, head, offset=offset) if qk is None else qk
     common = common_tokens(model)
-    label = model.head(head)
+    label, hidden = model.head(head), hidden_note(model, common)
+    notes = (label.basis, rotary_note(model, offset), score_cap_note(model.config), hidden)
     return TokenAttention(
         head=label.label,
         token=token_of(model, found),
         attends_to=top_scored(model, qk.row(found), k, common),
         attended_by=top_scored(model, qk.column(found), k, common),
-        note=joined(
-            (
-                *(label.basis, rotary_note(model, offset), score_cap_note(model.config)),
-                hidden_note(model, common),
-            )
-        ),
+        note=joined(notes),
     )
 
 
@@ -177,25 +178,9 @@ def _side(head: Head, side: Side, through: Path | None) -> Float[Tensor, "vocab 
             f"{head.label} cannot read its {what} through {top}, which writes in the same layer or "
             f"a later one; use a path that ends below layer {head.id.layer}"
         )
-    model = head.model
-    through.check_in(model)
-    first = through.heads[0].layer
-    ov = through.ov(model)
-    W = head.W_Q if side is Side.Q else head.W_K
-    return embed_through(model.weights, first, ov.A) @ (ov.B @ W)
-
-
-def _rotated(
-    head: Head, query: Float[Tensor, "vocab k"], offset: int | None
-) -> Float[Tensor, "vocab k"]:
-    config = head.model.config
-    check_offset(config, offset)
-    if config.positions != "rotary":
-        return query
-    if offset is None:
-        return query @ average_rotation(head)
-    places = torch.full((len(query),), offset, device=query.device)
-    return rotate(config.at(head.id.layer), query, places)
+    through.check_in(head.model)
+    ov, W = through.ov(head.model), head.W_Q if side is Side.Q else head.W_K
+    return embed_through(head.model.weights, through.heads[0].layer, ov.A) @ (ov.B @ W)
 
 
 def average_rotation(head: Head) -> Float[Tensor, "k k"]:
@@ -268,18 +253,13 @@ def effect(
     row = (token_ov(model, path) if ov is None else ov).row(token)
     common = torch.ones_like(row, dtype=torch.bool)
     if config.predicts_tokens:
-        common = common_tokens(model).to(row.device)
-
-    def largest(sign: int) -> tuple[Scored, ...]:
-        best = (sign * row).masked_fill(~common, -torch.inf).topk(min(k, int(common.sum())))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return tuple(Scored(output_of(model, output), sign * value) for output, value in pairs)
-
+        common = common_tokens(model)
+    lowers = top_scored(model, -row, k, common, output_of)
     return Effect(
         head=circuit_label(path),
         source=token_of(model, token),
-        raises=largest(1),
-        lowers=largest(-1),
+        raises=top_scored(model, row, k, common, output_of),
+        lowers=tuple(Scored(one.token, -one.value) for one in lowers),
         own=float(row[token]) if config.predicts_tokens else None,
         note=joined((basis_note(model, path), hidden_note(model, common))),
     )

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra.decompositions import psd_root, triangle
@@ -32,6 +32,7 @@ from pathsum.base.options import parse_choice
 from pathsum.model import Config, Head, Model
 from pathsum.model.folding import fold_read
 from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate
+from pathsum.model.weights import for_query_heads
 
 CompositionKind: TypeAlias = Literal["q", "k", "v"]
 KINDS: tuple[CompositionKind, ...] = get_args(CompositionKind)
@@ -84,14 +85,14 @@ def layer_factors(
 ) -> Mapping[GramName, Float[Tensor, "head k d"]]:
     """X of each Gram matrix of a layer: W_O of writes, folded W_Qᵀ, W_Kᵀ and W_Vᵀ of reads.
 
-    Heads that share keys and values share their factor. Each factor is divided by its largest
-    entry, which changes no score and keeps squares finite.
+    Each factor is divided by its largest entry, which changes no score and keeps squares finite.
     """
     raw, sees_no_mean = model.weights.attention[layer], centered or model.config.norm == "layer"
     q, k, v = (fold_read("none", W, raw.ln1_w).mT for W in (raw.W_Q, raw.W_K, raw.W_V))
     q = q if raw.q_norm_w is None else q * raw.q_norm_w[..., None]
     k = k if raw.k_norm_w is None else k * raw.k_norm_w[..., None]
-    q, k, v = (_unit_peak(X, sees_no_mean) for X in (q, k, v))
+    shared = (for_query_heads(X, model.config.n_heads) for X in (k, v))
+    q, k, v = (_unit_peak(X, sees_no_mean) for X in (q, *shared))
     return {"write": _unit_peak(raw.W_O, centered), "q": q, "k": k, "v": v}
 
 
@@ -144,8 +145,7 @@ def layer_grams(
 ) -> dict[GramName, Grams]:
     """The Gram matrices of one layer's heads, given `layer_factors`."""
     config = model.config.at(layer)
-    n = config.n_heads
-    grams = {name: _per_head((X @ X.mT).double(), n) for name, X in factors.items()}
+    grams = {name: (X @ X.mT).double() for name, X in factors.items()}
     of_keys, of_queries = grams["k"], grams["q"]
     if config.positions == "rotary":
         # The QK-norm gains in the factors multiply before the rotation.
@@ -157,7 +157,7 @@ def layer_grams(
 
 
 def _grams(
-    X: Float[Tensor, "n k d"], A: Float[Tensor, "head k k"], gram: Float[Tensor, "head k k"]
+    X: Float[Tensor, "head k d"], A: Float[Tensor, "head k k"], gram: Float[Tensor, "head k k"]
 ) -> Grams:
     """Traces need k × k products only: `tr(Xᵀ A X) = tr(A X Xᵀ)`, and its powers likewise."""
     product = A @ gram
@@ -165,17 +165,11 @@ def _grams(
     A, product = (torch.where(trace > 0, M / trace, 0.0) for M in (A, product))
     square = (product * product.mT).sum((-2, -1))
     cube = (product @ product * product.mT).sum((-2, -1))
-    sums = _per_head(X.double().sum(-1), len(A))
-    along = torch.einsum("hi,hij,hj->h", sums, A, sums) / X.shape[-1]
-    each = _per_head(X, len(A)).double()
+    each = X.double()
     read = A @ each
+    along = (each.sum(-1) * read.sum(-1)).sum(-1) / X.shape[-1]
     diagonals = ((each * read).sum(1), (read * (gram @ read)).sum(1))
     return Grams(A.to(X.dtype), square, cube, ~(trace > 0).flatten(), along, *diagonals)
-
-
-def _per_head(tensor: Tensor, heads: int) -> Tensor:
-    """One entry per query head, where key/value heads are shared."""
-    return tensor.repeat_interleave(heads // max(1, len(tensor)), 0)
 
 
 def rotated_gram(
@@ -192,29 +186,24 @@ def rotated_gram(
     model, whatever the context and the number of heads. J only moves rows and changes signs.
     """
     cc, cs, ss = (table.to(A.device) for table in _means(config, offsets, -1 if back else 1))
-    moved, sign = (part.to(A.device) for part in _quarter_turn(config))
+    first, second = _planes(config)
+    # J in row convention: J[i, moved[i]] = sign[i], zero elsewhere.
+    moved, sign = torch.arange(config.d_head), torch.zeros(config.d_head, dtype=torch.float64)
+    moved[first], moved[second] = second, first
+    sign[first], sign[second] = 1.0, -1.0
+    moved, sign = moved.to(A.device), sign.to(A.device)
     JA = A[:, moved] * sign[:, None]
     mixed = cs.mT * JA  # A Jᵀ is the transpose of J A
     return cc * A + mixed + mixed.mT + ss * (JA.mT[:, moved] * sign[:, None])
 
 
-def _quarter_turn(config: Config) -> tuple[Int[Tensor, " k"], Float[Tensor, " k"]]:
-    """J, every rotated plane by 90° in row convention: J[i, moved[i]] = sign[i], zero elsewhere."""
-    first, second = _planes(config)
-    moved, sign = torch.arange(config.d_head), torch.zeros(config.d_head, dtype=torch.float64)
-    moved[first], moved[second] = second, first
-    sign[first], sign[second] = 1.0, -1.0
-    return moved, sign
-
-
 def _planes(config: Config) -> tuple[Tensor, Tensor]:
     """The two dimensions of each rotated plane."""
-    width = config.rotary_width
+    dimensions = torch.arange(config.rotary_width)
     if config.rotary_pairing == "halves":
-        first = torch.arange(width // 2)
-        return first, first + width // 2
-    first = torch.arange(0, width, 2)
-    return first, first + 1
+        first, second = dimensions.chunk(2)
+        return first, second
+    return dimensions[::2], dimensions[1::2]
 
 
 @lru_cache(maxsize=8)

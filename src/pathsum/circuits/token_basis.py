@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra.spectrum import remove_mean
@@ -95,22 +95,17 @@ def find_token(model: Model, name: str | int) -> int:
 
 
 def top_scored(
-    model: Model, values: Float[Tensor, " vocab"], k: int, common: Bool[Tensor, " vocab"]
+    model: Model,
+    values: Float[Tensor, " vocab"],
+    k: int,
+    common: Bool[Tensor, " vocab"],
+    name: Callable[[Model, int], Token] = token_of,
 ) -> tuple[Scored, ...]:
-    """The k common tokens with the largest values, largest first."""
+    """The k common tokens with the largest values, largest first; outputs by `output_of`."""
     values = values.masked_fill(~common.to(values.device), -torch.inf)
     best = values.topk(min(k, int(common.sum())))
-    return scored(model, best.indices, best.values)
-
-
-def scored(
-    model: Model, tokens: Int[Tensor, " some"], values: Float[Tensor, " some"]
-) -> tuple[Scored, ...]:
-    """Tokens with their texts and values."""
-    return tuple(
-        Scored(token_of(model, token), value)
-        for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
-    )
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return tuple(Scored(name(model, token), value) for token, value in pairs)
 
 
 def paired_table(
@@ -158,8 +153,7 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
     """p(token) in training text, uniform where counts are unknown; float64, sums to 1."""
     counts = model.token_counts
     if counts is None or int(counts.sum()) == 0:
-        vocab = model.config.d_vocab
-        return torch.full((vocab,), 1.0 / vocab, dtype=torch.float64)
+        counts = torch.ones(model.config.d_vocab)
     return counts.cpu().double() / counts.sum().item()
 
 
@@ -192,17 +186,24 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     d_head × d_head. W_U is centered and has the final normalization folded in; W_E is as `layer`
     reads it. Computed in blocks of the vocabulary.
     """
-    W_E, W_U, config = weights.W_E, weights.W_U, weights.config
-    scales = read_scales(weights, layer)
+    W_U, config = weights.W_U, weights.config
     mean = W_U.mean(-1, keepdim=True)
-    product = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    for start in range(0, len(W_E), TOKENS):
-        here = slice(start, start + TOKENS)
-        centered = W_U[:, here] - mean
-        product.addmm_(centered if scales is None else centered * scales[here], W_E[here])
+    product = W_U.new_zeros(config.d_model, config.d_model)
+    for here, rows in embedding_blocks(weights, layer):
+        product.addmm_(W_U[:, here] - mean, rows)
     product = fold_read(config.norm, product, weights.ln_f_w)
     # A folded read maps the ones-vector to 0.
     return remove_mean(product, config.norm == "layer")
+
+
+def embedding_blocks(
+    weights: Weights, layer: int
+) -> Iterator[tuple[slice, Float[Tensor, "some d"]]]:
+    """Embeddings times the scales with which a layer reads them, some tokens at a time."""
+    W_E, scales = weights.W_E, read_scales(weights, layer)
+    for start in range(0, len(W_E), TOKENS):
+        here = slice(start, start + TOKENS)
+        yield here, W_E[here] if scales is None else W_E[here] * scales[here, None]
 
 
 class TokenMoments:
@@ -227,10 +228,8 @@ class TokenMoments:
     @cached_property
     def mean(self) -> Float[Tensor, " d"]:
         """Σ p(t) e(t) over tokens, e as read."""
-        mean = self.frequencies.new_zeros(self.model.config.d_model)
-        for share, rows in self._rows():
-            mean += share @ rows.to(share)
-        return mean
+        p, blocks = self.frequencies, embedding_blocks(self.model.weights, self.layer)
+        return torch.stack([p[here] @ rows.to(p) for here, rows in blocks]).sum(0)
 
     @cached_property
     def covariance(self) -> Float[Tensor, "d d"]:
@@ -238,18 +237,10 @@ class TokenMoments:
         # The mean is removed first: it may be much larger than the differences between tokens.
         mean = self.mean
         total = mean.new_zeros(len(mean), len(mean))
-        for share, rows in self._rows():
-            half = (rows - mean.to(rows)) * share.sqrt().to(rows)[:, None]
+        for here, rows in embedding_blocks(self.model.weights, self.layer):
+            half = (rows - mean.to(rows)) * self.frequencies[here].sqrt().to(rows)[:, None]
             total += half.T @ half
         return total
-
-    def _rows(self) -> Iterator[tuple[Float[Tensor, " some"], Float[Tensor, "some d"]]]:
-        """Frequencies and embeddings as read, some tokens at a time."""
-        W_E, p = self.model.weights.W_E, self.frequencies
-        scales = read_scales(self.model.weights, self.layer)
-        for start in range(0, len(W_E), TOKENS):
-            here = slice(start, start + TOKENS)
-            yield p[here], W_E[here] if scales is None else W_E[here] * scales[here, None]
 
 
 def position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
@@ -321,7 +312,7 @@ def logit_cap_note(config: Config) -> str:
 
 def require_logit_edges(model: Model, what: str) -> None:
     """Raise NotExactError if an edit of the model replaced an edge from embeddings to logits."""
-    _require_edges(model, what, lambda edge: edge.reader == LOGITS or _is_v(edge))
+    _require_edges(model, what, lambda edge: edge.reader == LOGITS or edge.side is Side.V)
 
 
 def require_score_edges(model: Model, what: str) -> None:
@@ -332,7 +323,7 @@ def require_score_edges(model: Model, what: str) -> None:
             f"{what} cannot be read from the weights of this edited model: {named} attends by a "
             "given pattern, not by QK; use the model without that edit"
         )
-    _require_edges(model, what, lambda edge: not _is_v(edge))
+    _require_edges(model, what, lambda edge: edge.side is not Side.V)
 
 
 def _require_edges(model: Model, what: str, needed: Callable[[Site], bool]) -> None:
@@ -345,7 +336,3 @@ def _require_edges(model: Model, what: str, needed: Callable[[Site], bool]) -> N
                 f"{what} cannot be read from the weights of this edited model: {edge} carries the "
                 "same for every text; use the model without that edit"
             )
-
-
-def _is_v(edge: Site) -> bool:
-    return edge.side is Side.V

@@ -9,7 +9,7 @@ of the rectangle removed, favor two opposite corners, the other two are bugs.
 Their cost is the model's loss minus its loss with the bugs removed from its logits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -50,17 +50,10 @@ class Triple(NamedTuple):
     """A skip-trigram by ids, with the factors of its score."""
 
     head: HeadId
-    source: int
-    destination: int
-    out: int
+    tokens: Ids
     attention: float
     effect: float
     score: float
-
-    @property
-    def tokens(self) -> Ids:
-        """Source, destination, out."""
-        return (self.source, self.destination, self.out)
 
 
 @dataclass(frozen=True)
@@ -131,6 +124,11 @@ class Rectangle:
         """All corners, row by row."""
         return [(self.source, d, o) for d in self.destinations.tolist() for o in self.outs.tolist()]
 
+    def grid(self, answer: Callable[[Ids], bool]) -> Bool[Tensor, "rows columns"]:
+        """An answer for every corner."""
+        flat = torch.tensor([answer(cell) for cell in self.cells], dtype=torch.bool)
+        return flat.view(len(self.destinations), len(self.outs))
+
 
 @torch.no_grad()
 def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str | int]]) -> Bugs:
@@ -147,16 +145,13 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
     0
     """
     require_heads(model)
-    right = [
-        (find_token(model, s), find_token(model, d), find_token(model, o)) for s, d, o in correct
-    ]
-    by_source: dict[int, list[Ids]] = {}
-    for ids in dict.fromkeys(right):
-        by_source.setdefault(ids[0], []).append(ids)
+    named = ((find_token(model, name) for name in triple) for triple in correct)
+    right = list(dict.fromkeys((source, destination, out) for source, destination, out in named))
     found: list[Bug] = []
     for head in model.heads:
         qk, ov = token_qk(model, head.id), token_ov(model, head.id)
-        for source, known in by_source.items():
+        for source in dict.fromkeys(source for source, _, _ in right):
+            known = [ids for ids in right if ids[0] == source]
             destinations = torch.tensor(list(dict.fromkeys(d for _, d, _ in known)))
             outs = torch.tensor(list(dict.fromkeys(o for _, _, o in known)))
             attention = qk.entries(destinations, torch.tensor(source))
@@ -164,35 +159,38 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
             attends, raises = attention > 0, effect > 0
             to, out = destinations[attends], outs[raises]
             rectangle = Rectangle(head.label, source, to, out, attention[attends], effect[raises])
-            is_right = _grid(rectangle, {cell: cell in right for cell in rectangle.cells})
+            is_right = rectangle.grid(right.__contains__)
             found += _crossings(model, rectangle, is_right, ~is_right, "list")
     return Bugs(tuple(found))
 
 
 def find_bugs(
     model: Model,
-    triples: Sequence[Triple],
+    sources: Iterable[tuple[HeadId, int]],
     text: Sequence[Int[Tensor, "_ _"]] | None,
     *,
     common: Bool[Tensor, " vocab"],
     offset: int | None = None,
     progress: Progress = silent,
 ) -> tuple[dict[tuple[HeadId, Ids], Bug], str]:
-    """The bugs of these heads with these sources, by head and ids; a note on undecided ones."""
-    pairs = list(dict.fromkeys((triple.head, triple.source) for triple in triples))
-    rectangles: list[Rectangle] = []
-    for head in dict.fromkeys(head for head, _ in pairs):
-        sources = [source for other, source in pairs if other == head]
-        rectangles += _rectangles(model, head, sources, common, offset)
+    """The bugs of heads with these sources, by head and ids; a note on undecided ones."""
+    by_head: dict[HeadId, dict[int, None]] = {}
+    for head, source in sources:
+        by_head.setdefault(head, {})[source] = None
     # With a single destination or a single out every corner may be correct.
-    rectangles = [r for r in rectangles if len(r.destinations) > 1 and len(r.outs) > 1]
-    cells = [cell for rectangle in rectangles for cell in rectangle.cells]
+    rectangles = [
+        rectangle
+        for head, of_head in by_head.items()
+        for rectangle in _rectangles(model, head, list(of_head), common, offset)
+        if len(rectangle.destinations) > 1 and len(rectangle.outs) > 1
+    ]
+    cells = (cell for rectangle in rectangles for cell in rectangle.cells)
     evidence = None if text is None else gather_evidence(text, cells, progress=progress)
     found: list[Bug] = []
     undecided = 0
     for rectangle in rectangles:
         if evidence is not None:
-            right = _grid(rectangle, {c: evidence[c].lift > 1 for c in rectangle.cells})
+            right = rectangle.grid(lambda cell: evidence[cell].lift > 1)
             found += _crossings(model, rectangle, right, ~right, "text")
         else:
             inner = _direct_path_within(model, rectangle)
@@ -237,13 +235,11 @@ def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "ro
 def _undecided_note(undecided: int, has_text: bool) -> str:
     if not undecided:
         return ""
-    sources = "source with" if undecided == 1 else "sources with"
-    reason = (
-        "none of the combinations is frequent in the text"
-        if has_text
-        else "the direct path favors none of the combinations; a corpus may"
-    )
-    return f"{undecided} {sources} several destinations and outs may force bugs, unmarked: {reason}"
+    reason = "the direct path favors none of the combinations; a corpus may"
+    if has_text:
+        reason = "none of the combinations is frequent in the text"
+    sources = "1 source" if undecided == 1 else f"{undecided} sources"
+    return f"{sources} with several destinations and outs may force bugs, unmarked: {reason}"
 
 
 def _crossings(
@@ -268,29 +264,15 @@ def _crossings(
         other_destination = int(right[:, column].nonzero()[0])
         here, out = token(rectangle.destinations, row), token(rectangle.outs, column)
         attention, effect = float(rectangle.attention[row]), float(rectangle.effect[column])
-        found.append(
-            Bug(
-                head=rectangle.head,
-                source=source,
-                destination=here,
-                out=out,
-                attention=attention,
-                effect=effect,
-                score=attention * effect * common,
-                pattern=pattern_of(model.tokenizer, source.id, here.id, out.id),
-                because=(
-                    Cause(source, here, token(rectangle.outs, other_out)),
-                    Cause(source, token(rectangle.destinations, other_destination), out),
-                ),
-                decided_by=decided_by,
-            )
+        numbers = (attention, effect, attention * effect * common)
+        pattern = pattern_of(model.tokenizer, source.id, here.id, out.id)
+        because = (
+            Cause(source, here, token(rectangle.outs, other_out)),
+            Cause(source, token(rectangle.destinations, other_destination), out),
         )
+        ids = (rectangle.head, source, here, out)
+        found.append(Bug(*ids, *numbers, pattern, because, decided_by))
     return found
-
-
-def _grid(rectangle: Rectangle, answers: dict[Ids, bool]) -> Bool[Tensor, "rows columns"]:
-    flat = torch.tensor([answers[cell] for cell in rectangle.cells], dtype=torch.bool)
-    return flat.reshape(len(rectangle.destinations), len(rectangle.outs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,23 +317,19 @@ def bug_cost(
     only the direct contribution to the logits is removed.
     """
     predicted = sum(part[:, 1:].numel() for part in held_out)
-    each = [0.0] * len(bugs)
-    total, positions = 0.0, 0
+    # The changes without all bugs and without each, and the positions.
+    sums = torch.zeros(2 + len(bugs), dtype=torch.float64)
     sequences = [row for part in held_out for row in split_by_memory(model, _affected(part, bugs))]
     for index, tokens in enumerate(sequences):
         progress(index, len(sequences), "loss without the bugs")
-        if len(tokens) == 0:
-            continue
-        together, alone, active = _changes(model.trace(tokens), bugs)
-        total += together
-        positions += active
-        each = [a + b for a, b in zip(each, alone, strict=True)]
-    mean = [value / max(predicted, 1) for value in each]
-    return BugCost(total / max(predicted, 1), tuple(mean), positions, predicted)
+        if len(tokens):
+            sums += torch.tensor(_changes(model.trace(tokens), bugs), dtype=torch.float64)
+    total, *each = (sums[:-1] / max(predicted, 1)).tolist()
+    return BugCost(total, tuple(each), int(sums[-1]), predicted)
 
 
-def _changes(trace: Trace, bugs: Sequence[Bug]) -> tuple[float, list[float], int]:
-    """The summed loss minus that without any bug and without each bug, and how many positions."""
+def _changes(trace: Trace, bugs: Sequence[Bug]) -> list[float]:
+    """The summed loss minus that without any bug, then without each, and how many positions."""
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
     # Only for the predictions that some bug affects, because logits are large.
@@ -370,7 +348,7 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> tuple[float, list[float], int
         without = target_losses(soft_cap(alone, cap), target[active])
         each.append(float((before[active] - without).sum()))
     together = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
-    return together, each, int(touched.sum())
+    return [together, *each, float(touched.sum())]
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:

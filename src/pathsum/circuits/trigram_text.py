@@ -35,9 +35,11 @@ several layers only the path straight from embeddings to logits counts.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated
 
 import torch
@@ -45,7 +47,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import Column, Progress, computed_field, prose_column, silent, text_column
-from pathsum.model import Head, HeadId, Model, Path, Trace
+from pathsum.model import Head, HeadId, Model, Path
 from pathsum.model.folding import unembed_through
 from pathsum.text import Tokenizer
 
@@ -110,8 +112,7 @@ def _structure(source: str, destination: str, out: str, pieces: bool = True) -> 
     >>> print(_structure("abc", " re", "turn"), _structure(" Mary", " and", " John"))
     word ending names
     """
-    opened = [_CLOSES[letter] for letter in source if letter in _CLOSES]
-    if any(letter in out for letter in opened):
+    if any(_CLOSES[letter] in out for letter in source if letter in _CLOSES):
         return Pattern.BRACKETS
     if source.isspace() and out.isspace():
         return Pattern.INDENTATION
@@ -178,49 +179,27 @@ def gather_evidence(
     parts: Sequence[Int[Tensor, "_ _"]], triples: Iterable[Ids], *, progress: Progress = silent
 ) -> dict[Ids, Evidence]:
     """Evidence for each triple, from one pass over the text for each distinct pair it names."""
-    wanted = list(dict.fromkeys(triples))
-    outs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    by_destination: dict[int, set[int]] = defaultdict(set)
-    for source, destination, out in wanted:
-        outs[source, destination].append(out)
-        by_destination[destination].add(out)
-    # How often each antecedent and destination has a next token, and how often that is `out`.
-    antecedents, destinations = Counter[tuple[int, int]](), Counter[int]()
-    followed, pairs = Counter[Ids](), Counter[tuple[int, int]]()
+    by_source = groupby(sorted(set(triples)), key=itemgetter(0))
+    wanted = {source: list(same) for source, same in by_source}
+    named = {ids for same in wanted.values() for ids in same}
+    # Of each destination, with the source before it or not: next tokens, and those that are `out`.
+    counts = dict.fromkeys(named, torch.zeros(4, dtype=torch.long))
     for index, part in enumerate(parts):
         progress(index, len(parts), "reading text")
         tokens, after = part[:, :-1], part[:, 1:].flatten()
-        here = {one: (tokens == one).flatten().nonzero()[:, 0] for one in by_destination}
-        for destination, raised in by_destination.items():
-            next_tokens = after[here[destination]]
-            destinations[destination] += len(next_tokens)
-            for out, count in _counts(next_tokens, list(raised)):
-                pairs[destination, out] += count
-        before: dict[int, Tensor] = {}
-        for (source, destination), raised in outs.items():
-            if source not in before:
-                occurs = tokens == source
-                strictly = (occurs.cumsum(1) - occurs.long()) > 0
-                before = {source: strictly.flatten()}
-            places = here[destination]
-            next_tokens = after[places[before[source][places]]]
-            antecedents[source, destination] += len(next_tokens)
-            for out, count in _counts(next_tokens, raised):
-                followed[source, destination, out] += count
-    return {
-        ids: Evidence(
-            antecedents=antecedents[ids[:2]],
-            followed=followed[ids],
-            bigram_rate=pairs[ids[1:]] / max(destinations[ids[1]], 1),
-        )
-        for ids in wanted
-    }
-
-
-def _counts(tokens: Int[Tensor, " n"], wanted: list[int]) -> Iterator[tuple[int, int]]:
-    """How often each of some tokens occurs among others."""
-    ids = torch.tensor(wanted, dtype=tokens.dtype, device=tokens.device)
-    yield from zip(wanted, (tokens == ids[:, None]).sum(1).tolist(), strict=True)
+        here = {one: (tokens == one).flatten().nonzero()[:, 0] for _, one, _ in named}
+        for source, same in wanted.items():
+            occurs = tokens == source
+            before = ((occurs.cumsum(1) - occurs.long()) > 0).flatten()
+            for ids in same:
+                after_source, right = before[here[ids[1]]], after[here[ids[1]]] == ids[2]
+                masks = (after_source, after_source & right, torch.ones_like(right), right)
+                counts[ids] = counts[ids] + torch.stack(masks).sum(1).cpu()
+    found: dict[Ids, Evidence] = {}
+    for ids, numbers in counts.items():
+        antecedents, followed, destinations, pairs = numbers.tolist()
+        found[ids] = Evidence(antecedents, followed, pairs / max(destinations, 1))
+    return found
 
 
 @dataclass(frozen=True)
@@ -261,25 +240,21 @@ class PatternShare:
     examples: Annotated[tuple[str, ...], prose_column("examples", ";  ".join)] = ()
 
 
-@dataclass(frozen=True, eq=False)
 class _Run:
     """A traced sequence: its distinct tokens `known`, and the index of each position's token.
 
     `total[d]` is log Σ exp of the logits at destination d.
     """
 
-    trace: Trace
-    tokens: Int[Tensor, " pos"]
-    known: Int[Tensor, " known"]
-    place: Int[Tensor, " pos"]
-    total: Float[Tensor, " dest"]
+    def __init__(self, model: Model, tokens: Int[Tensor, " pos"]) -> None:
+        self.trace = model.trace(tokens[None])
+        self.tokens = self.trace.tokens[0]
+        self.known, self.place = self.tokens.unique(return_inverse=True)
+        self.total = self.trace.logits[0, :-1].logsumexp(-1).double()
 
-    @classmethod
-    def of(cls, trace: Trace) -> "_Run":
-        """The first sequence of a run."""
-        tokens = trace.tokens[0]
-        known, place = tokens.unique(return_inverse=True)
-        return cls(trace, tokens, known, place, trace.logits[0, :-1].logsumexp(-1).double())
+    def pattern(self, head: HeadId) -> Float[Tensor, "dest src"]:
+        """A head's pattern but its last row, times the normalization scales to the logits."""
+        return Path("embed", (head,)).pattern(self.trace)[0, :-1]
 
     def log_p(self, at: Int[Tensor, " some"], out: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
         """Log-probabilities of tokens after some positions, in float64."""
@@ -308,16 +283,16 @@ def effects_on_text(
     ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
     for number, tokens in enumerate(rows):
         progress(number, 2 * len(rows), "skip-trigrams on text")
-        text = _Run.of(model.trace(tokens[None]))
+        text = _Run(model, tokens)
         for index, head in enumerate(heads):
             ids, places, c, gain = _right_places(text, head, ovs[head.id], shown)
             where = torch.tensor([[index, number]]).expand(len(ids), -1)
             found.append((torch.cat((ids, where, places), 1), c, gain))
     gained, ranked = _ranked(found, heads, model.config.d_vocab) if found else (0.0, [])
-    candidates = [_Candidates.of(head, ovs[head.id], ranked) for head in heads]
+    candidates = [_Candidates(head, ovs[head.id], ranked) for head in heads]
     for number, tokens in enumerate(rows):
         progress(len(rows) + number, 2 * len(rows), "skip-trigrams on text")
-        text = _Run.of(model.trace(tokens[None]))
+        text = _Run(model, tokens)
         for one in candidates:
             one.measure(text)
     progress(1, 1, "skip-trigrams on text")
@@ -332,11 +307,6 @@ def effects_on_text(
     return effects, *_classes(model, ranked, gained, effects)
 
 
-def _scaled_pattern(trace: Trace, head: HeadId) -> Float[Tensor, "dest src"]:
-    """A head's pattern, times the normalization scales on the way to the logits."""
-    return Path("embed", (head,)).pattern(trace)[0]
-
-
 def _right_places(
     text: _Run, head: Head, ov: Float[Tensor, "k vocab"], shown: Tensor
 ) -> tuple[Tensor, Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
@@ -345,7 +315,7 @@ def _right_places(
     after = tokens[1:]
     value = text.trace.model.weights.W_E[tokens] @ head.W_V
     effect = value @ ov[:, after]  # [source, destination]
-    pattern = _scaled_pattern(text.trace, head.id)[:-1]
+    pattern = text.pattern(head.id)
     c = text.by_source(pattern * effect.mT)
     allowed = shown.to(tokens.device)
     fires = (c >= FIRES) & allowed[known][None] & (allowed[tokens[:-1]] & allowed[after])[:, None]
@@ -389,27 +359,21 @@ def _ranked(
     ]
 
 
-@dataclass(frozen=True, eq=False)
 class _Candidates:
     """The candidates of one head, and the loss that each has saved so far, in nats.
 
     `effect` is the change of the out token's logit per unit of attention to the source.
     """
 
-    head: Head
-    ids: Int[Tensor, "candidate 3"]
-    effect: Float[Tensor, " candidate"]
-    saved: Float[Tensor, " candidate"]
-
-    @classmethod
-    def of(
-        cls, head: Head, ov: Float[Tensor, "k vocab"], ranked: Sequence[TextEffect]
-    ) -> "_Candidates":
+    def __init__(
+        self, head: Head, ov: Float[Tensor, "k vocab"], ranked: Sequence[TextEffect]
+    ) -> None:
         mine = [one.ids for one in ranked if one.head == head.id]
         ids = torch.tensor(mine, dtype=torch.long, device=ov.device).view(-1, 3)
         value = head.model.weights.W_E[ids[:, 0]] @ head.W_V
-        effect = (value * ov[:, ids[:, 2]].T).sum(-1).double()
-        return cls(head, ids, effect, torch.zeros_like(effect))
+        self.head, self.ids = head, ids
+        self.effect = (value * ov[:, ids[:, 2]].T).sum(-1).double()
+        self.saved = torch.zeros_like(self.effect)
 
     def measure(self, text: _Run) -> None:
         """Add the loss that each saves on one sequence, wherever its antecedent occurs."""
@@ -418,11 +382,17 @@ class _Candidates:
         here = (known[column] == self.ids[:, 0]).nonzero()[:, 0]
         which, at = (tokens[:-1] == self.ids[here, 1, None]).nonzero().T
         which = here[which]
-        moved = text.by_source(_scaled_pattern(text.trace, self.head.id)[:-1])
+        moved = text.by_source(text.pattern(self.head.id))
         c = moved[at, column[which]].double() * self.effect[which]
         out = self.ids[which, 2]
         change = torch.log1p(text.log_p(at, out).exp() * torch.expm1(-c))
         self.saved.index_add_(0, which, change + torch.where(tokens[at + 1] == out, c, 0.0))
+
+
+def written(model: Model, ids: Ids) -> str:
+    """A skip-trigram in the paper's notation."""
+    source, destination, out = map(model.token_text, ids)
+    return f"{source} … {destination} → {out}"
 
 
 def _classes(
@@ -443,9 +413,9 @@ def _classes(
     examples = defaultdict[Pattern, dict[str, str]](dict)
     for one in saving:
         known = examples[pattern_of(model.tokenizer, *one.ids)]
-        source, destination, out = map(model.token_text, one.ids)
+        source = model.token_text(one.ids[0]).strip("·").casefold()
         if len(known) < EXAMPLES:
-            known.setdefault(source.strip("·").casefold(), f"{source} … {destination} → {out}")
+            known.setdefault(source, written(model, one.ids))
     ranked = sorted(sums, key=lambda pattern: -sums[pattern])
     shares = tuple(
         PatternShare(each, counts[each], sums[each] / covered, tuple(examples[each].values()))

@@ -42,7 +42,7 @@ from pathsum.base import (
     token_column,
 )
 from pathsum.base.errors import InputError
-from pathsum.base.options import checked
+from pathsum.base.options import checked, parse_count
 from pathsum.base.table import rows_table
 from pathsum.circuits.qk_ov import rotary_note, token_ov, token_qk
 from pathsum.circuits.token_basis import (
@@ -79,6 +79,7 @@ from pathsum.circuits.trigram_text import (
     effects_on_text,
     gather_evidence,
     pattern_of,
+    written,
 )
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.sequences import (
@@ -151,22 +152,6 @@ class SkipTrigram(Record, kind="skip-trigram"):
     occurrence: Annotated[str | None, token_column("in the text")] = None
     place: TriplePlace | None = None
 
-    @classmethod
-    def of(
-        cls,
-        model: Model,
-        triple: Triple,
-        bug: Bug | None,
-        evidence: Evidence | None,
-        **on_text: Any,
-    ) -> "SkipTrigram":
-        """The record of a triple; `on_text` are the fields of a ranking on text."""
-        source, destination, out = (token_of(model, token) for token in triple.tokens)
-        numbers = (triple.attention, triple.effect, triple.score)
-        pattern = pattern_of(model.tokenizer, *triple.tokens)
-        named = (triple.head, source, destination, out)
-        return cls(*named, *numbers, pattern, bug, evidence, **on_text)
-
     def __str__(self) -> str:
         return f"{self.source} … {self.destination} → {self.out}"
 
@@ -215,6 +200,9 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
     @property
     def table_note(self) -> str:
         """The definition of the score, the cost of the bugs, and notes."""
+        seen = any(triple.evidence is not None for triple in self.triples)
+        legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
+        legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
         if self.rank is Rank.TEXT:
             legend = (
                 "score: rise of the loss without it, in nats per prediction, over right and wrong "
@@ -222,10 +210,6 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
                 "token; n, lift: antecedents, and out's rate over the bigram's, in sequences not "
                 "ranked on"
             )
-        else:
-            seen = any(triple.evidence is not None for triple in self.triples)
-            legend = "score = QK (attention) · OV (effect) · p(source)^0.1"
-            legend += "; n, lift: antecedents in held-out text, out's rate over the bigram's" * seen
         return joined((legend, "" if self.cost is None else str(self.cost), self.note))
 
     def classes_table(self) -> Table:
@@ -237,23 +221,16 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
         return rows_table(self.sources[:SOURCES_SHOWN], "by source word", row=SourceGain)
 
     def __rich__(self) -> RenderableType:
-        parts = [self.to_table(), *([self.classes_table()] if self.classes else [])]
-        if self.sources:
-            parts.append(self.sources_table())
-        if self.bugs:
-            parts.append(Bugs(_various(self.bugs)[:BUGS_SHOWN]).to_table())
+        parts = [self.to_table()]
+        parts += [self.classes_table()] if self.classes else []
+        parts += [self.sources_table()] if self.sources else []
+        # The strongest, two of each source: those of one source often differ only in space.
+        seen, various = Counter[tuple[HeadId, int]](), list[Bug]()
+        for bug in sorted(self.bugs, key=lambda bug: -bug.score):
+            seen[bug.head, bug.source.id] += 1
+            various += [bug] if seen[bug.head, bug.source.id] <= 2 else []
+        parts += [Bugs(tuple(various[:BUGS_SHOWN])).to_table()] if various else []
         return stacked(*parts)
-
-
-def _various(bugs: Sequence[Bug]) -> tuple[Bug, ...]:
-    """The strongest bugs, two of each source: those of one source often differ only in space."""
-    seen = Counter[tuple[HeadId, int]]()
-    found: list[Bug] = []
-    for bug in sorted(bugs, key=lambda bug: -bug.score):
-        seen[bug.head, bug.source.id] += 1
-        if seen[bug.head, bug.source.id] <= 2:
-            found.append(bug)
-    return tuple(found)
 
 
 @torch.no_grad()
@@ -311,8 +288,7 @@ def skip_trigrams(
             f"offset={offset} chooses a QK circuit of the weights, but the ranking on text uses "
             "the attention of the run; leave it out, or use rank='weights'"
         )
-    if sequences < 1:
-        raise InputError(f"sequences={sequences}; rank on at least one")
+    parse_count(sequences, "sequences", "sequences")
     k = resolve_k(k, 50, int(common.sum()) ** 2, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
     if chosen is Rank.TEXT:
@@ -364,40 +340,41 @@ def _ranked_by_weights(
     progress(len(heads), len(heads), "skip-trigrams")
     kept: dict[tuple[int, int], Triple] = {}
     for triple in sorted(found, key=lambda triple: -triple.score):
-        kept.setdefault((triple.source, triple.out), triple)
+        kept.setdefault((triple.tokens[0], triple.tokens[2]), triple)
     triples = list(kept.values())[:k]
     parts = None if corpus is None else split_corpus(model, corpus)
-    counted, held_out = (parts.counted, parts.held_out) if parts else (None, None)
+    counted = None if parts is None else parts.counted
+    sources = [(triple.head, triple.tokens[0]) for triple in triples]
     bugs, undecided = find_bugs(
-        model, triples, counted, common=common, offset=offset, progress=progress
+        model, sources, counted, common=common, offset=offset, progress=progress
     )
-    ranked = [(triple, dict[str, Any]()) for triple in triples]
+    ranked = [(triple, ()) for triple in triples]
+    held_out = None if parts is None else parts.held_out
     result = _with_evidence(model, ranked, parts, held_out, bugs, progress)
     return SkipTrigrams(*result, joined((undecided, note_on_weights(model, heads, offset, common))))
 
 
 def _with_evidence(
     model: Model,
-    ranked: Sequence[tuple[Triple, dict[str, Any]]],
+    ranked: Sequence[tuple[Triple, tuple[Any, ...]]],
     parts: Split | None,
     text: Sequence[Int[Tensor, "_ _"]] | None,
     bugs: dict[tuple[HeadId, Ids], Bug],
     progress: Progress,
 ) -> tuple[tuple[SkipTrigram, ...], tuple[Bug, ...], BugCost | None]:
-    """Triples as records with their evidence in a text, the bugs, and the cost of these."""
+    """Triples, with the last fields of their records, as records; the bugs, and their cost."""
     named = [triple.tokens for triple, _ in ranked]
     evidence = {} if text is None else gather_evidence(text, named, progress=progress)
-    records = tuple(
-        SkipTrigram.of(
-            *(model, triple, bugs.get((triple.head, triple.tokens)), evidence.get(triple.tokens)),
-            **on_text,
-        )
-        for triple, on_text in ranked
-    )
-    every, cost = tuple(bugs.values()), None
-    if parts is not None:
-        cost = bug_cost(model, every, parts.held_out, progress=progress)
-    return records, every, cost
+    records: list[SkipTrigram] = []
+    for (head, ids, *numbers), on_text in ranked:
+        source, destination, out = (token_of(model, token) for token in ids)
+        attention, effect, score = numbers
+        known = (pattern_of(model.tokenizer, *ids), bugs.get((head, ids)), evidence.get(ids))
+        named_by = (head, source, destination, out, attention, effect, score)
+        records.append(SkipTrigram(*named_by, *known, *on_text))
+    every = tuple(bugs.values())
+    cost = None if parts is None else bug_cost(model, every, parts.held_out, progress=progress)
+    return tuple(records), every, cost
 
 
 def _strongest(
@@ -418,8 +395,10 @@ def _strongest(
     effect = ov.entries(ids[rows], ids[columns])
     numbers = torch.stack((best.values[rows], effect, top.values[real]), 1)
     return [
-        Triple(head.label, *named, *scored)
-        for named, scored in zip(tokens.tolist(), numbers.tolist(), strict=True)
+        Triple(head.label, (source, destination, out), *scored)
+        for (source, destination, out), scored in zip(
+            tokens.tolist(), numbers.tolist(), strict=True
+        )
     ]
 
 
@@ -466,22 +445,27 @@ def _ranked_on_text(
     every = sorted(groups.values(), key=lambda group: -sum(one.saved for one in group))
     ranked = every[:k]
     if not ranked:
-        return SkipTrigrams((), (), None, _silence(predictions), Rank.TEXT, classes)
-    triples = [Triple(one.head, *one.ids, 0.0, 0.0, 0.0) for group in ranked for one in group]
-    bugs, undecided = find_bugs(model, triples, parts.counted, common=common, progress=progress)
+        silence = (
+            f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} "
+            "to the logit of the next token from one source and gain in total; rank='weights' "
+            "lists the strongest by weights"
+        )
+        return SkipTrigrams((), (), None, silence, Rank.TEXT, classes)
+    sources = [(one.head, one.ids[0]) for group in ranked for one in group]
+    bugs, undecided = find_bugs(model, sources, parts.counted, common=common, progress=progress)
     heads_of = dict.fromkeys(group[0].head for group in ranked)
     circuits = {head: (token_qk(model, head), token_ov(model, head)) for head in heads_of}
-    records: list[tuple[Triple, dict[str, Any]]] = []
+    records: list[tuple[Triple, tuple[Any, ...]]] = []
     for group in ranked:
-        at = group[0].occurrence
-        ids = tuple(rows[at.sequence][: at.destination + 2].tolist())
-        on_text = {
-            "fires": sum(one.fires for one in group),
-            "variants": tuple(_written(model, one) for one in group[1:]),
-            "occurrence": _quoted(model, rows, at),
-            "place": TriplePlace(ids, at.source, at.destination),
-        }
-        records.append((_scored(group, *circuits[group[0].head]), on_text))
+        at, (qk, ov) = group[0].occurrence, circuits[group[0].head]
+        place = tuple(rows[at.sequence][: at.destination + 2].tolist()), at.source, at.destination
+        variants = tuple(written(model, one.ids) for one in group[1:])
+        fires, quoted = sum(one.fires for one in group), _quoted(model, rows, at)
+        on_text = (fires, variants, quoted, TriplePlace(*place))
+        s, d, o = (torch.tensor([token]) for token in group[0].ids)
+        strength = float(qk.entries(d, s)), float(ov.entries(s, o))
+        saved = sum(one.saved for one in group)
+        records.append((Triple(group[0].head, group[0].ids, *strength, saved), on_text))
     note = joined(
         (
             f"{len(rows)} sequences with {predictions} predictions",
@@ -505,28 +489,14 @@ def _by_source(
     for group in groups:
         if _WORD.search(model.token_text(group[0].ids[0])):
             found.setdefault(_group(model, group[0])[:2], []).append(group)
-
-    def texts(of_source: list[list[TextEffect]], part: int) -> tuple[str, ...]:
-        named = dict.fromkeys(model.token_text(group[0].ids[part]) for group in of_source)
-        return tuple(named)[:PER_SOURCE]
-
-    gains = [
-        SourceGain(
-            *(one[0][0].head, model.token_text(one[0][0].ids[0]), texts(one, 1), texts(one, 2)),
-            sum(each.saved for group in one for each in group),
-            _quoted(model, rows, one[0][0].occurrence),
-        )
-        for one in found.values()
-    ]
+    gains: list[SourceGain] = []
+    for same in found.values():
+        first, saved = same[0][0], sum(each.saved for group in same for each in group)
+        texts = zip(*(map(model.token_text, group[0].ids) for group in same), strict=True)
+        source, to, outs = (tuple(dict.fromkeys(each))[:PER_SOURCE] for each in texts)
+        quoted = _quoted(model, rows, first.occurrence)
+        gains.append(SourceGain(first.head, source[0], to, outs, saved, quoted))
     return tuple(sorted(gains, key=lambda gain: -gain.score)[:SOURCES])
-
-
-def _silence(predictions: int) -> str:
-    return (
-        f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} to "
-        "the logit of the next token from one source and gain in total; rank='weights' lists the "
-        "strongest by weights"
-    )
 
 
 def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
@@ -536,19 +506,6 @@ def _group(model: Model, effect: TextEffect) -> tuple[str, ...]:
         plain = [model.tokenizer.text(token) for token in effect.ids]
         texts = [text.strip().casefold() or text for text in plain]
     return (effect.head, *texts)
-
-
-def _scored(group: list[TextEffect], qk: Factored, ov: Factored) -> Triple:
-    """The first triple of a group, with the score of the whole group."""
-    best = group[0]
-    s, d, o = (torch.tensor([token]) for token in best.ids)
-    attention, effect = float(qk.entries(d, s)), float(ov.entries(s, o))
-    return Triple(best.head, *best.ids, attention, effect, sum(one.saved for one in group))
-
-
-def _written(model: Model, effect: TextEffect) -> str:
-    source, destination, out = map(model.token_text, effect.ids)
-    return f"{source} … {destination} → {out}"
 
 
 def _quoted(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:

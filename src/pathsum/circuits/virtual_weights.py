@@ -148,17 +148,11 @@ def virtual_weights(
     values = svdvals(small_left @ small_right.mT)
     square = values.square().sum().clamp(max=1.0)
     null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
+    score = float(square.sqrt())
+    numbers = (score, score - d**-0.5, float(null.z(square)), float(null.p(square)))
+    note = _note(edge, small_left, small_right)
     return VirtualWeights(
-        model=model.name,
-        edge=edge,
-        score=float(square.sqrt()),
-        excess=float(square.sqrt()) - d**-0.5,
-        z=float(null.z(square)),
-        p=float(null.p(square)),
-        singular_values=values[:LISTED],
-        dimension=d,
-        centered=centered,
-        note=_note(edge, small_left, small_right),
+        *(model.name, edge, *numbers, values[:LISTED], d, centered, note),
         _matrix=Factored(left.rows, right.rows.mT),
     )
 
@@ -193,22 +187,21 @@ def write_end(model: Model, writer: Writer, centered: bool) -> StreamEnd:
     """A write of a model: the embedding, positions, a head, an MLP or one of its neurons."""
     config, weights = model.config, model.weights
     if isinstance(writer, HeadId):
-        head = model.head(writer)
-        return StreamEnd(write_factor(head, centered).to(weights.dtype), (writer.layer, 1))
-    if writer.kind == "embed":
-        return StreamEnd(remove_mean(weights.W_E, centered), (-1, 0))
-    if writer.kind == "pos":
-        if config.positions != "residual" or weights.W_pos is None:
+        rows = write_factor(model.head(writer), centered).to(weights.dtype)
+        return StreamEnd(rows, (writer.layer, 1))
+    if writer.kind in ("embed", "pos"):
+        rows = weights.W_E if writer.kind == "embed" else weights.W_pos
+        if rows is None or (writer.kind == "pos" and config.positions != "residual"):
             raise InputError(
                 f"'pos' is not a write of this model: positions={config.positions!r} write nothing "
                 "to the stream"
             )
-        return StreamEnd(remove_mean(weights.W_pos, centered), (-1, 0))
+        return StreamEnd(remove_mean(rows, centered), (-1, 0))
     if writer.kind not in ("mlp", "neuron"):
         raise InputError(f"{writer} is a bias, not a matrix; name embed, pos, a head or an MLP")
     raw = _mlp(model, writer.layer)
-    assert raw.W_out is not None
     rows = raw.W_out
+    assert rows is not None
     if writer.kind == "neuron":
         check_neuron(config, writer)
         rows = rows[writer.neuron : writer.neuron + 1]
@@ -227,27 +220,22 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
         return StreamEnd(remove_mean(rows, centered), (config.n_layers, 0))
     if isinstance(reader, HeadId):
         assert read.side is not None
-        head = model.head(reader)
         kind: CompositionKind = parse_choice(KINDS, read.side.value, "side")
-        rows = read_factor(head, kind, centered, offset).to(weights.dtype)
-        return StreamEnd(rows, (head.id.layer, 0))
+        rows = read_factor(model.head(reader), kind, centered, offset).to(weights.dtype)
+        return StreamEnd(rows, (reader.layer, 0))
     raw = _mlp(model, reader.layer)
     gate = raw.W_in if raw.W_gate is None else raw.W_gate
     of_side = {None: (raw.W_in, raw.W_gate, raw.W_router), Side.U: (raw.W_in,), Side.G: (gate,)}
     parts = [W for W in of_side[read.side] if W is not None]
     rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in parts])
     # In a parallel block the MLP reads what the heads read, in a serial one what they wrote.
-    return StreamEnd(
-        remove_mean(rows, centered), (reader.layer, 0 if config.block == "parallel" else 2)
-    )
+    time = reader.layer, 0 if config.block == "parallel" else 2
+    return StreamEnd(remove_mean(rows, centered), time)
 
 
 def _mlp(model: Model, layer: int) -> LayerWeights:
-    config = model.config
-    if config.mlp == "none":
-        raise InputError(f"mlp{layer} does not exist: this model has no MLPs")
-    if layer >= config.n_layers:
-        raise InputError(
-            f"mlp{layer} does not exist: this model has layers 0–{config.n_layers - 1}"
-        )
+    count, none = model.config.n_layers, model.config.mlp == "none"
+    if none or layer >= count:
+        there = "has no MLPs" if none else f"has layers 0–{count - 1}"
+        raise InputError(f"mlp{layer} does not exist: this model {there}")
     return model.weights.layers[layer]

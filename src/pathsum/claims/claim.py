@@ -12,7 +12,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -279,18 +279,16 @@ class Subject:
         return None if example is None else PatternPicture(head, example)
 
 
-class SharedResults:
+def shared_results(model: Model, progress: Progress) -> Results:
     """`Results` of one model in memory."""
+    found: dict[str, Any] = {}
 
-    def __init__(self, model: Model, progress: Progress) -> None:
-        self._model, self._progress = model, progress
-        self._found: dict[str, Any] = {}
+    def result(name: str, compute: Callable[[Model, Progress], T], /) -> T:
+        if name not in found:
+            found[name] = compute(model, progress)
+        return found[name]
 
-    def __call__(self, name: str, compute: Callable[[Model, Progress], T], /) -> T:
-        """The result of this name, computed if it is new."""
-        if name not in self._found:
-            self._found[name] = compute(self._model, self._progress)
-        return self._found[name]
+    return result
 
 
 @dataclass(frozen=True)
@@ -307,13 +305,9 @@ class Statement:
 
     def seeds(self, layers: int | None = None) -> OverSeeds:
         """Over seeds of this depth, else of the deepest models that the claim was measured on."""
-        if layers is not None:
-            same = over_seeds(self.id, self.rule, layers)
-            if same.seeds:
-                return same
-        every = over_seeds(self.id, self.rule)
-        deepest = max((one.layers for one in every.seeds), default=None)
-        return every if deepest is None else over_seeds(self.id, self.rule, deepest)
+        depths = {one.layers for one in over_seeds(self.id, self.rule).seeds}
+        measured = layers if layers in depths else max(depths, default=None)
+        return over_seeds(self.id, self.rule, measured)
 
 
 _RULES = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
@@ -358,27 +352,16 @@ def _bundled_layers(name: str) -> int:
 
 def outline(section: Section, one: Statement, subject: Subject) -> Outline:
     """A claim in words, and the model it is measured on: this one, or a bundled one."""
-    layers = subject.model.config.n_layers
+    layers, model, step, note = subject.model.config.n_layers, subject.name, subject.step, ""
     bundled = section.stand_in(layers)
-    note = ""
     if bundled is None:
+        model, step = "", None
         note = f"This claim is about models with {section.depths}, and this one has {layers}."
     elif bundled:
-        layers = _bundled_layers(bundled)
-    return Outline(
-        id=one.id,
-        section=section.title,
-        title=one.title,
-        text=one.text,
-        rule=one.rule,
-        rule_text=str(one.rule),
-        paper_value=one.paper_value,
-        paper_number=one.paper_number,
-        seeds=one.seeds(layers),
-        model="" if bundled is None else bundled or subject.name,
-        step=subject.step if bundled == "" else None,
-        note=note,
-    )
+        layers, model, step = _bundled_layers(bundled), bundled, None
+    words = (one.id, section.title, one.title, one.text, one.rule, str(one.rule))
+    paper = (one.paper_value, one.paper_number)
+    return Outline(*words, *paper, one.seeds(layers), model, step, note)
 
 
 def measure(
@@ -386,32 +369,19 @@ def measure(
 ) -> Claim:
     """Measure a claim on this model, or on a bundled one of the right depth."""
     about = outline(section, one, subject)
-    if not about.model:
-        return _not_applicable(about, about.note, subject)
-    if not section.fits(subject.model.config.n_layers):
+    if about.model and not section.fits(subject.model.config.n_layers):
         subject = bundled(about.model)
     try:
+        if not about.model:
+            raise InputError(about.note)
         found = one.measure(subject)
         verdict = one.rule.verdict(found.value.value)
     except (InputError, NotExactError) as error:
-        return _not_applicable(about, str(error), subject)
-    return Claim(
-        outline=about,
-        verdict=verdict,
-        value=one.rule.bounded(found.value),
-        measured=found.measured,
-        note=found.note,
-        view=found.view or subject.link("text"),
-        picture=found.picture,
-    )
-
-
-def _not_applicable(about: Outline, note: str, subject: Subject) -> Claim:
-    return Claim(about, "not applicable", None, "", note, subject.link("text"), None)
+        return Claim(about, "not applicable", None, "", str(error), subject.link("text"), None)
+    value, view = one.rule.bounded(found.value), found.view or subject.link("text")
+    return Claim(about, verdict, value, found.measured, found.note, view, found.picture)
 
 
 def as_estimate(score: Estimate) -> Estimate:
     """A head's score without the fields that only heads have."""
-    return Estimate(
-        *(score.value, score.stderr, score.low, score.high, score.null, score.p, score.draws)
-    )
+    return Estimate(**{each.name: getattr(score, each.name) for each in fields(Estimate)})

@@ -58,8 +58,10 @@ TITLE_LENGTH = 32
 
 def examples(model: Model) -> tuple[Example, ...]:
     """The examples that fit a model: texts that its tokenizer can encode, and random repeats."""
-    found = [*_texts(model), *_random_repeats(model)]
-    return tuple(found) or (_one_token(model),)
+    if model.config.d_vocab < 1:
+        raise InputError("the vocabulary is empty, so there is nothing to run")
+    only = Example("One token", None, (0,), "The only text that fits.", "text")
+    return (*_texts(model), *_random_repeats(model)) or (only,)
 
 
 def given_examples(
@@ -100,10 +102,8 @@ def intervention_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Se
         probe = repeats_probe(model)
     except InputError:
         return (pieces,)
-    return (
-        Sequences("random tokens, second copy", two_copies(probe), second_copy(probe)),
-        pieces,
-    )
+    name = "random tokens, second copy"
+    return Sequences(name, two_copies(probe), second_copy(probe)), pieces
 
 
 def text_pieces(model: Model, known: tuple[Example, ...], longest: int | None = None) -> Sequences:
@@ -129,7 +129,9 @@ def _example_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
         rows += [start + ids[at : at + room] for at in range(0, len(ids) - room + 1, room)]
     if room >= 2 and rows:
         return Sequences("example texts", torch.tensor(rows), 0)
-    return _random_tokens(model, max(room, 2 - len(start)))
+    length, generator = max(room, 2 - len(start)), torch.Generator().manual_seed(0)
+    drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
+    return Sequences("random tokens", prepend_start(drawn, config.start_token), 0)
 
 
 def _texts(model: Model) -> list[Example]:
@@ -160,21 +162,7 @@ def _random_repeats(model: Model) -> list[Example]:
         "copying from the first half does."
     )
     found: list[Example] = []
-    for seed in (0, 1):
-        drawn = random_repeats(ids, length, 2, 1, seed, start)
-        title = f"Random tokens twice ({'first' if seed == 0 else 'second'} draw)"
-        found.append(Example(title, None, tuple(drawn.tokens[0].tolist()), about, "probe"))
+    for seed, draw in enumerate(("first", "second")):
+        drawn = tuple(random_repeats(ids, length, 2, 1, seed, start).tokens[0].tolist())
+        found.append(Example(f"Random tokens twice ({draw} draw)", None, drawn, about, "probe"))
     return found
-
-
-def _one_token(model: Model) -> Example:
-    """The example of a model that is too small for any other."""
-    if model.config.d_vocab < 1:
-        raise InputError("the vocabulary is empty, so there is nothing to run")
-    return Example("One token", None, (0,), "The only text that fits.", "text")
-
-
-def _random_tokens(model: Model, length: int) -> Sequences:
-    generator = torch.Generator().manual_seed(0)
-    drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
-    return Sequences("random tokens", prepend_start(drawn, model.config.start_token), 0)

@@ -162,12 +162,7 @@ TERMS = (virtual_heads, heads_over_direct_path, last_layer, first_layer)
 
 TRIPLES = 50
 MOST_BARS = 12
-PAPERS_PATTERNS = (
-    Pattern.COPY,
-    Pattern.COPY_VARIANT,
-    Pattern.PIECES,
-    Pattern.PIECES_VARIANT,
-)
+PAPERS_PATTERNS = (Pattern.COPY, Pattern.COPY_VARIANT, Pattern.PIECES, Pattern.PIECES_VARIANT)
 # The scores that these claims are about.
 SCORES = ("copying", "copying_weights", "induction")
 HALF = 0.5
@@ -188,9 +183,7 @@ def gain_of_heads(subject: Subject) -> Measurement:
         f"{gain.value:.2f} more",
         view=subject.link("paths", example=0),
         picture=BarsPicture(
-            "Loss saved by the direct path, and by the heads on top of it",
-            "loss saved, nats per token",
-            gain_bars(found),
+            "Loss saved by the direct path, and by the heads on top of it", SAVED, gain_bars(found)
         ),
         note=found.note,
     )
@@ -206,10 +199,9 @@ def heads_that_copy(subject: Subject) -> Measurement:
     found = _atlas(subject)
     copies = {entry.head for entry in found.of_kind("copying")}
     scores = {entry.head: entry.scores["copying_weights"] for entry in found.heads}
+    names = {head: f"{head} copies" if head in copies else str(head) for head in scores}
     bars = tuple(
-        Bar.of(
-            f"{head}{' copies' if head in copies else ''}", score, subject.link("head", head=head)
-        )
+        Bar.of(names[head], score, subject.link("head", head=head))
         for head, score in scores.items()
     )
     return Measurement(
@@ -228,11 +220,8 @@ def heads_that_copy(subject: Subject) -> Measurement:
 
 def _atlas(subject: Subject) -> Atlas:
     """The atlas of these scores; of the user's own model the whole one, which pages show."""
-    if subject.is_own:
-        return subject.result("atlas", lambda model, to: atlas(model, progress=to))
-    return subject.result(
-        "atlas of one layer", lambda model, to: atlas(model, scores=SCORES, progress=to)
-    )
+    name, scores = ("atlas", None) if subject.is_own else ("atlas of one layer", SCORES)
+    return subject.result(name, lambda model, to: atlas(model, scores=scores, progress=to))
 
 
 @statement("one-trigrams")
@@ -258,9 +247,7 @@ def trigram_patterns(subject: Subject) -> Measurement:
         picture=BarsPicture(
             "Gain of skip-trigrams where they are right, by pattern",
             "share of the gain",
-            tuple(
-                Bar("  ".join((one.pattern, *one.examples[:1])), one.share) for one in found.classes
-            ),
+            tuple(Bar("  ".join((c.pattern, *c.examples[:1])), c.share) for c in found.classes),
         ),
         note="the paper's patterns are the copies [b]…[a]→[b] and the pieces [ab]…[a]→[b], with "
         "their variants; on held-out text",

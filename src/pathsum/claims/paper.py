@@ -1,7 +1,7 @@
 """All claims in the paper's order, and `paper`: the claims measured on a model, as one result."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,10 @@ from pathsum.claims.claim import (
     BarsPicture,
     Claim,
     Section,
-    SharedResults,
     Statement,
     Subject,
     measure,
+    shared_results,
 )
 from pathsum.claims.examples import examples
 from pathsum.claims.one_layer import ONE
@@ -49,14 +49,13 @@ STATEMENTS = tuple((section, one) for section in SECTIONS for one in section.sta
 
 def find_statement(name: str) -> tuple[Section, Statement]:
     """A claim by its id, and its section."""
-    for section, one in STATEMENTS:
-        if one.id == name:
-            return section, one
     known = [one.id for _, one in STATEMENTS]
-    raise InputError(
-        f"there is no claim {name[:60]!r}{near_misses(name, known)}; the claims are "
-        f"{', '.join(known)}"
-    )
+    if name not in known:
+        raise InputError(
+            f"there is no claim {name[:60]!r}{near_misses(name, known)}; the claims are "
+            f"{', '.join(known)}"
+        )
+    return STATEMENTS[known.index(name)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +76,12 @@ class Paper(Record, kind="paper"):
     @property
     def tally(self) -> dict[Verdict, int]:
         """How many claims have each verdict on the model."""
-        counted = Counter(one.verdict for one in self.claims)
-        return {verdict: counted[verdict] for verdict in VERDICTS}
+        return _tally(one.verdict for one in self.claims)
 
     @property
     def tally_over_seeds(self) -> dict[Verdict, int]:
         """How many claims have each verdict over seeds, of those that seeds were measured for."""
-        counted = Counter(one.outline.seeds.verdict for one in self.claims)
-        return {verdict: counted[verdict] for verdict in VERDICTS}
+        return _tally(one.outline.seeds.verdict for one in self.claims)
 
     def to_table(self) -> Table:
         """Claim, value, seeds, the paper's value and the verdicts."""
@@ -115,6 +112,11 @@ class Paper(Record, kind="paper"):
         return Table((text_column("claim"), prose_column("rule")), rows, "rules")
 
 
+def _tally(verdicts: Iterable[Verdict | None]) -> dict[Verdict, int]:
+    counted = Counter(verdicts)
+    return {verdict: counted[verdict] for verdict in VERDICTS}
+
+
 def _seeds_text(seeds: OverSeeds, unit: str) -> str | None:
     """The mean over seeds with its interval, or the values if there are too few for one."""
     if seeds.mean is not None:
@@ -125,25 +127,15 @@ def _seeds_text(seeds: OverSeeds, unit: str) -> str | None:
 
 def seeds_table() -> Table:
     """Every claim with its rule, its values over seeds, and the verdict; nothing is measured."""
-    columns = (
-        text_column("claim"),
-        prose_column("rule"),
-        prose_column("each seed"),
-        prose_column("mean over seeds"),
-        prose_column("the paper"),
-        text_column("verdict"),
-    )
+    prose = map(prose_column, ("rule", "each seed", "mean over seeds", "the paper"))
     rows: list[tuple[str | None, ...]] = []
     for _, one in STATEMENTS:
         seeds = one.seeds()
         values = ["–" if each.value is None else format(each.value, ".3g") for each in seeds.seeds]
         mean = None if seeds.mean is None else _seeds_text(seeds, one.rule.unit)
-        rows.append(
-            (
-                *(one.id, str(one.rule), ", ".join(values) or None, mean),
-                *(one.paper_value or None, seeds.verdict or "not measured"),
-            )
-        )
+        measured = (", ".join(values) or None, mean, one.paper_value or None)
+        rows.append((one.id, str(one.rule), *measured, seeds.verdict or "not measured"))
+    columns = (text_column("claim"), *prose, text_column("verdict"))
     return Table(columns, tuple(rows), "the paper's claims over seeds", OVER_SEEDS)
 
 
@@ -198,10 +190,10 @@ def open_subject(model: str | Path | Model, progress: Progress = silent) -> Subj
     The folder of a training run that has not finished gives the last snapshot.
     """
     if isinstance(model, Model):
-        return Subject(model, model.name, examples(model), SharedResults(model, progress))
+        return Subject(model, model.name, examples(model), shared_results(model, progress))
     folder = BUNDLED / str(model) if str(model) in bundled_names() else user_path(model)
     unfinished = exists(folder) and folder.is_dir() and not (folder / CONFIG).exists()
     snapshots = read_snapshots(folder) if unfinished else ()
     loaded = snapshots[-1].model if snapshots else load(model)
-    results = SharedResults(loaded, progress)
+    results = shared_results(loaded, progress)
     return Subject(loaded, folder.name, examples(loaded), results, folder=folder)

@@ -74,7 +74,7 @@ def order_bars(orders: Sequence[float]) -> list[Bar]:
     ['paths through 2 heads', 'paths through 3 to 5 heads']
     """
     least = NEAR_ZERO * max(map(abs, orders))
-    end = max((order for order, value in enumerate(orders) if abs(value) >= least), default=0) + 1
+    end = 1 + max((at for at, value in enumerate(orders) if abs(value) >= least), default=0)
     end = len(orders) if len(orders) - end < FEWEST_FOLDED else end
     bars = [
         Bar(f"paths through {order} {'head' if order == 1 else 'heads'}", value)

@@ -3,7 +3,7 @@
 from pathsum.algebra.spectrum import positivity
 from pathsum.base import Side
 from pathsum.base.errors import InputError
-from pathsum.base.estimate import Estimate, ratio
+from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.circuits import Composition, composition
 from pathsum.circuits.composition import Edges
 from pathsum.circuits.qk_ov import token_qk
@@ -124,13 +124,10 @@ def strongest_edge(subject: Subject) -> Measurement:
     """
     every = _edges(subject).edges
     writer = _previous_token_head(subject, above=1)
-    rank = next(
-        (at for at, edge in enumerate(every) if edge.kind == "k" and edge.writer == writer.head),
-        None,
-    )
-    if rank is None:
+    by_k = [edge for edge in every if edge.kind == "k" and edge.writer == writer.head]
+    if not by_k:
         raise InputError(f"{writer.head} has no K edge to a later head")
-    edge = every[rank]
+    edge, rank = by_k[0], every.index(by_k[0])
     bars = tuple(
         Bar(str(each.edge), each.z, link=subject.link("composition", edge=str(each.edge)))
         for each in every[:MOST_BARS]
@@ -153,11 +150,11 @@ def previous_token_head(subject: Subject) -> Measurement:
     head uses it.
     """
     best = _previous_token_head(subject)
-    score = best.scores["previous_token"]
-    chance = "" if score.null is None else f" (null {score.null:.3f})"
+    score = as_estimate(best.scores["previous_token"])
+    null = "" if score.null is None else f" (null {score.null:.3f})"
     return Measurement(
-        as_estimate(score),
-        f"{best.head}: {score.value:.3f} of its attention{chance}",
+        score,
+        f"{best.head}: {score.value:.3f} of its attention{null}",
         view=subject.probe_link(str(best.head)),
         picture=subject.pattern_picture(str(best.head)),
         note="on random tokens, repeated",
@@ -196,12 +193,8 @@ def mechanism(subject: Subject) -> Measurement:
         raise InputError(f"{best.head} is in the first layer, so no edge into it can be cut")
     name = str(by_k[0].edge)
     bars = tuple(
-        Bar(
-            str(edge.edge),
-            edge.share_lost,
-            link=subject.link("composition", edge=str(edge.edge)),
-        )
-        for edge in best.edges[:MOST_BARS]
+        Bar(str(each.edge), each.share_lost, link=subject.link("composition", edge=str(each.edge)))
+        for each in best.edges[:MOST_BARS]
     )
     return Measurement(
         Estimate(by_k[0].share_lost),
@@ -281,12 +274,11 @@ def repeated_random_tokens(subject: Subject) -> Measurement:
     logits = model.trace(tokens[:, :end]).logits
     first = sequence_losses(logits[:, :start], tokens[:, :start])
     second = sequence_losses(logits, tokens[:, :end], start)
-    each = [losses.total / losses.count for losses in (first, second)]
-    drop = ratio(each[0] - each[1], each[0].new_ones(len(each[0])))
+    before, after = (losses.total / losses.count for losses in (first, second))
     return Measurement(
-        drop,
-        f"{float(each[0].mean()):.2f} nats per token in the first copy, "
-        f"{float(each[1].mean()):.2f} in the second",
+        mean_estimate(before - after),
+        f"{float(before.mean()):.2f} nats per token in the first copy, "
+        f"{float(after.mean()):.2f} in the second",
         view=subject.probe_link(),
         picture=None if example is None else LossPicture(example),
         note=f"{len(tokens)} sequences of {probe.length} random tokens, paired",
@@ -304,8 +296,7 @@ def resting(subject: Subject) -> Measurement:
     probe = repeats_probe(subject.model)
     pattern = subject.model.trace(probe.tokens).pattern(best.head)[..., 0]
     end = second_copy(probe)
-    each = pattern[:, probe.first + 1 : end].mean(1)
-    at_rest = ratio(each, each.new_ones(len(each)))
+    at_rest = mean_estimate(pattern[:, probe.first + 1 : end].mean(1))
     later = float(pattern[:, end + 1 :].mean())
     return Measurement(
         at_rest,

@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import torch
+
 from pathsum.base.errors import InputError
-from pathsum.base.estimate import Estimate
+from pathsum.base.estimate import Estimate, mean_estimate
 
 Verdict: TypeAlias = Literal["holds", "partly", "does not hold", "not applicable"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "partly", "does not hold", "not applicable")
@@ -89,7 +91,7 @@ def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
     >>> verdict_over(["holds", "partly", "does not hold", "does not hold", "does not hold"])
     'does not hold'
     """
-    applied: list[Verdict] = [one for one in verdicts if one != "not applicable"]
+    applied = [one for one in verdicts if one != "not applicable"]
     if not applied:
         return "not applicable"
     if 2 * applied.count("does not hold") > len(applied):
@@ -141,32 +143,19 @@ def summarize_seeds(rule: ClaimRule, seeds: Sequence[SeedValue]) -> OverSeeds:
     verdicts: list[Verdict] = [
         "not applicable" if one.value is None else rule.verdict(one.value) for one in seeds
     ]
-    return OverSeeds(
-        tuple(seeds), _mean(rule, values), verdict_over(verdicts), _note(seeds, verdicts)
-    )
-
-
-def _mean(rule: ClaimRule, values: Sequence[float]) -> Estimate | None:
-    """The mean with Student's interval over seeds, clipped to the bounds of the quantity."""
-    count = len(values)
-    if count < 2:
-        return None
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return rule.bounded(Estimate.around(mean, math.sqrt(variance / count), count))
-
-
-def _note(seeds: Sequence[SeedValue], verdicts: Sequence[Verdict]) -> str:
+    several = torch.tensor(values, dtype=torch.float64)
+    mean = rule.bounded(mean_estimate(several)) if len(values) > 1 else None
     by_tokens = Counter(one.tokens for one in seeds)
     trained = ", ".join(
         f"{count} on {tokens / 1e6:.3g} M" for tokens, count in sorted(by_tokens.items())[::-1]
     )
-    noun = "seed" if len(seeds) == 1 else "seeds"
     counted = ", ".join(
         f"{count} {name if count == 1 else _OF_SEVERAL[name]}"
         for name, count in Counter(verdicts).most_common()
     )
-    return f"{len(seeds)} {noun} (tokens trained: {trained}): {counted}"
+    count = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    note = f"{count} (tokens trained: {trained}): {counted}"
+    return OverSeeds(tuple(seeds), mean, verdict_over(verdicts), note)
 
 
 @cache
@@ -174,11 +163,8 @@ def _stored(file: Path = SEEDS) -> dict[str, tuple[SeedValue, ...]]:
     """The measurements of every claim by its id; empty if there is no file."""
     if not file.exists():
         return {}
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    return {
-        claim: tuple(SeedValue(**one) for one in values)
-        for claim, values in stored["claims"].items()
-    }
+    claims = json.loads(file.read_text(encoding="utf-8"))["claims"]
+    return {name: tuple(SeedValue(**one) for one in values) for name, values in claims.items()}
 
 
 def write_seeds(claims: dict[str, list[dict[str, Any]]], file: Path = SEEDS) -> None:

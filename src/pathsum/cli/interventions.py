@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pathsum.base.errors import InputError
-from pathsum.cli.options import CommandSession, command, parse_versus
+from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import (
     given_sequences,
     parse_ids,
@@ -56,18 +56,17 @@ def patch_command(
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 
     names = [*(edge or []), *(node or [])]
-    _check_replacement(
-        with_, reference, ablates=bool(names) or sweep, swept=patched_run is not None
-    )
+    _check_replacement(with_, reference, patched_run, ablates=bool(names) or sweep)
     loaded = session.open()
     given = read_input(text, tokens)
     there: Any = with_
     if with_ is not None and tokens is not None:
         there = parse_ids([with_], "--with")[0]
-    target: dict[str, Any] = {"position": position, "token": token, "versus": parse_versus(versus)}
+    target: dict[str, Any] = {"position": position, "token": token}
+    target["versus"] = None if versus == "none" else versus
     if sweep:
-        options = {"reference": reference, "nodes": node or None, "into": patched_run}
-        session.show(session.compute(patch_sweep, loaded, given, there, **target, **options))
+        options = {"reference": reference, "nodes": node or None, "into": patched_run} | target
+        session.show(session.compute(patch_sweep, loaded, given, there, **options))
         return
     trace = loaded.trace(given)
     other: Any = reference if there is None else loaded.trace(there)
@@ -78,9 +77,9 @@ def patch_command(
 
 
 def _check_replacement(
-    with_: str | None, reference: str | None, ablates: bool, swept: bool
+    with_: str | None, reference: str | None, patched_run: str | None, ablates: bool
 ) -> None:
-    """Raise InputError if no replacement for the patched parts is given."""
+    """Raise InputError if no replacement for the patched parts is given, or it makes no sense."""
     if with_ is None and reference is None:
         raise InputError(
             "no replacement is given for the patched parts; use --with OTHER_TEXT to patch from "
@@ -90,7 +89,7 @@ def _check_replacement(
         raise InputError(
             "--reference replaces nodes and edges; give --node or --edge, or --sweep for all"
         )
-    if reference is not None and swept:
+    if reference is not None and patched_run is not None:
         raise InputError("--reference needs no second run to patch; leave --patched-run out")
 
 

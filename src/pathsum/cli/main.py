@@ -160,14 +160,14 @@ def _report(error: BaseException, arguments: list[str]) -> int:
 
 def _usage(error: Any) -> int:
     """The message of the command line's parser: how a command is used, and what is wrong."""
-    message, context = error.format_message(), getattr(error, "ctx", None)
+    context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return error.exit_code
     if context is not None:
         _say(context.get_usage(), longest=None)
         _say(f"Try '{context.command_path} --help' for help.\n", longest=None)
-    _say(f"Error: {message}")
+    _say(f"Error: {error.format_message()}")
     return error.exit_code
 
 

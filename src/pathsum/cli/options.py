@@ -101,7 +101,7 @@ class CommandSession:
 
     def progress(self) -> "AbstractContextManager[Progress]":
         """The progress bar of a computation; only the first of several processes shows it."""
-        return progress(self.json or not _is_first())
+        return progress(self.json or not is_first())
 
     def compute(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function with a progress bar, shared with the other processes of torchrun."""
@@ -120,12 +120,13 @@ class CommandSession:
 
         Only the first process does.
         """
-        if _is_first():
+        if is_first():
             show(record, self.json, printed)
             write_figure(record if drawn is None else drawn, self.figure)
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
+    """Whether this is the first of torchrun's processes, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -175,56 +176,34 @@ def command(
 
     def made(function: Callable[..., None]) -> Callable[..., None]:
         text, own = described_options(function.__doc__ or "")
-        first, *rest = inspect.signature(function).parameters.values()
+        known = _SHARED | own
+        parameters = list(inspect.signature(function).parameters.values())
         shared: list[inspect.Parameter] = []
-        parameters = [first, *rest]
-        if first.annotation is CommandSession:
-            model, *shared = inspect.signature(CommandSession).parameters.values()
-            shared = [
-                each.replace(kind=each.KEYWORD_ONLY)
-                for each in shared
-                if figure or each.name != "figure"
-            ]
-            parameters = [model, *rest, *shared]
-        described = [_described(each, _SHARED | own) for each in parameters]
-        labels = {each.name: _label(each, _SHARED | own) for each in parameters}
-        defaults = {each.name: each.default for each in parameters}
+        if parameters[0].annotation is CommandSession:
+            fields = inspect.signature(CommandSession).parameters.values()
+            model, *others = (each for each in fields if figure or each.name != "figure")
+            shared = [model, *(each.replace(kind=each.KEYWORD_ONLY) for each in others)]
+            parameters = [model, *parameters[1:], *shared[1:]]
+        labels = {each.name: _label(each, known) for each in parameters}
 
         @wraps(function)
         def run(**given: Any) -> None:
-            _check(given, defaults, labels, exclusive, needs or {})
-            _check_figure(given.get("figure"))
-            if first.annotation is CommandSession:
-                names = ("model", *(each.name for each in shared))
-                function(CommandSession(**{name: given.pop(name) for name in names}), **given)
-            else:
-                function(**given)
+            _check(given, parameters, labels, exclusive, needs or {})
+            if given.get("figure") is not None:
+                from pathsum.figures import check_figure
+
+                check_figure(given["figure"])  # before the computation, not after it
+            session = {each.name: given.pop(each.name) for each in shared}
+            function(*([CommandSession(**session)] if shared else []), **given)
 
         run.__doc__ = text
         run.__name__ = function.__name__.removesuffix("_command")
         _COMMANDS[run.__name__] = labels
+        described = [_described(each, labels[each.name], known) for each in parameters]
         vars(run)["__signature__"] = inspect.Signature(described)
         return run
 
     return made
-
-
-def _described(parameter: inspect.Parameter, known: Mapping[str, Described]) -> inspect.Parameter:
-    """A parameter annotated with what typer needs to know about it."""
-    name, hint = parameter.name.rstrip("_"), parameter.annotation
-    is_option = parameter.kind is parameter.KEYWORD_ONLY
-    option = known.get(name if is_option else name.upper(), Described(""))
-    given: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
-    if int in (hint, *get_args(hint)):
-        given["min"], given["max"] = BOUNDS.get(name, (None, None))
-    if is_option:
-        flag = "--" + name.replace("_", "-")
-        flag += f"/--no-{name}" if parameter.default is True else ""
-        shown = typer.Option(flag, *filter(None, [_SHORT.get(name)]), **given)
-    else:
-        shown = typer.Argument(**given)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return parameter.replace(kind=kind, annotation=Annotated[hint, shown])
 
 
 def _label(parameter: inspect.Parameter, known: Mapping[str, Described]) -> str:
@@ -234,9 +213,27 @@ def _label(parameter: inspect.Parameter, known: Mapping[str, Described]) -> str:
     return known[name.upper()].metavar or name.upper()
 
 
+def _described(
+    parameter: inspect.Parameter, label: str, known: Mapping[str, Described]
+) -> inspect.Parameter:
+    """A parameter annotated with what typer needs to know about it."""
+    name, hint = parameter.name.rstrip("_"), parameter.annotation
+    is_option = parameter.kind is parameter.KEYWORD_ONLY
+    option = known.get(name if is_option else name.upper(), Described(""))
+    given: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if int in (hint, *get_args(hint)):
+        given["min"], given["max"] = BOUNDS.get(name, (None, None))
+    if is_option:
+        flag = label + (f"/--no-{name}" if parameter.default is True else "")
+        shown = typer.Option(flag, *filter(None, [_SHORT.get(name)]), **given)
+    else:
+        shown = typer.Argument(**given)
+    return parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=Annotated[hint, shown])
+
+
 def _check(
     given: Mapping[str, Any],
-    defaults: Mapping[str, Any],
+    parameters: Sequence[inspect.Parameter],
     labels: Mapping[str, str],
     exclusive: Sequence[str],
     needs: Mapping[str, str],
@@ -245,25 +242,17 @@ def _check(
     for name, value in given.items():
         if isinstance(value, int) and abs(value) > LARGEST:
             raise InputError(f"{labels[name]} {value} is out of range; use at most 63 bits")
-    present = [name for name, value in given.items() if value not in (defaults[name], [], None)]
+    absent = {each.name: (each.default, [], None) for each in parameters}
+    present = {labels[name] for name, value in given.items() if value not in absent[name]}
     for names in exclusive:
-        both = [labels[name] for name in names.split() if name in present]
+        both = [labels[name] for name in names.split() if labels[name] in present]
         if len(both) > 1:
             raise InputError(f"{both[0]} and {both[1]} were both given; give one of them")
-    for name, other in needs.items():
-        if name in present and other not in present:
-            option, needed = labels[name], labels[other]
+    for option, needed in ((labels[name], labels[other]) for name, other in needs.items()):
+        if option in present and needed not in present:
             raise InputError(
                 f"{option} belongs to {needed}; give {needed} with it, or leave {option} out"
             )
-
-
-def _check_figure(file: Path | None) -> None:
-    """Raise an error before the computation if the figure cannot be written after it."""
-    if file is not None:
-        from pathsum.figures import check_figure
-
-        check_figure(file)
 
 
 def write_figure(record: "Record", file: Path | None) -> None:
@@ -315,8 +304,3 @@ def fetch_models(names: Sequence[str], as_json: bool = False) -> None:
         if name in FETCHED:
             with progress(as_json) as advance:
                 fetch_model(FETCHED[name], advance)
-
-
-def parse_versus(versus: str) -> str | None:
-    """The library's `versus` for the option's text: 'none' is None."""
-    return None if versus == "none" else versus

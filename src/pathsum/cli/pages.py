@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pathsum.base.errors import FileError
 from pathsum.base.files import check_output, parse_json, read_text
@@ -21,6 +21,7 @@ from pathsum.cli.view import (
 )
 
 if TYPE_CHECKING:
+    from pathsum.explorer.explorer import Explorer
     from pathsum.model import Model
     from pathsum.model.sequences import TextOrTokens
 
@@ -54,14 +55,10 @@ def explore_command(
     """
     import webbrowser
 
-    from pathsum.explorer.explorer import Explorer
     from pathsum.explorer.server import ExplorerServer
     from pathsum.explorer.server.guard import LOOPBACK
 
-    names = [model, *(others or [])]
-    fetch_models(names)
-    explorer = Explorer(names)
-    use_one_thread_if_small(explorer.session.models[0].model)
+    explorer = _open_explorer([model, *(others or [])])
     server = ExplorerServer(explorer, host, port, token, allow_anyone_on_the_network)
     out = console()
     out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
@@ -76,6 +73,15 @@ def explore_command(
             webbrowser.open(link)
         server.run()
     out.print("closed")
+
+
+def _open_explorer(names: list[str]) -> "Explorer":
+    from pathsum.explorer.explorer import Explorer
+
+    fetch_models(names)
+    explorer = Explorer(names)
+    use_one_thread_if_small(explorer.session.models[0].model)
+    return explorer
 
 
 @contextmanager
@@ -143,32 +149,24 @@ def mcp_command(model: str, others: list[str] | None = None) -> None:
 
     Each question is a tool of the Model Context Protocol, over standard input and output.
     """
-    from pathsum.explorer.explorer import Explorer
     from pathsum.explorer.tools import serve
 
-    names = [model, *(others or [])]
-    fetch_models(names)
-    explorer = Explorer(names)
-    use_one_thread_if_small(explorer.session.models[0].model)
-    serve(explorer)
+    serve(_open_explorer([model, *(others or [])]))
 
 
 def read_texts(file: Path) -> list[str | list[int]]:
     """The texts of a file: one per line, or a JSON list of texts and lists of token ids."""
     text = read_text(file)
-    if not text.lstrip().startswith("["):
-        lines = [line for line in text.splitlines() if line.strip()]
-        if not lines:
-            raise FileError(f"{file} holds no text; write one per line, or a JSON list")
-        return [*lines]
     advice = "write one text per line, or a JSON list of texts and lists of token ids"
-    found = parse_json(text, file, advice)
+    is_json = text.lstrip().startswith("[")
+    lines = [line for line in text.splitlines() if line.strip()]
+    found: list[Any] = parse_json(text, file, advice) if is_json else lines
     for number, one in enumerate(found, start=1):
         is_ids = isinstance(one, list) and all(type(token) is int for token in one)
         if not (isinstance(one, str) or is_ids):
             raise FileError(f"entry {number} of {file} is {str(one)[:60]!r}; {advice}")
     if not found:
-        raise FileError(f"{file} holds no text; {advice}")
+        raise FileError(f"{file} holds no text; write one per line, or a JSON list")
     return found
 
 

@@ -124,8 +124,7 @@ def trigrams_command(
 
     loaded = session.open()
     if source is not None:
-        options = {"offset": offset}
-        session.show(session.compute(source_table, loaded, source, head, k, **options))
+        session.show(session.compute(source_table, loaded, source, head, k, offset=offset))
         return
     text = None if corpus is None else session.compute(open_text, loaded, corpus)
     options = {"corpus": text, "rank": rank, "offset": offset}
@@ -164,14 +163,14 @@ def composition_command(
         --text: Cut each listed edge on this text file and show the rise of the loss.
     """
     from pathsum.circuits import composition, composition_by
-    from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
+    from pathsum.circuits.reads_and_writes import KINDS
 
     loaded = session.open()
-    kinds: list[CompositionKind] = [one for one in KINDS if not kind or one in kind]
     if by is not None:
         every = session.compute(composition_by, loaded, by, center=center)
     else:
         every = session.compute(composition, loaded, center=center, offset=offset)
+    kinds = [one for one in KINDS if not kind or one in kind]
     edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
     if text is not None:
         edges = edges.cut(loaded, text_sequences(loaded, text, WINDOWS))
@@ -224,7 +223,7 @@ def atlas_command(
         loaded,
         text=given_sequences(loaded, text, tokens),
         scores=score,
-        thresholds=_thresholds(threshold or []),
+        thresholds=dict(map(_threshold, threshold or [])),
         alpha=alpha,
         sequences=sequences,
         draws=draws,
@@ -260,24 +259,18 @@ def neurons_command(
     loaded = session.open()
     wanted = parse_neurons(loaded, neurons)
     given = given_sequences(loaded, text, tokens)
-    if wanted.kind == "mlp":
-        rows = NEURONS if k is None else k
-        session.show(session.compute(all_neurons, loaded, wanted, given, k=rows))
-    else:
-        session.show(session.compute(neuron, loaded, wanted, given, k=ROWS if k is None else k))
+    show_them, rows = (all_neurons, NEURONS) if wanted.kind == "mlp" else (neuron, ROWS)
+    session.show(session.compute(show_them, loaded, wanted, given, k=rows if k is None else k))
 
 
-def _thresholds(given: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in given:
-        name, _, value = each.partition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise InputError(
-                f"--threshold {each!r} is not a score and a number; write previous_token=0.4"
-            ) from None
-    return found
+def _threshold(given: str) -> tuple[str, float]:
+    name, _, value = given.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InputError(
+            f"--threshold {given!r} is not a score and a number; write previous_token=0.4"
+        ) from None
 
 
 @command(exclusive=["text tokens"], figure=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pathsum.base.errors import InputError
 from pathsum.base.files import check_output
-from pathsum.cli.options import CommandSession, command, parse_versus
+from pathsum.cli.options import CommandSession, command
 from pathsum.cli.view import parse_ids, read_input, text_sequences
 
 if TYPE_CHECKING:
@@ -89,7 +89,10 @@ def why_command(
     from pathsum.paths.graph import Graph
     from pathsum.paths.prompts import read_prompts
 
-    _check_graph(graph)
+    if graph is not None and graph.suffix != ".json":
+        raise InputError(f"--graph {graph}: the name must end in .json (circuit-tracer's format)")
+    if graph is not None:
+        check_output(graph)
     *more, words = text or [None]
     if more and any((graph, diff, faithfulness, neurons, session.figure)):
         raise InputError(
@@ -102,7 +105,7 @@ def why_command(
     asked: dict[str, Any] = {
         "position": position,
         "token": token,
-        "versus": parse_versus(versus),
+        "versus": None if versus == "none" else versus,
         "threshold": threshold,
         "effects": cut and not faithfulness and diff is None and neurons is None,
     }
@@ -138,14 +141,6 @@ def why_command(
     session.show(found, printed=found.printed(k) if isinstance(found, Graph) else None)
 
 
-def _check_graph(graph: Path | None) -> None:
-    """Raise an error if a graph cannot be written to this file."""
-    if graph is not None and graph.suffix != ".json":
-        raise InputError(f"--graph {graph}: the name must end in .json (circuit-tracer's format)")
-    if graph is not None:
-        check_output(graph)
-
-
 @command(exclusive=["text tokens"], figure=True)
 def paths_command(
     session: CommandSession,
@@ -171,7 +166,7 @@ def paths_command(
     from pathsum.paths.explanation import explain_prediction
 
     trace = session.open().trace(read_input(text, tokens))
-    target = (position, token, parse_versus(versus))
+    target = (position, token, None if versus == "none" else versus)
     session.show(session.compute(explain_prediction, trace, *target, k, budget, mlps=mlps))
 
 

@@ -70,10 +70,9 @@ def demo_command(*, model: str = DEFAULT, report: Path | None = None) -> None:
 def _described(name: str, model: "Model") -> str:
     config = model.config
     layers = "one layer" if config.n_layers == 1 else f"{config.n_layers} layers"
-    parts = f"{layers} of {config.n_heads} heads"
     mlps = "attention only" if config.mlp == "none" else f"MLPs of {config.d_mlp:,} neurons"
     trained = ", trained from scratch" if name == DEFAULT else ""
-    return f"{model.name}: {parts}, {mlps}{trained}."
+    return f"{model.name}: {layers} of {config.n_heads} heads, {mlps}{trained}."
 
 
 def _write_report(name: str, file: Path) -> None:
@@ -118,10 +117,12 @@ def _show_prediction(model: "Model", head: "InductionHead") -> None:
     shown, prompt = _prompt(model)
     _print(f"   {shown}")
     trace = model.trace(prompt)
-    token = _next_after_earlier_copy(trace)
-    last = model.token_text(int(trace.tokens[0, -1]))
-    relation = "the prediction" if token is None else f"which followed {last!r} earlier"
-    token = int(trace.logits[0, -1].argmax()) if token is None else token
+    *earlier, last = trace.tokens[0].tolist()
+    if last in earlier:
+        token = trace.tokens[0].tolist()[earlier.index(last) + 1]
+        relation = f"which followed {model.token_text(last)!r} earlier"
+    else:
+        token, relation = int(trace.logits[0, -1].argmax()), "the prediction"
     why = trace.paths().toward(position=-1, token=token, versus="mean")
     _print(
         f"   the logit of {model.token_text(token)!r}, {relation}: {why.total:+.2f} above the mean"
@@ -143,13 +144,6 @@ def _prompt(model: "Model") -> tuple[str, list[int]]:
         start = [] if model.config.start_token is None else [model.config.start_token]
         tokens = [*start, *few, *few[:2]]
         return " ".join(map(model.token_text, tokens)), tokens
-
-
-def _next_after_earlier_copy(trace: "Trace") -> int | None:
-    """The token that followed the last one the first time it occurred, if it did."""
-    tokens = trace.tokens[0].tolist()
-    first = tokens.index(tokens[-1])
-    return None if first == len(tokens) - 1 else tokens[first + 1]
 
 
 def _show_row(trace: "Trace", head: "InductionHead") -> None:

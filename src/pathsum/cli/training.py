@@ -19,37 +19,24 @@ from rich.text import Text
 
 from pathsum.base.errors import InputError
 from pathsum.base.sentence import SafeConsole, printable, sparkline
-from pathsum.cli.options import command, write_figure
+from pathsum.cli.options import command, is_first, write_figure
 from pathsum.cli.view import INTERRUPTED, progress, say, show
 
 if TYPE_CHECKING:
-    from pathsum.training import Metrics, Recipe
+    from pathsum.base import Record
+    from pathsum.training import Metrics
+    from pathsum.training.metrics import ProbeResult
 
 
 _WIDE = 40
 
 
-class View:
-    """Receives the reports of a run; this one ignores them."""
-
-    def begin(self, what: str) -> None:
-        """One of several runs starts."""
-
-    def report(self, metrics: "Metrics") -> None:
-        """A step was reported."""
-
-    def advance(self, done: int, total: int, what: str) -> None:
-        """Progress of building the corpus."""
-
-
 @contextmanager
-def watching(quiet: bool) -> Generator[View]:
+def watching(quiet: bool) -> "Generator[_Lines | _Panel]":
     """A view of a run on stderr; results go to stdout."""
     stderr = SafeConsole(file=sys.stderr, highlight=False)
-    if quiet:
-        yield View()
-    elif not stderr.is_terminal:
-        yield _Lines()
+    if quiet or not stderr.is_terminal:
+        yield _Lines(quiet)
     else:
         with Live(console=stderr, auto_refresh=False) as live:
             yield _Panel(live)
@@ -83,17 +70,25 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-class _Lines(View):
-    """One line per report."""
+class _Lines:
+    """One line per report, or none."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
 
     def begin(self, what: str) -> None:
-        say(what)
+        if not self.quiet:
+            say(what)
 
     def report(self, metrics: "Metrics") -> None:
-        say(line(metrics))
+        if not self.quiet:
+            say(line(metrics))
+
+    def advance(self, done: int, total: int, what: str) -> None:
+        """The corpus is built without lines."""
 
 
-class _Panel(View):
+class _Panel:
     """The live view: current values with their history."""
 
     def __init__(self, live: Live) -> None:
@@ -103,7 +98,7 @@ class _Panel(View):
     def begin(self, what: str) -> None:
         self.what = what
         self.losses: list[float] = []
-        self.probed: list[Metrics] = []
+        self.probes: list[ProbeResult] = []
 
     def advance(self, done: int, total: int, what: str) -> None:
         share = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
@@ -112,27 +107,23 @@ class _Panel(View):
     def report(self, metrics: "Metrics") -> None:
         self.losses.append(metrics.loss)
         if metrics.probe is not None:
-            self.probed.append(metrics)
+            self.probes.append(metrics.probe)
         self.live.update(self.view(metrics), refresh=True)
 
     def view(self, metrics: "Metrics") -> RenderableType:
         table = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=metrics.steps, completed=metrics.step, width=_WIDE)
         table.add_row("step", f"{metrics.step:,} of {metrics.steps:,}", bar)
-        low, high = min(self.losses), max(self.losses)
-        table.add_row(
-            "loss", f"{metrics.loss:.3f} nats", sparkline(self.losses[-_WIDE:], low, high)
-        )
-        probes = [one.probe for one in self.probed[-_WIDE:] if one.probe is not None]
+        losses = sparkline(self.losses[-_WIDE:], min(self.losses), max(self.losses))
+        table.add_row("loss", f"{metrics.loss:.3f} nats", losses)
+        probes = self.probes[-_WIDE:]
         if probes:
-            now = probes[-1]
-            table.add_row("held out", f"{now.held_out_loss:.3f} nats", "")
-            if now.induction_head:
-                previous = sparkline([one.previous_token for one in probes], 0.0, 1.0)
-                shown = f"{now.previous_token:.2f} {now.previous_token_head}"
-                table.add_row("previous token", shown, previous)
-                stripe = sparkline([one.induction for one in probes], 0.0, 1.0)
-                table.add_row("induction", f"{now.induction:.2f} {now.induction_head}", stripe)
+            table.add_row("held out", f"{probes[-1].held_out_loss:.3f} nats", "")
+        if probes and probes[-1].induction_head:
+            for name in ("previous_token", "induction"):
+                values = [getattr(each, name) for each in probes]
+                shown = f"{values[-1]:.2f} {getattr(probes[-1], f'{name}_head')}"
+                table.add_row(name.replace("_", " "), shown, sparkline(values, 0.0, 1.0))
         speed = f"{metrics.tokens_per_second:,.0f} tokens/s"
         table.add_row("speed", speed, f"{metrics.gemm_share:.0%} of the GEMM rate")
         table.add_row("time left", duration(metrics.seconds_left), "Ctrl-C saves and stops")
@@ -210,66 +201,49 @@ def train_command(
     """
     # Threads that spin while waiting slow each other down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    short = {"seed": seed, "steps": steps, "batch": batch, "model.n_layers": layers}
-    changes = _changes(short | {"data.corpus": corpus, "data.vocabulary": vocab}, set_ or [])
+    from pathsum.training import recipe, to_toml
+
+    given = {"seed": seed, "steps": steps, "batch": batch, "model__n_layers": layers}
+    given |= {"data__corpus": corpus, "data__vocabulary": vocab}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes |= dict(map(_setting, set_ or []))
     preset = "quick" if quick else preset
     if show_:
-        _show_recipe(what, preset, changes)
-    else:
-        _train(what, preset, seeds, json, {"resume": resume}, {"out": out, **changes})
-
-
-def _train(
-    what: str,
-    preset: str,
-    seeds: int | None,
-    as_json: bool,
-    alone: dict[str, Any],
-    shared: dict[str, Any],
-) -> None:
-    """Train one run, with the arguments in `alone`, or several seeds, with a view of it."""
-    from pathsum.cli.training import watching
-    from pathsum.training import train, train_seeds
-
-    first = os.environ.get("RANK", "0") == "0"
+        print(printable(to_toml(recipe(what, preset, **changes))), end="")
+        return
+    first = is_first()
     try:
-        with watching(quiet=as_json or not first) as view:
-            shared |= {"watch": view.report, "progress": view.advance}
-            done = (
-                train(what, preset, **alone, **shared)
-                if seeds is None
-                else train_seeds(what, preset, seeds=seeds, begin=view.begin, **shared)
-            )
+        done = _watched_run(json or not first, what, preset, seeds, resume, out=out, **changes)
     except KeyboardInterrupt as stopped:
         others = "" if seeds is None else "; to train the other seeds, repeat the same command"
         if first:
             say((str(stopped) or "stopped before the first step") + others)
         raise typer.Exit(INTERRUPTED) from None
     if first:
-        show(done, as_json)
+        show(done, json)
 
 
-def _show_recipe(what: str, preset: str, changes: dict[str, Any]) -> None:
-    from pathsum.training import recipe, to_toml
+def _watched_run(
+    quiet: bool, what: str, preset: str, seeds: int | None, resume: bool, **options: Any
+) -> "Record":
+    """Train one run, or several seeds, with a view of it."""
+    from pathsum.training import train, train_seeds
 
-    chosen: Recipe = recipe(what, preset, **changes)
-    print(printable(to_toml(chosen)), end="")
-
-
-def _changes(short: dict[str, Any], settings: list[str]) -> dict[str, Any]:
-    """The options that are given, and each --set, as keywords of `recipe`."""
-    changes = {name: value for name, value in short.items() if value is not None}
-    changes |= dict(map(_setting, settings))
-    return {name.replace(".", "__"): value for name, value in changes.items()}
+    with watching(quiet) as view:
+        options |= {"watch": view.report, "progress": view.advance}
+        if seeds is None:
+            return train(what, preset, resume=resume, **options)
+        return train_seeds(what, preset, seeds=seeds, begin=view.begin, **options)
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """One --set: the value parsed as TOML, or kept as text if that fails."""
+    """One --set as a keyword of `recipe`: the value as TOML, or as text if it is not TOML."""
     import tomllib
 
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set {text!r} has no '='; give NAME=VALUE")
+    name = name.replace(".", "__")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

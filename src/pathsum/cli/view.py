@@ -118,15 +118,12 @@ def parse_ids(given: list[str], option: str = "--tokens", least: int = 0) -> lis
     found: list[list[int]] = []
     for each in given:
         parts = each.replace(",", " ").split()
-        if not parts or not all(_is_id(part, least) for part in parts):
+        numbers = [part.removeprefix("-") for part in parts]
+        if not parts or not all(map(is_number, numbers)) or min(map(int, parts)) < least:
             example = "3,5,7" if least == 0 else f"{least},{least},7"
             raise InputError(f"{option} {each!r} is not a list of token ids; write {example}")
         found.append([int(part) for part in parts])
     return found
-
-
-def _is_id(part: str, least: int) -> bool:
-    return is_number(part.removeprefix("-")) and int(part) >= least
 
 
 def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tensor | None":
@@ -135,22 +132,19 @@ def parse_targets(targets: list[str] | None, tokens: list[str] | None) -> "Tenso
 
     if not targets or not tokens:
         return None
-    wanted, given = parse_ids(targets, "--targets", -1), parse_ids(tokens)
-    if [len(each) for each in wanted] != [len(each) for each in given]:
+    wanted = parse_ids(targets, "--targets", -1)
+    entries, lengths = (list(map(len, each)) for each in (wanted, parse_ids(tokens)))
+    if entries != lengths:
         raise InputError(
-            f"--targets have {_lengths(wanted)} entries and --tokens {_lengths(given)}; give one "
-            "target per token, -1 where a position need not predict anything"
+            f"--targets have {str(entries)[1:-1]} entries and --tokens {str(lengths)[1:-1]}; give "
+            "one target per token, -1 where a position need not predict anything"
         )
-    if len({len(each) for each in given}) > 1:
+    if len(set(lengths)) > 1:
         raise InputError(
-            f"the sequences of --tokens have {_lengths(given)} tokens; with --targets, give "
+            f"the sequences of --tokens have {str(lengths)[1:-1]} tokens; with --targets, give "
             "sequences of one length"
         )
     return torch.tensor(wanted)
-
-
-def _lengths(sequences: list[list[int]]) -> str:
-    return ", ".join(str(len(each)) for each in sequences)
 
 
 def text_sequences(model: "Model", file: Path, count: int | None = None) -> "Tensor":

@@ -15,23 +15,16 @@ import torch
 
 from pathsum.base import Progress, Record, silent
 from pathsum.base.errors import InputError, near_misses
-from pathsum.explorer.answers.composition import answer_composition, edge, embed_and_logit_edges
-from pathsum.explorer.answers.head import ablation, contexts, head, own_logits, token, trigrams
-from pathsum.explorer.answers.lens import answer_lens, lens_parts
-from pathsum.explorer.answers.model import gallery, model_info, vocabulary
-from pathsum.explorer.answers.neurons import neuron, neurons
-from pathsum.explorer.answers.prediction import paths, sources, texts, why, without_parts
-from pathsum.explorer.answers.program import program, rules
-from pathsum.explorer.answers.text import answer_attention, answer_run, scores
-from pathsum.explorer.answers.whole_model import (
-    atlas,
-    claim,
-    compare,
-    first_scores,
-    page_weights,
-    terms,
-    tour,
-    training,
+from pathsum.claims.examples import Example
+from pathsum.explorer.answers import (
+    composition,
+    head,
+    interventions,
+    model,
+    prediction,
+    text,
+    weights,
+    whole_model,
 )
 from pathsum.explorer.cache import CanceledError
 from pathsum.explorer.params import (
@@ -70,41 +63,41 @@ class Question:
 
 
 QUESTIONS = (
-    Question("model", model_info, quick=True),
-    Question("gallery", gallery, quick=True),
-    Question("vocabulary", vocabulary, quick=True),
-    Question("weights", page_weights, quick=True),
-    Question("run", answer_run, quick=True),
-    Question("attention", answer_attention, quick=True),
-    Question("scores", scores, quick=True),
-    Question("why", why),
-    Question("paths", paths, quick=True),
-    Question("sources", sources, quick=True),
+    Question("model", model.model_info, quick=True),
+    Question("gallery", model.gallery, quick=True),
+    Question("vocabulary", model.vocabulary, quick=True),
+    Question("weights", weights.page_weights, quick=True),
+    Question("run", text.answer_run, quick=True),
+    Question("attention", text.answer_attention, quick=True),
+    Question("scores", text.scores, quick=True),
+    Question("why", prediction.why),
+    Question("paths", prediction.paths, quick=True),
+    Question("sources", prediction.sources, quick=True),
     Question("story", story, quick=True),
-    Question("without", without_parts, quick=True),
-    Question("neurons", neurons),
-    Question("neuron", neuron),
-    Question("lens", answer_lens),
-    Question("lens_parts", lens_parts, quick=True),
-    Question("first_scores", first_scores, quick=True),
-    Question("atlas", atlas),
-    Question("head", head, quick=True),
-    Question("copying", own_logits),
-    Question("token", token, quick=True),
-    Question("trigrams", trigrams),
-    Question("ablation", ablation),
-    Question("contexts", contexts),
-    Question("composition", answer_composition),
-    Question("embed_and_logit_edges", embed_and_logit_edges),
-    Question("edge", edge),
-    Question("terms", terms),
-    Question("program", program),
-    Question("rules", rules),
-    Question("training", training),
-    Question("paper", tour, quick=True),
-    Question("claim", claim),
-    Question("compare", compare),
-    Question("texts", texts),
+    Question("without", interventions.without_parts, quick=True),
+    Question("neurons", prediction.neurons),
+    Question("neuron", prediction.neuron),
+    Question("lens", prediction.answer_lens),
+    Question("lens_parts", prediction.lens_parts, quick=True),
+    Question("first_scores", whole_model.first_scores, quick=True),
+    Question("atlas", whole_model.atlas),
+    Question("head", head.head, quick=True),
+    Question("copying", head.own_logits),
+    Question("token", head.token, quick=True),
+    Question("trigrams", head.trigrams),
+    Question("ablation", head.ablation),
+    Question("contexts", head.contexts),
+    Question("composition", composition.answer_composition),
+    Question("embed_and_logit_edges", composition.embed_and_logit_edges),
+    Question("edge", composition.edge),
+    Question("terms", whole_model.terms),
+    Question("program", whole_model.program),
+    Question("rules", whole_model.rules),
+    Question("training", whole_model.training),
+    Question("paper", whole_model.tour, quick=True),
+    Question("claim", whole_model.claim),
+    Question("compare", whole_model.compare),
+    Question("texts", interventions.texts),
 )
 
 
@@ -114,10 +107,9 @@ class UnknownQuestionError(InputError):
 
 def find_question(name: str) -> Question:
     """A question by name."""
-    for question in QUESTIONS:
-        if question.name == name:
-            return question
-    known = [question.name for question in QUESTIONS]
+    known = {question.name: question for question in QUESTIONS}
+    if name in known:
+        return known[name]
     raise UnknownQuestionError(
         f"there is no question {name[:60]!r}{near_misses(name, known)}; "
         f"choose one of {', '.join(known)}"
@@ -170,6 +162,16 @@ class Explorer:
         return self.session.models[0].name
 
     @property
+    def model(self) -> Model:
+        """The model that the page opens with."""
+        return self.session.models[0].model
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """The example texts of that model."""
+        return self.session.examples(ModelParams())
+
+    @property
     def busy(self) -> bool:
         """Whether a thread of the worker pool computes an answer."""
         return self._quick.busy or self._slow.busy
@@ -197,14 +199,10 @@ class Explorer:
         A `progress` that raises CanceledError cancels the question: its computation ends at that
         report unless others wait for the same answer.
         """
-        question, key = self._find(name, params)
-
-        def compute(report: Progress) -> bytes:
-            return encode(self.answer(question.name, params, report), self._digits)
-
+        _, key = self._find(name, params)
         return self.session.cache.get(
             key,
-            compute,
+            lambda report: encode(self.answer(name, params, report), self._digits),
             size=lambda wire: len(wire) + 4 * len(key),
             progress=self._cancelable(progress),
         )

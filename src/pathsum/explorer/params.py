@@ -112,9 +112,7 @@ def page_words(section: str) -> Any:
 
 
 ALIGNMENT = 8
-_TYPES: dict[str, str] = {"f2": "<f2", "f4": "<f4", "i4": "<i4", "u2": "<u2", "u1": "|u1"}
-
-_ENCODED_AS: dict[torch.dtype, str] = {
+_ENCODED_AS = {
     torch.float16: "f2",
     torch.float32: "f4",
     torch.float64: "f4",
@@ -136,34 +134,41 @@ def encode(record: Record, digits: int | None = None) -> bytes:
     >>> answer["tokens"], answer["counts"].tolist()
     (['a', '<b>'], [3, 4])
     """
-    arrays = _Arrays()
+    listed: list[dict[str, Any]] = []
+    buffers = bytearray()
+
+    def add(tensor: Tensor) -> dict[str, int]:
+        kind, data = _little_endian(tensor.detach().cpu())
+        shape = [*tensor.shape, 2] if tensor.is_complex() else [*tensor.shape]
+        listed.append({"dtype": kind, "shape": shape, "offset": len(buffers), "length": len(data)})
+        buffers.extend(data + bytes(-len(data) % ALIGNMENT))
+        return {"$array": len(listed) - 1}
+
     header = {
         "format": f"pathsum-{record.record_kind}",
         "version": record.version,
-        **jsonable(record, arrays.add, digits),
-        "$arrays": arrays.listed,
+        **jsonable(record, add, digits),
+        "$arrays": listed,
     }
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A tokenizer may produce a lone surrogate, which UTF-8 cannot encode.
-    return join(text.encode("utf-8", "replace"), b"".join(arrays.buffers))
+    head = text.encode("utf-8", "replace")
+    whole = struct.pack("<I", len(head)) + head
+    return whole + bytes(-len(whole) % ALIGNMENT) + bytes(buffers)
+
+
+def _little_endian(tensor: Tensor) -> tuple[str, bytes]:
+    """The name of a wire type, and the numbers of a tensor in it."""
+    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    kind = _ENCODED_AS.get(plain.dtype)
+    if kind is None:
+        raise FailedError(f"an answer holds a tensor of {plain.dtype}, which cannot be encoded")
+    plain = plain.float() if plain.dtype == torch.bfloat16 else plain
+    return kind, plain.numpy().astype(f"<{kind}").tobytes()
 
 
 def decode(wire: bytes) -> dict[str, Any]:
     """The header as a dictionary, with its arrays as numpy arrays."""
-    head, buffers = split(wire)
-    header = json.loads(head)
-    arrays = [_array(buffers, entry) for entry in header.pop("$arrays")]
-    return _restore(header, arrays)
-
-
-def join(head: bytes, buffers: bytes) -> bytes:
-    """An answer from its header, as JSON, and its buffers."""
-    whole = struct.pack("<I", len(head)) + head
-    return whole + bytes(-len(whole) % ALIGNMENT) + buffers
-
-
-def split(wire: bytes) -> tuple[bytes, bytes]:
-    """The inverse of `join`."""
     if len(wire) < 4:
         raise InputError(f"an answer has at least 4 bytes, and this one has {len(wire)}")
     (length,) = struct.unpack_from("<I", wire)
@@ -172,54 +177,18 @@ def split(wire: bytes) -> tuple[bytes, bytes]:
         raise InputError(
             f"the header has {length} bytes, but the answer ends before that; it was truncated"
         )
-    return wire[4 : 4 + length], wire[begin:]
+    text = wire[4 : 4 + length]
+    arrays = [_array(wire, begin, entry) for entry in json.loads(text)["$arrays"]]
+
+    def restore(value: dict[str, Any]) -> Any:
+        return arrays[value["$array"]] if "$array" in value else value
+
+    header = json.loads(text, object_hook=restore)
+    del header["$arrays"]
+    return header
 
 
-class _Arrays:
-    """Collects the tensors of a record."""
-
-    def __init__(self) -> None:
-        self.listed: list[dict[str, Any]] = []
-        self.buffers: list[bytes] = []
-        self._offset = 0
-
-    def add(self, tensor: Tensor) -> dict[str, int]:
-        """A reference to a tensor, whose numbers are kept apart."""
-        plain = tensor.detach().cpu()
-        if plain.is_complex():
-            plain = torch.view_as_real(plain.resolve_conj())
-        kind = _ENCODED_AS.get(plain.dtype)
-        if kind is None:
-            raise FailedError(f"an answer holds a tensor of {plain.dtype}, which cannot be encoded")
-        if plain.dtype == torch.bfloat16:
-            plain = plain.float()
-        data = np.ascontiguousarray(plain.numpy()).astype(_TYPES[kind]).tobytes()
-        self.listed.append(
-            {
-                "dtype": kind,
-                "shape": list(plain.shape),
-                "offset": self._offset,
-                "length": len(data),
-            }
-        )
-        padded = data + bytes(-len(data) % ALIGNMENT)
-        self.buffers.append(padded)
-        self._offset += len(padded)
-        return {"$array": len(self.listed) - 1}
-
-
-def _array(buffers: bytes, entry: dict[str, Any]) -> NDArray[Any]:
-    kind = np.dtype(_TYPES[entry["dtype"]])
-    count = entry["length"] // kind.itemsize
-    flat = np.frombuffer(buffers, kind, count, entry["offset"])
+def _array(wire: bytes, begin: int, entry: dict[str, Any]) -> NDArray[Any]:
+    kind = np.dtype(f"<{entry['dtype']}")
+    flat = np.frombuffer(wire, kind, entry["length"] // kind.itemsize, begin + entry["offset"])
     return flat.reshape(entry["shape"])
-
-
-def _restore(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {"$array"}:
-            return arrays[value["$array"]]
-        return {key: _restore(item, arrays) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_restore(item, arrays) for item in value]
-    return value

@@ -8,7 +8,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from pathsum.base.errors import FailedError, FileError, InputError, NotExactErro
 from pathsum.base.files import check_output, read_text, write_output
 from pathsum.base.options import checked, parse_option
 from pathsum.explorer import bundle
-from pathsum.explorer.answers.model import Vocabulary
+from pathsum.explorer.answers.model import vocabulary
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, answer_key, encode
 from pathsum.explorer.report_contents import (
     COMPUTED,
     ESSENTIAL,
     Contents,
-    Recorded,
     ReportView,
     position_from_end,
     recorded,
@@ -34,38 +33,32 @@ from pathsum.model import Model
 
 FORMAT, VERSION = "pathsum-report", 2
 ELEMENT = '<script type="application/json" id="pathsum-report">'
-POLICY = "Content-Security-Policy"
 # Higher levels take three times as long and save 1 %.
 COMPRESSION = 6
 # Bytes after which a block is closed: the browser unpacks a whole block for its first answer.
 BLOCK_BYTES = 2**19
 
 
-@dataclass
 class Packed:
     """Blocks of answers; `places` maps the key of an answer to its block, first byte and length."""
 
-    _blocks: list[bytearray] = field(default_factory=list[bytearray])
-    places: dict[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
-    _open: dict[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def blocks(self) -> tuple[bytes, ...]:
-        """All blocks, in order."""
-        return tuple(bytes(block) for block in self._blocks)
+    def __init__(self) -> None:
+        self.blocks: list[bytearray] = []
+        self.places: dict[str, tuple[int, int, int]] = {}
+        self._open: dict[str, int] = {}
 
     def add(self, key: str, wire: bytes) -> None:
         """Add an answer to the block of its question."""
         name = key.partition(":")[0]
         number = self._open.get(name)
-        if number is None or len(self._blocks[number]) + len(wire) > BLOCK_BYTES:
-            number = self._open[name] = len(self._blocks)
-            self._blocks.append(bytearray())
-        self.places[key] = (number, len(self._blocks[number]), len(wire))
-        self._blocks[number] += wire
+        if number is None or len(self.blocks[number]) + len(wire) > BLOCK_BYTES:
+            number = self._open[name] = len(self.blocks)
+            self.blocks.append(bytearray())
+        self.places[key] = (number, len(self.blocks[number]), len(wire))
+        self.blocks[number] += wire
 
 
-def deflate(data: bytes) -> str:
+def deflate(data: bytes | bytearray) -> str:
     """Bytes as text: raw deflate, base64."""
     compressor = zlib.compressobj(COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
     return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
@@ -80,7 +73,7 @@ def inflate(packed: str) -> bytes:
     return zlib.decompress(base64.b64decode(packed), -zlib.MAX_WBITS)
 
 
-def assemble(head: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
+def assemble(head: dict[str, Any], blocks: Sequence[bytes | bytearray]) -> bytes:
     """The bundle's page with script, style and answers inlined."""
     script = _escape_script(bundle.read(bundle.SCRIPT).decode("utf-8"))
     style = bundle.read(bundle.STYLE).decode("utf-8")
@@ -94,11 +87,8 @@ def assemble(head: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
     title = html.escape(head["title"])
     page = bundle.read(bundle.PAGE).decode("utf-8")
     page = _once(page, r"<title>[^<]*</title>", f"<title>{title} · pathsum</title>")
-    page = _once(
-        page,
-        r"<head>",
-        f'<head>\n    <meta http-equiv="{POLICY}" content="{_policy(script, style)}" />',
-    )
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}" />'
+    page = _once(page, r"<head>", f"<head>\n    {policy}")
     page = _once(page, r'<link rel="stylesheet"[^>]*>', f"<style>{style}</style>")
     page = _once(page, r"<script\b[^>]*></script>", f'<script type="module">{script}</script>')
     page = _once(page, r"</body>", f"  {ELEMENT}{text}</script>\n  </body>")
@@ -120,15 +110,10 @@ def read_report(path: str | Path) -> dict[str, bytes]:
 
 
 def _policy(script: str, style: str) -> str:
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src 'sha256-{_digest(script)}'",
-            f"style-src 'sha256-{_digest(style)}'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    return (
+        f"default-src 'none'; script-src 'sha256-{_digest(script)}'; "
+        f"style-src 'sha256-{_digest(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -156,7 +141,7 @@ HEIGHT = 720
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
 
 
-def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes]) -> bytes:
+def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes | bytearray]) -> bytes:
     """The HTML of a fragment."""
     style, script = bundle.read(bundle.STYLE), bundle.read(bundle.SCRIPT)
     head = {
@@ -250,12 +235,22 @@ def report(
         explorer.answer("run", {"example": 0})  # raises if the model cannot run at all
     packed, left_out = _answers(explorer, contents, progress)
     shown = _held(contents, packed)
-    if wanted is not None:
-        _check_held(explorer, wanted, shown, left_out)
-    head = _head(explorer.name, shown, packed)
-    head["start"] = _start(explorer, shown[0], position, fragment)
-    make = assemble_fragment if fragment else assemble
-    page = make(head, packed.blocks)
+    for view in wanted or ():
+        if view not in shown:
+            reasons = [one for one in left_out if one.startswith(f"{ESSENTIAL[view]}: ")]
+            reason = reasons[0].partition(": ")[2] if reasons else _NOTHING[view]
+            raise InputError(
+                f"there is nothing for the view {str(view)!r} to show of {explorer.name}: {reason}"
+            )
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": explorer.name,
+        "views": list(shown),
+        "answers": packed.places,
+        "start": _start(explorer, shown[0], position, fragment),
+    }
+    page = (assemble_fragment if fragment else assemble)(head, packed.blocks)
     write_output(target, page)
     return Report(explorer.name, str(target), len(page), shown, len(packed.places), tuple(left_out))
 
@@ -278,18 +273,6 @@ def _held(contents: Contents, packed: Packed) -> tuple[str, ...]:
     return (*found, "head") if "head" in answered and "atlas" in found else tuple(found)
 
 
-def _check_held(
-    explorer: Explorer, wanted: Sequence[ReportView], shown: Sequence[str], left_out: list[str]
-) -> None:
-    for view in wanted:
-        if view not in shown:
-            reasons = [one for one in left_out if one.startswith(f"{ESSENTIAL[view]}: ")]
-            reason = reasons[0].partition(": ")[2] if reasons else _NOTHING[view]
-            raise InputError(
-                f"there is nothing for the view {str(view)!r} to show of {explorer.name}: {reason}"
-            )
-
-
 _NOTHING = dict.fromkeys(ReportView, "leave it out") | {
     ReportView.TRAINING: "it has no snapshots of its training",
     ReportView.COMPARE: "name other models to compare with",
@@ -310,26 +293,21 @@ def _answers(
     def step(done: int, total: int, what: str) -> None:
         count(f"{what}, {done} of {total}")
 
+    is_live = not contents.slim or runs_in_page(explorer, contents)
     for one in recorded(explorer, contents):
         count(one.name)
         try:
-            wire = _answer(explorer, one, contents, step)
+            wire = explorer.ask(one.name, one.params, step)
         except (InputError, NotExactError) as error:
             left_out[f"{one.name}: {error}"] = None
-        else:
-            packed.add(answer_key(one.name, one.params), wire)
+            continue
+        if one.name == "vocabulary" and not is_live:
+            # Nothing is drawn from it in a fragment that does not run its model.
+            words = vocabulary(explorer.session, ModelParams())
+            wire = encode(replace(words, counts=None, drawable=words.drawable[:0]), contents.digits)
+        packed.add(answer_key(one.name, one.params), wire)
     progress(len(packed.places), len(packed.places), "writing")
     return packed, list(left_out)
-
-
-def _answer(explorer: Explorer, one: Recorded, contents: Contents, progress: Progress) -> bytes:
-    is_live = not contents.slim or runs_in_page(explorer, contents)
-    if is_live or one.name != "vocabulary":
-        return explorer.ask(one.name, one.params, progress)
-    record = explorer.answer(one.name, one.params)
-    assert isinstance(record, Vocabulary)
-    # Nothing is drawn from it in a fragment that does not run its model.
-    return encode(replace(record, counts=None, drawable=record.drawable[:0]), contents.digits)
 
 
 def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) -> str:
@@ -337,16 +315,5 @@ def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) 
     if position is None:
         # With a text named, no cell of a pattern is open, whose scores a fragment does not hold.
         return f"#/{view}?example=0" if fragment else f"#/{view}"
-    length = len(explorer.session.examples(ModelParams())[0].ids)
+    length = len(explorer.examples[0].ids)
     return f"#/{view}?example=0&position={position_from_end(length, position)}"
-
-
-def _head(title: str, views: Sequence[str], packed: Packed) -> dict[str, Any]:
-    """The head of the file: its views, and the position of each answer in the blocks."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "title": title,
-        "views": list(views),
-        "answers": packed.places,
-    }

@@ -7,6 +7,7 @@ the most interesting ones of the others. `Contents` selects views and a position
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -15,10 +16,10 @@ from pathsum.base.path import LABEL
 from pathsum.claims.claim import Claim
 from pathsum.claims.paper import STATEMENTS
 from pathsum.explorer.answers.composition import all_composition
-from pathsum.explorer.answers.lens import LENS_POSITIONS
-from pathsum.explorer.answers.prediction import find_position
+from pathsum.explorer.answers.prediction import LENS_POSITIONS, find_position
 from pathsum.explorer.answers.text import rank_by_interest
-from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas, why_not_in_page
+from pathsum.explorer.answers.weights import why_not_in_page
+from pathsum.explorer.answers.whole_model import picture_questions, whole_atlas
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
 from pathsum.explorer.story import Story
@@ -111,17 +112,15 @@ def recorded(explorer: Explorer, contents: Contents | None = None) -> Iterator[R
 
 def runs_in_page(explorer: Explorer, contents: Contents) -> bool:
     """Whether the page of a report runs the model itself."""
-    model = explorer.session.model(ModelParams())
-    fits = not contents.slim or model.weights.n_parameters <= MAX_IN_FRAGMENT
-    return fits and not why_not_in_page(model)
+    fits = not contents.slim or explorer.model.weights.n_parameters <= MAX_IN_FRAGMENT
+    return fits and not why_not_in_page(explorer.model)
 
 
 def _questions(explorer: Explorer, contents: Contents, runs: bool) -> Iterator[Recorded]:
-    session, info = explorer.session, ModelParams()
+    n_layers = explorer.model.config.n_layers
     yield Recorded("model", {})
     yield Recorded("vocabulary", {})
     yield from (Recorded("weights", {}),) if runs else _texts(explorer, contents)
-    n_layers = session.model(info).config.n_layers
     if contents.has(ReportView.ATLAS):
         yield Recorded("atlas", {})
         if n_layers and not contents.slim:
@@ -136,14 +135,14 @@ def _questions(explorer: Explorer, contents: Contents, runs: bool) -> Iterator[R
         for claim in CLAIMS:
             yield Recorded("claim", {"claim": claim})
         yield from claim_pictures(explorer)
-    has_snapshots = bool(session.open_model(info).snapshots)
+    has_snapshots = bool(explorer.session.models[0].snapshots)
     if has_snapshots and contents.has(ReportView.TRAINING):
         yield Recorded("training", {})
         yield from _steps(explorer)
     if contents.has(ReportView.COMPARE):
         if has_snapshots:
             yield from _usual_snapshot(explorer)
-        for other in session.models[1:]:
+        for other in explorer.session.models[1:]:
             yield from _compared(explorer, other.name)
 
 
@@ -152,22 +151,19 @@ def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
     for name in CLAIMS:
         claim = explorer.answer("claim", {"claim": name})
         assert isinstance(claim, Claim)
-        if claim.picture is None:
-            continue
         model = claim.outline.model
         for question, params in picture_questions(claim.picture):
             if model != explorer.name:
                 yield Recorded(question, {"model": model, **params})
-            elif question == "attention":
-                # Of its own model a report holds the attention of all heads together.
-                yield Recorded(question, {"example": params["example"]})
             else:
-                yield Recorded(question, params)
+                # Of its own model a report holds the attention of all heads together.
+                is_one_head = question == "attention"
+                yield Recorded(question, {"example": params["example"]} if is_one_head else params)
 
 
 def _texts(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
     if contents.has(*PREDICTION_VIEWS, ReportView.ATLAS):
-        for number in range(len(explorer.session.examples(ModelParams()))):
+        for number in range(len(explorer.examples)):
             yield from _text(explorer, contents, number)
 
 
@@ -190,7 +186,7 @@ def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recor
         is_complete = number in explained_texts(explorer)
         yield from _explained(explorer, contents, number, is_complete)
     if has_text and not contents.slim and number in _scored(explorer):
-        for head in explorer.session.model(ModelParams()).heads:
+        for head in explorer.model.heads:
             yield Recorded("scores", {"example": number, "head": head.label})
 
 
@@ -204,13 +200,13 @@ def _explained(
     elif is_complete:
         paths = graphs = list(range(len(ranked)))
     else:
-        always = {len(ranked) - 1, *_story_positions(explorer, example)}
+        told = _story_of(explorer, example)
+        always = {len(ranked) - 1} if told is None else {len(ranked) - 1, told.position}
         paths = sorted(always.union(ranked[: PREDICTIONS - 1]))
         graphs = sorted(always.union(ranked[: CIRCUITS - 1]))
-    for position in paths:
-        if contents.has(ReportView.TEXT, ReportView.PATHS):
-            yield Recorded("paths", {"example": example, "position": position})
-    if explorer.session.model(ModelParams()).config.mlp != "none":
+    for position in paths if contents.has(ReportView.TEXT, ReportView.PATHS) else ():
+        yield Recorded("paths", {"example": example, "position": position})
+    if explorer.model.config.mlp != "none":
         for position in sorted({*paths, *graphs}):
             yield Recorded("sources", {"example": example, "position": position})
     for position in graphs:
@@ -221,20 +217,20 @@ def _explained(
 
 def _lens(explorer: Explorer, contents: Contents, example: int, length: int) -> Iterator[Recorded]:
     """Both lenses of a text, and the parts of all layers at the position of its story."""
-    fixed = contents.position
-    told = (
-        _story_positions(explorer, example) if fixed is None else [position_from_end(length, fixed)]
-    )
-    for start in range(0, length, LENS_POSITIONS):
-        if fixed is None or start <= told[0] < start + LENS_POSITIONS:
-            block: PlainParams = {"example": example}
-            if start:
-                block["start"] = start
-            yield Recorded("lens", block)
-            yield Recorded("lens", {**block, "readout": "held"})
-    for layer in range(explorer.session.model(ModelParams()).config.n_layers + 1):
-        for position in told:
-            yield Recorded("lens_parts", {"example": example, "layer": layer, "position": position})
+    if contents.position is None:
+        told, blocks = _story_of(explorer, example), range(0, length, LENS_POSITIONS)
+        position = None if told is None else told.position
+    else:
+        position = position_from_end(length, contents.position)
+        blocks = [position - position % LENS_POSITIONS]
+    for start in blocks:
+        block: PlainParams = {"example": example, "start": start} if start else {"example": example}
+        yield Recorded("lens", block)
+        yield Recorded("lens", {**block, "readout": "held"})
+    if position is not None:
+        for layer in range(explorer.model.config.n_layers + 1):
+            at: PlainParams = {"example": example, "layer": layer, "position": position}
+            yield Recorded("lens_parts", at)
 
 
 def position_from_end(length: int, position: int) -> int:
@@ -244,20 +240,13 @@ def position_from_end(length: int, position: int) -> int:
 
 def explained_texts(explorer: Explorer) -> set[int]:
     """The texts of which every prediction is explained: the first, and the shortest others."""
-    session = explorer.session
-    if len(session.model(ModelParams()).heads) > EXPLAINED_HEADS:
+    examples = explorer.examples
+    if len(explorer.model.heads) > EXPLAINED_HEADS:
         return set()
-    examples = session.examples(ModelParams())
-    if session.texts:
+    if explorer.session.texts:
         return set(range(len(examples)))
     shortest = sorted(range(1, len(examples)), key=lambda number: len(examples[number].ids))
     return {0, *shortest[: EXPLAINED_TEXTS - 1]}
-
-
-def _story_positions(explorer: Explorer, example: int) -> list[int]:
-    """The position that the story of a text is about."""
-    told = _story_of(explorer, example)
-    return [] if told is None else [told.position]
 
 
 def _story_of(explorer: Explorer, example: int) -> Story | None:
@@ -278,33 +267,31 @@ def _ranked(explorer: Explorer, example: int) -> list[int]:
 
 def _scored(explorer: Explorer) -> list[int]:
     """The texts with score tables: the first short ones that are explained completely."""
-    examples = explorer.session.examples(ModelParams())
+    examples = explorer.examples
     numbers = sorted(explained_texts(explorer)) or range(len(examples))
     short = [number for number in numbers if len(examples[number].ids) <= SCORED_TOKENS]
     return short[:SCORED_TEXTS]
 
 
 def _heads(explorer: Explorer) -> Iterator[Recorded]:
-    if explorer.session.model(ModelParams()).config.n_layers > 1:
+    if explorer.model.config.n_layers > 1:
         yield Recorded("composition", {})  # with whom each head works
     for head in _shown_heads(explorer):
         for name in ("head", "contexts", "trigrams", "ablation"):
             yield Recorded(name, {"head": head})
-        try:
+        # What cannot be answered is reported when the page itself is asked for.
+        with suppress(InputError, NotExactError):
             page = decode(explorer.ask("head", {"head": head}))
-        except (InputError, NotExactError):
-            continue  # reported when the page itself is asked for
-        if page["copying"]["top_1"] is None:
-            yield Recorded("copying", {"head": head})
-        for token in dict.fromkeys(
-            row["token"]["id"] for row in (*page["ov_rows"], *page["qk_rows"])
-        ):
-            yield Recorded("token", {"head": head, "token": token})
+            if page["copying"]["top_1"] is None:
+                yield Recorded("copying", {"head": head})
+            rows = (*page["ov_rows"], *page["qk_rows"])
+            for token in dict.fromkeys(row["token"]["id"] for row in rows):
+                yield Recorded("token", {"head": head, "token": token})
 
 
 def _shown_heads(explorer: Explorer) -> list[str]:
     """The heads that have a page: if not all of them, those of a known kind first."""
-    every = [str(head.label) for head in explorer.session.model(ModelParams()).heads]
+    every = [str(head.label) for head in explorer.model.heads]
     if len(every) <= MAX_HEADS:
         return every
     try:
@@ -317,13 +304,12 @@ def _shown_heads(explorer: Explorer) -> list[str]:
 
 def _edges(explorer: Explorer) -> Iterator[Recorded]:
     yield Recorded("embed_and_logit_edges", {})
-    try:
+    # What cannot be answered is reported when composition itself is asked for.
+    with suppress(NotExactError):
         ranked = all_composition(explorer.session, ModelParams()).edges(k=MAX_EDGES).edges
-    except NotExactError:
-        return  # reported when composition itself is asked for
-    for place, edge in enumerate(ranked):
-        if place < MIN_EDGES or edge.z >= MIN_Z:
-            yield Recorded("edge", {"edge": str(edge.edge)})
+        for place, edge in enumerate(ranked):
+            if place < MIN_EDGES or edge.z >= MIN_Z:
+                yield Recorded("edge", {"edge": str(edge.edge)})
 
 
 def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
@@ -334,14 +320,11 @@ def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
         explorer.ask("compare", {"other": other})
     except (InputError, NotExactError):
         return  # reported when the comparison itself is asked for
-    for number in range(len(explorer.session.examples(ModelParams()))):
-        yield Recorded("run", {"example": number})
-        yield Recorded("attention", {"example": number})
+    for number in range(len(explorer.examples)):
+        yield from _attended({"example": number})
         # By token ids: the other model may have other examples and another tokenizer.
         ids = decode(explorer.ask("run", {"example": number}))["ids"]
-        same: PlainParams = {"model": other, "ids": ",".join(map(str, ids))}
-        yield Recorded("run", same)
-        yield Recorded("attention", same)
+        yield from _attended({"model": other, "ids": ",".join(map(str, ids))})
 
 
 def _steps(explorer: Explorer) -> Iterator[Recorded]:
@@ -350,16 +333,15 @@ def _steps(explorer: Explorer) -> Iterator[Recorded]:
     The first text is recorded up to the prediction of its story and the token after it, with the
     attention of the heads that the story names.
     """
-    steps = tuple(explorer.session.open_model(ModelParams()).snapshots)
+    steps = tuple(explorer.session.models[0].snapshots)
     apart = max(1, -(-len(steps) // MAX_STEPS))
-    examples = explorer.session.examples(ModelParams())
+    examples = explorer.examples
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     probe: PlainParams = {"example": (probes or [0])[0]}
     told = _story_of(explorer, 0)
     # The last step is recorded even if the others are thinned out.
     for step in sorted({*steps[::apart], *steps[-1:]}):
-        yield Recorded("run", {**probe, "step": step})
-        yield Recorded("attention", {**probe, "step": step})
+        yield from _attended({**probe, "step": step})
         if told is not None:
             ids = ",".join(map(str, examples[0].ids[: told.position + 2]))
             yield Recorded("run", {"ids": ids, "step": step})
@@ -376,10 +358,12 @@ def _named_heads(story: Story) -> list[str]:
 
 def _usual_snapshot(explorer: Explorer) -> Iterator[Recorded]:
     """The opening state of the Compare view on a run: its last snapshot but one, on an example."""
-    session = explorer.session
-    step = sorted(session.open_model(ModelParams()).snapshots)[-2:][0]
-    yield Recorded("compare", {"other": session.models[0].name, "other_step": step})
-    yield Recorded("run", {"example": 0})
-    yield Recorded("attention", {"example": 0})
-    yield Recorded("run", {"example": 0, "step": step})
-    yield Recorded("attention", {"example": 0, "step": step})
+    step = sorted(explorer.session.models[0].snapshots)[-2:][0]
+    yield Recorded("compare", {"other": explorer.name, "other_step": step})
+    yield from _attended({"example": 0})
+    yield from _attended({"example": 0, "step": step})
+
+
+def _attended(text: PlainParams) -> tuple[Recorded, Recorded]:
+    """The run of a text, and the attention of all heads."""
+    return Recorded("run", text), Recorded("attention", text)

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,6 @@ from pathsum.sources import load
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.training import read_snapshots
 
-CARD = "card.md"
 # The size of the cache, and of a result whose size is not estimated, in bytes.
 CACHE_BYTES, RESULT_BYTES = 256 * 2**20, 2**19
 # A run's patterns take heads × tokens² numbers, and a context may be longer than a page can show.
@@ -77,17 +77,21 @@ def open_model(model: str | Path | Model) -> OpenModel:
     if isinstance(model, Model):
         return OpenModel(model.name, model.name, model)
     folder = BUNDLED / str(model) if str(model) in bundled_names() else user_path(model)
-    card = folder / CARD
+    card = folder / "card.md"
     text = read_text(card) if exists(card) else ""
     if text and not card.resolve().is_relative_to(folder.resolve()):
         raise FileError(
             f"{card} is a link to a file outside its folder, which a report would show; replace it "
             "by a copy"
         )
-    has_run = bool(snapshot_files(folder))
-    loaded = load(model) if not has_run or (folder / CONFIG).exists() else _last_snapshot(folder)
+    run = folder if snapshot_files(folder) else None
+    if run is None or (folder / CONFIG).exists():
+        loaded = load(model)
+    elif snapshots := read_snapshots(folder):
+        loaded = snapshots[-1].model
+    else:
+        raise FileError(f"{folder} holds neither a model nor snapshots of one")
     # Named as the user named it, not as in its file.
-    run = folder if has_run else None
     return OpenModel(folder.name, str(model), loaded, run, text)
 
 
@@ -95,28 +99,18 @@ def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
     """Open several models, each under a unique name."""
     if not models:
         raise InputError("no model is named; name at least one")
-    found: list[OpenModel] = []
+    found: dict[str, OpenModel] = {}
     for model in models:
         one = open_model(model)
-        taken = {other.name for other in found}
-        name, number = one.name, 2
-        while name in taken:
-            name, number = f"{one.name} ({number})", number + 1
-        found.append(replace(one, name=name))
-    return tuple(found)
+        numbered = (f"{one.name} ({number})" for number in count(2))
+        name = next(name for name in chain((one.name,), numbered) if name not in found)
+        found[name] = replace(one, name=name)
+    return tuple(found.values())
 
 
 def snapshot_files(folder: Path) -> list[Path]:
     """The snapshots in the folder of a run."""
     return sorted((folder / "snapshots").glob("step-*")) if exists(folder) else []
-
-
-def _last_snapshot(folder: Path) -> Model:
-    """The last snapshot of a run that has not finished."""
-    snapshots = read_snapshots(folder)
-    if not snapshots:
-        raise FileError(f"{folder} holds neither a model nor snapshots of one")
-    return snapshots[-1].model
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +124,6 @@ class Run:
     def ids(self) -> tuple[int, ...]:
         """The tokens that were run."""
         return tuple(self.trace.tokens[0].tolist())
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the text was truncated before the run."""
-        return self.given > self.trace.tokens.shape[1]
 
 
 class Session:
@@ -156,8 +145,6 @@ class Session:
         texts: Sequence[str | Sequence[int]] = (),
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        if not models:
-            raise InputError("no model is open; open at least one")
         for one in models:
             require_causal(one.model, "the explorer")
         self.models = tuple(models)
@@ -179,12 +166,15 @@ class Session:
         Bundled and hand-built models are always available: the gallery shows them, and the paper's
         claims about models of zero and one layer are measured on bundled ones.
         """
-        name = params.model
-        if name in self._not_open:
-            return self.cached(("open", name), lambda _: open_model(str(name)), _model_bytes)
-        known = {one.name: one for one in self.models}
+        name, known = params.model, {one.name: one for one in self.models}
         if name is None:
             return self.models[0]
+        if name in self._not_open:
+            return self.cached(
+                ("open", name),
+                lambda _: open_model(name),
+                lambda one: 4 * one.model.weights.n_parameters,
+            )
         if name not in known:
             raise InputError(
                 f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
@@ -236,7 +226,7 @@ class Session:
     def result(
         self,
         params: ModelParams,
-        what: str,
+        what: Hashable,
         compute: Callable[[Model, Progress], Result],
         size: int | Callable[[Result], int] = RESULT_BYTES,
     ) -> Result:
@@ -257,10 +247,15 @@ class Session:
 
     def run(self, params: TextParams) -> Run:
         """The run of the text that a question is about."""
-        ids, model = self.ids(params), self.model(params)
-        shown = tuple(ids[: min(model.config.n_ctx, MAX_TOKENS)])
-        key = ("run", self.open_model(params).name, params.step, shown)
-        return Run(self.cached(key, lambda _: _traced(model, shown), trace_bytes), len(ids))
+        ids = self.ids(params)
+        shown = ids[: min(self.model(params).config.n_ctx, MAX_TOKENS)]
+
+        def trace(model: Model, _: Progress) -> Trace:
+            """A run without its logits, which answers compute at the positions they are about."""
+            tokens, lengths = padded(model, shown)
+            return trace_run(model, tokens, lengths=lengths, keep=RESIDUAL)
+
+        return Run(self.result(params, ("run", *shown), trace, trace_bytes), len(ids))
 
     def ids(self, params: TextParams) -> list[int]:
         """The tokens of the text that a question is about, before truncation."""
@@ -294,12 +289,6 @@ class Session:
         return known[params.example]
 
 
-def _traced(model: Model, ids: tuple[int, ...]) -> Trace:
-    """A run without its logits, which answers compute at the positions that they are about."""
-    tokens, lengths = padded(model, list(ids))
-    return trace_run(model, tokens, lengths=lengths, keep=RESIDUAL)
-
-
 def _parse_ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
@@ -316,7 +305,3 @@ def trace_bytes(trace: Trace) -> int:
     logits = 0 if trace.recorded_logits is None else config.d_vocab_out
     per_layer = config.n_heads * tokens + 2 * config.d_model + config.n_heads * config.d_head
     return 4 * rows * tokens * (config.n_layers * per_layer + logits + config.d_model)
-
-
-def _model_bytes(one: OpenModel) -> int:
-    return 4 * one.model.weights.n_parameters

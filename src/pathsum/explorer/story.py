@@ -5,11 +5,12 @@ chooses and fills them.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from pathsum.base import Progress, Record
+from pathsum.base import Record
 from pathsum.base.errors import NotExactError
 from pathsum.base.sentence import (
     Sentence,
@@ -29,7 +30,7 @@ from pathsum.explorer.answers.prediction import (
     find_position,
     find_target_token,
 )
-from pathsum.explorer.answers.text import predictions, rank_by_interest
+from pathsum.explorer.answers.text import answer_run, rank_by_interest
 from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
@@ -133,18 +134,27 @@ def story(session: Session, params: StoryParams) -> Story:
     Of the repeats that gain most, the one whose probability falls most without the heads that
     attend to what followed before; the first of them if no head does.
     """
-    found = session.run(params)
-    trace = found.trace
-    probabilities = predictions(session, params).next_log_prob.exp().tolist()
-    ranked = rank_by_interest(found.ids, probabilities)
+    trace, run = session.run(params).trace, answer_run(session, params)
+    probabilities = run.next_prob.tolist()
+    ranked = rank_by_interest(run.ids, probabilities)
     if params.position is None:
         position, first = _most_interesting(trace, probabilities, ranked)
     else:
-        position = find_position(len(found.ids), params.position)
+        position = find_position(len(run.ids), params.position)
         first = dict(ranked)[position]
-    builder = StoryBuilder(trace, position, params.token, session.progress)
-    numbers = builder.build(first)
-    return replace(numbers, sentence=concat(sentence_of(numbers, trace), builder.through_mlps()))
+    token = find_target_token(trace, position, params.token)
+    graph = None
+    with suppress(NotExactError):
+        graph = find_circuit(
+            trace, position, token, threshold=THRESHOLD, effects=False, progress=session.progress
+        )
+    numbers = StoryBuilder(trace, position, token).build(first, graph)
+    sentence = sentence_of(numbers, trace)
+    if graph is not None and trace.model.config.mlp != "none":
+        # The head and the tokens that act through MLPs.
+        through = write_through(graph) if strongest_head(graph) is None else ()
+        sentence = concat(sentence, " " if through else "", through, write_tokens(graph))
+    return replace(numbers, sentence=sentence)
 
 
 def _most_interesting(
@@ -155,43 +165,32 @@ def _most_interesting(
         for position, first in ranked[:CANDIDATES]
         if first is not None
     ]
-    tried = [
-        (position, first, heads)
+    tried = {
+        (position, first): heads
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
         and (heads := copying_heads(trace, position, find_target_token(trace, position)))
-    ]
+    }
     if not tried:
         return ranked[0]
-    places = [position for position, _, _ in tried]
+    places = [position for position, _ in tried]
     tokens = [find_target_token(trace, position) for position in places]
-    after = probabilities_without(trace, [heads for _, _, heads in tried], places, tokens)
+    after = probabilities_without(trace, [*tried.values()], places, tokens)
     lost = [probabilities[place] - left for place, left in zip(places, after, strict=True)]
-    best = lost.index(max(lost))
-    return tried[best][0], tried[best][1]
+    return [*tried][lost.index(max(lost))]
 
 
 class StoryBuilder:
     """Measures the numbers of the story about one position of a run."""
 
-    def __init__(self, trace: Trace, position: int, token: int | None, progress: Progress) -> None:
-        self.trace, self.position, self.progress = trace, position, progress
-        self.token = find_target_token(trace, position, token)
-        self.graph = self._circuit()
+    def __init__(self, trace: Trace, position: int, token: int) -> None:
+        self.trace, self.position, self.token = trace, position, token
+        self.target = find_target(trace, position, token, "mean")
 
-    def through_mlps(self) -> Sentence:
-        """The head and the tokens that act through MLPs, on models with MLPs."""
-        found = self.graph
-        if found is None or self.trace.model.config.mlp == "none":
-            return ()
-        through = write_through(found) if strongest_head(found) is None else ()
-        return concat(" " if through else "", through, write_tokens(found))
-
-    def build(self, first: int | None) -> Story:
+    def build(self, first: int | None, graph: Graph | None) -> Story:
         """The numbers of the story; `first` is where the same pair of tokens stood before."""
-        found = self.graph
-        target = find_target(self.trace, self.position, self.token, "mean")
-        lead = find_lead(PredictionRun(self.trace, target), found) if found is None else found.lead
+        run = PredictionRun(self.trace, self.target)
+        lead = find_lead(run, None) if graph is None else graph.lead
         logits = self.trace.logits_at(self.position)[0]
         copying = () if lead is None else lead.copying
         without_heads = self._without(copying) if copying else None
@@ -203,8 +202,8 @@ class StoryBuilder:
             probability=float(logits.softmax(-1)[self.token]),
             first=first,
             probability_first=self._probability(self.trace, first),
-            total=float(logits[self.token] - logits.mean()) if found is None else found.total,
-            coverage=None if found is None else found.coverage,
+            total=float(logits[self.token] - logits.mean()) if graph is None else graph.total,
+            coverage=None if graph is None else graph.coverage,
             heads=tuple(map(str, copying)),
             probability_without_heads=self._probability(without_heads, self.position),
             mlps=self._mlp_share(without_heads),
@@ -212,14 +211,14 @@ class StoryBuilder:
         return numbers if lead is None else self._with_lead(numbers, lead)
 
     def _with_lead(self, numbers: Story, lead: Lead) -> Story:
-        writer = lead.reasons[0].edge.start.head if lead.reasons else None
-        after: tuple[float | None, float | None] = None, None
+        writer, weight, probability = None, None, None
+        if lead.reasons:
+            writer = lead.reasons[0].edge.start.head
+            weight, probability = lead.reasons[0].weight, lead.reasons[0].probability
         if writer is not None and lead.source is not None:
             cut = self._without([writer])
             row = cut.patterns[lead.head.layer][0, lead.head.head, self.position]
-            after = float(row[lead.source]), self._probability(cut, self.position)
-        elif lead.reasons:
-            after = lead.reasons[0].weight, lead.reasons[0].probability
+            weight, probability = float(row[lead.source]), self._probability(cut, self.position)
         return replace(
             numbers,
             head=str(lead.head),
@@ -230,46 +229,25 @@ class StoryBuilder:
             kind=lead.kind,
             reasons=lead.reasons,
             writer=None if writer is None else str(writer),
-            weight_without=after[0],
-            probability_without=after[1],
+            weight_without=weight,
+            probability_without=probability,
             is_decomposed=not lead.note,
         )
-
-    def _circuit(self) -> Graph | None:
-        try:
-            return find_circuit(
-                self.trace,
-                self.position,
-                self.token,
-                threshold=THRESHOLD,
-                effects=False,
-                progress=self.progress,
-            )
-        except NotExactError:
-            return None
 
     def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
         if self.trace.model.config.mlp == "none":
             return None
         written = self._mlps(self.trace)
         left = None if without_heads is None else sum(self._mlps(without_heads).values())
-        strongest = max(written, key=lambda name: written[name])
-        return MlpShare(
-            total=sum(written.values()),
-            strongest=strongest,
-            strongest_share=written[strongest],
-            without_heads=left,
-        )
+        strongest = max(written, key=written.__getitem__)
+        return MlpShare(sum(written.values()), strongest, written[strongest], left)
 
     def _without(self, heads: Sequence[HeadId]) -> Trace:
         return without(self.trace.prefix(0, self.position + 1), [str(head) for head in heads])
 
-    def _parts(self, trace: Trace) -> dict[str, float]:
-        target = find_target(trace, self.position, self.token, "mean")
-        return direct_parts(trace, target)
-
     def _mlps(self, trace: Trace) -> dict[str, float]:
-        return {name: value for name, value in self._parts(trace).items() if name[:3] == "mlp"}
+        parts = direct_parts(trace, self.target)
+        return {name: value for name, value in parts.items() if name.startswith("mlp")}
 
     def _probability(self, trace: Trace | None, position: int | None) -> float | None:
         if trace is None or position is None:
@@ -354,10 +332,7 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         drops = value is None or value < story.probability
         return concat("drop to " if drops else "rise to ", strong(share(value)))
 
-    def quoted(position: int) -> Sentence:
-        return concat("“", token(position), "”")
-
-    head, mlps = story.head or "", story.mlps
+    head, mlps = story.head or "", story.mlps or MlpShare(0.0, "", 0.0, None)
     left = len(story.heads) - MOST_NAMED
     return {
         "before": _word_start([shown_piece(model, one) for one in ids[: story.position + 1]]),
@@ -381,14 +356,14 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         "share": signed(story.share, 1),
         "total": signed(story.total, 1),
         "writer_name": story.writer or "this part",
-        "reasons": write_reasons(story.reasons, quoted, cuts=False),
+        "reasons": write_reasons(story.reasons, lambda at: concat("“", token(at), "”"), cuts=False),
         "weight": percent(story.weight),
         "weight_without": share(story.weight_without),
         "coverage": share(max(0.0, story.coverage or 0.0)),
-        "mlps": "" if mlps is None else signed(mlps.total, 1),
-        "mlp": "" if mlps is None else mlps.strongest,
-        "mlp_share": "" if mlps is None else signed(mlps.strongest_share, 1),
-        "mlps_left": "" if mlps is None else signed(mlps.without_heads or 0.0, 1),
+        "mlps": signed(mlps.total, 1),
+        "mlp": mlps.strongest,
+        "mlp_share": signed(mlps.strongest_share, 1),
+        "mlps_left": signed(mlps.without_heads or 0.0, 1),
     }
 
 

@@ -8,9 +8,7 @@ patterns of all heads, are described by their shape: a client that wants one ask
 import dataclasses
 import inspect
 import json
-import types
-import typing
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +16,7 @@ from torch import Tensor
 from pathsum._version import __version__
 from pathsum.base import jsonable
 from pathsum.base.errors import FailedError, PathsumError
+from pathsum.base.json_schema import Schema, fields_schema
 from pathsum.explorer.explorer import QUESTIONS, Explorer, Question
 
 try:
@@ -32,32 +31,22 @@ except ModuleNotFoundError as error:
 
 DIGITS = 4
 MAX_NUMBERS = 4096
-_JSON_TYPES = {str: "string", int: "integer", bool: "boolean"}
 
 
 def tool(question: Question) -> Tool:
     """A question as a tool: its name, the summary of its function, and a schema of parameters."""
-    hints = typing.get_type_hints(question.params)
+    found = fields_schema(question.params)
     fields = dataclasses.fields(question.params)
-    return Tool(
-        name=question.name,
-        description=inspect.cleandoc(question.compute.__doc__ or ""),
-        input_schema={
-            "type": "object",
-            "properties": {field.name: _schema(hints[field.name]) for field in fields},
-            "required": [each.name for each in fields if each.default is dataclasses.MISSING],
-            "additionalProperties": False,
-        },
-    )
+    found["properties"] = {name: _not_null(node) for name, node in found["properties"].items()}
+    found["required"] = [each.name for each in fields if each.default is dataclasses.MISSING]
+    description = inspect.cleandoc(question.compute.__doc__ or "")
+    return Tool(name=question.name, description=description, input_schema=found)
 
 
-def _schema(hint: Any) -> dict[str, Any]:
-    """The JSON schema of a parameter; one without a value is omitted, so null is no value."""
-    if get_origin(hint) is Literal:
-        return {"enum": list(get_args(hint))}
-    kinds = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
-    names = [_JSON_TYPES[kind] for kind in kinds if kind is not type(None)]
-    return {"type": names[0] if len(names) == 1 else names}
+def _not_null(node: Schema) -> Schema:
+    """The schema of a parameter; one without a value is omitted, so null is no value."""
+    options = [each for each in node.get("anyOf", [node]) if each != {"type": "null"}]
+    return options[0] if len(options) == 1 else {"type": [each["type"] for each in options]}
 
 
 def answer_text(explorer: Explorer, name: str, params: dict[str, Any]) -> str:

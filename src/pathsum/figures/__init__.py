@@ -18,7 +18,7 @@ from typing import Any
 
 from pathsum.base.record import Record
 from pathsum.figures.bars import logit_waterfall, term_bars, training_curves
-from pathsum.figures.figure import COLUMN, Figure, NoFigureError, check_figure
+from pathsum.figures.figure import Figure, NoFigureError, check_figure
 from pathsum.figures.graphs import circuit_graph, composition_graph
 from pathsum.figures.heat_maps import (
     attention_map,
@@ -28,7 +28,7 @@ from pathsum.figures.heat_maps import (
     sweep_map,
 )
 from pathsum.figures.spectra import eigenvalue_histogram, eigenvalue_plane, induction_scatter
-from pathsum.figures.svg import Theme
+from pathsum.figures.svg import COLUMN, Theme
 
 __all__ = [
     "COLUMN",

@@ -7,27 +7,25 @@ from typing import TYPE_CHECKING
 from pathsum.base.estimate import Estimate
 from pathsum.base.sentence import signed
 from pathsum.figures.figure import (
-    COLUMN,
-    POINTS,
     Axis,
     Figure,
     NoFigureError,
     padded_range,
+    page,
     x_axis,
     y_axis,
-    zero_line,
 )
 from pathsum.figures.svg import (
     ACCENT,
+    COLUMN,
     INK,
     LABEL,
     LINE,
     LOWERS,
     MARGIN,
-    MUTED,
     RAISES,
     SERIES,
-    SMALL,
+    Color,
     Length,
     Pen,
     Theme,
@@ -38,17 +36,25 @@ from pathsum.figures.svg import (
 if TYPE_CHECKING:
     from pathsum.paths.attribution import LogitAttribution
     from pathsum.paths.terms import TermImportance
-    from pathsum.training.dynamics_record import Dynamics
+    from pathsum.training.curves import Dynamics
 
 
-ROW = 11.0
+ROW, TOP = 11.0, MARGIN + 14.0
 NAME_SHARE = 0.3
 
 
-def _left(names: Sequence[str], wide: Length) -> float:
-    """Where bars begin, to the right of their names."""
+def _bar_axis(pen: Pen, names: Sequence[str], ends: Sequence[Length], room: Length) -> Axis:
+    """The axis of bars to the right of their names; `room` is for numbers at its end."""
     widest = max((text_width(name, LABEL) for name in names), default=0.0)
-    return MARGIN + min(widest, NAME_SHARE * wide) + 5
+    left = MARGIN + min(widest, NAME_SHARE * pen.wide) + 5
+    return Axis(*padded_range(ends, include=0.0), left, pen.wide - MARGIN - room)
+
+
+def _bar(
+    pen: Pen, y: Length, axis: Axis, begin: Length, end: Length, color: Color, least: Length = 0.0
+) -> str:
+    low, high = sorted((axis(begin), axis(end)))
+    return pen.rect((low, y + 1.5), (max(high - low, least), ROW - 3), color, opacity=0.85)
 
 
 def term_bars(terms: "TermImportance", *, width: Length = COLUMN, theme: Theme = "light") -> Figure:
@@ -65,48 +71,32 @@ def term_bars(terms: "TermImportance", *, width: Length = COLUMN, theme: Theme =
     for order, gain in enumerate(terms.gain_estimates[1:], start=1):
         orders.append((f"order {order}: {order} head{'s' if order > 1 else ''}", gain))
     sets = [(each.name, each.given_others) for each in terms.sets]
-    pen, wide = Pen(theme), width * POINTS
-    left = _left([name for name, _ in (*orders, *sets)], wide)
-    ends = [x for _, e in (*orders, *sets) for x in (e.value, e.low, e.high) if x is not None]
-    axis = Axis(*padded_range(ends, include=0.0), left, wide - MARGIN - 22)
-    body = [pen.title(f"term importance of {terms.model}", wide)]
-    y = MARGIN + 14.0
-    start = y
+    every = [*orders, *sets]
+    pen = Pen(theme, width)
+    ends = [x for _, e in every for x in (e.value, e.low, e.high) if x is not None]
+    axis = _bar_axis(pen, [name for name, _ in every], ends, 22)
+    bars, y = "", TOP
     for title, rows in (("", orders), ("given all other terms", sets)):
         if title and rows:
-            y += 4
-            body.append(pen.text((left, y + 7), title, SMALL, color=pen.of(MUTED)))
-            y += ROW
+            bars += pen.note((axis.start, y + 11), title)
+            y += ROW + 4
         for name, gain in rows:
-            body.append(_bar(pen, axis, name, gain, y))
+            bars += _term_bar(pen, axis, name, gain, y)
             y += ROW
-    body.insert(1, zero_line(pen, [(axis(0), start), (axis(0), y)]))
-    label = f"reduction of the loss ({terms.unit})"
-    body.append(x_axis(pen, axis, y + 2, label, count=4))
-    title = f"term importance of {terms.model}"
-    return Figure(title, "".join(body), width, (y + 22 + MARGIN) / POINTS, theme)
+    body = pen.line([(axis(0), TOP), (axis(0), y)], INK, 0.5) + bars
+    body += x_axis(pen, axis, y + 2, f"reduction of the loss ({terms.unit})", count=4)
+    return page(pen, f"term importance of {terms.model}", body, y + 22)
 
 
-def _bar(pen: Pen, axis: Axis, name: str, value: Estimate, y: Length) -> str:
-    color = pen.of(RAISES if value.value >= 0 else LOWERS)
-    ends = sorted((axis(0.0), axis(value.value)))
-    parts = [
-        pen.text(
-            (axis.start - 5, y + 7.3),
-            clip_text(name, axis.start - MARGIN, LABEL),
-            LABEL,
-            anchor="end",
-        ),
-        pen.rect((ends[0], y + 1.5), (ends[1] - ends[0], ROW - 3), color, opacity=0.85),
-    ]
-    reach = ends[1]
-    if value.low is not None and value.high is not None:
-        low, high = axis(value.low), axis(value.high)
-        parts.append(pen.line([(low, y + ROW / 2), (high, y + ROW / 2)], pen.of(INK), 0.8))
-        reach = max(reach, high)
-    number = f"{value.value:.2f}".replace("-", "−")
-    parts.append(pen.text((reach + 3, y + 7.3), number, SMALL, color=pen.of(MUTED)))
-    return "".join(parts)
+def _term_bar(pen: Pen, axis: Axis, name: str, gain: Estimate, y: Length) -> str:
+    shown = clip_text(name, axis.start - MARGIN, LABEL)
+    drawn = pen.text((axis.start - 5, y + 7.3), shown, anchor="end")
+    drawn += _bar(pen, y, axis, 0.0, gain.value, RAISES if gain.value >= 0 else LOWERS)
+    reach = max(axis(0.0), axis(gain.value))
+    if gain.low is not None and gain.high is not None:
+        drawn += pen.line([(axis(end), y + ROW / 2) for end in (gain.low, gain.high)], INK, 0.8)
+        reach = max(reach, axis(gain.high))
+    return drawn + pen.note((reach + 3, y + 7.3), f"{gain.value:.2f}".replace("-", "−"))
 
 
 def logit_waterfall(
@@ -124,37 +114,24 @@ def logit_waterfall(
     shown, others = ranked[:k], ranked[k:]
     if others:
         shown.append((f"{len(others)} others", sum(value for _, value in others)))
-    pen, wide = Pen(theme), width * POINTS
-    sums, total = [0.0], 0.0
+    pen = Pen(theme, width)
+    rows, sums = [(name, value, RAISES if value >= 0 else LOWERS) for name, value in shown], [0.0]
     for _, value in shown:
-        total += value
-        sums.append(total)
-    left = _left([name for name, _ in shown] + ["total"], wide)
-    axis = Axis(*padded_range(sums, include=0.0), left, wide - MARGIN - 24)
-    top = MARGIN + 14.0
-    body = [
-        pen.title(toward.question, wide),
-        zero_line(pen, [(axis(0), top), (axis(0), top + ROW * (len(shown) + 1))]),
-    ]
-    rows = [
-        (name, value, sums[at], RAISES if value >= 0 else LOWERS)
-        for at, (name, value) in enumerate(shown)
-    ]
-    rows.append(("total", total, 0.0, INK))
-    for row, (name, value, begin, style) in enumerate(rows):
-        y = top + row * ROW
-        ends = sorted((axis(begin), axis(begin + value)))
-        body.append(pen.text((left - 5, y + 7.3), name, LABEL, anchor="end"))
-        size = (max(ends[1] - ends[0], 0.5), ROW - 3)
-        body.append(pen.rect((ends[0], y + 1.5), size, pen.of(style), opacity=0.85))
-        if row + 1 < len(rows) - 1:
-            at = axis(begin + value)
-            body.append(pen.line([(at, y + ROW - 1.5), (at, y + ROW + 1.5)], pen.of(LINE)))
-        at = (ends[1] + 3, y + 7.3)
-        body.append(pen.text(at, signed(value), SMALL, color=pen.of(MUTED)))
-    bottom = top + ROW * len(rows) + 2
-    body.append(x_axis(pen, axis, bottom, "logits", count=4))
-    return Figure(toward.question, "".join(body), width, (bottom + 20 + MARGIN) / POINTS, theme)
+        sums.append(sums[-1] + value)
+    rows.append(("total", sums[-1], INK))
+    axis = _bar_axis(pen, [name for name, *_ in rows], sums, 24)
+    body = pen.line([(axis(0), TOP), (axis(0), TOP + ROW * len(rows))], INK, 0.5)
+    for row, (name, value, style) in enumerate(rows):
+        y, begin = TOP + row * ROW, sums[row] if row < len(shown) else 0.0
+        body += pen.text((axis.start - 5, y + 7.3), name, anchor="end")
+        body += _bar(pen, y, axis, begin, begin + value, style, least=0.5)
+        at = axis(begin + value)
+        if row + 1 < len(shown):
+            body += pen.line([(at, y + ROW - 1.5), (at, y + ROW + 1.5)], LINE)
+        body += pen.note((max(axis(begin), at) + 3, y + 7.3), signed(value))
+    bottom = TOP + ROW * len(rows) + 2
+    body += x_axis(pen, axis, bottom, "logits", count=4)
+    return page(pen, toward.question, body, bottom + 20)
 
 
 LEFT, PANEL, GAP = 30.0, 44.0, 15.0
@@ -178,24 +155,19 @@ def training_curves(
         width: In inches.
         theme: "light" or "dark".
     """
-    pen, wide = Pen(theme), width * POINTS
+    pen = Pen(theme, width)
     steps = [step for step in run.steps if step > 0]
     if not steps:
         raise NoFigureError(f"{run.run} has no measurement after step 0, so there is no curve")
-    across = Axis(min(steps), max(steps), LEFT, wide - MARGIN - 4, log=True)
-    body = [pen.title(f"training of {run.run}", wide)]
-    y = MARGIN + 14.0
-    end = y + len(curves) * (PANEL + GAP) - 4
-    if run.phase_change is not None:
-        low, high = (
-            across(min(max(step, across.low), across.high))
-            for step in (run.phase_change.low, run.phase_change.high)
-        )
-        size = (max(high - low, 0.8), end - y)
-        body.append(pen.rect((low, y), size, pen.of(LOWERS), opacity=0.22))
-        text = f"phase change: step {run.phase_change.step:,.0f}"
-        at = (wide - MARGIN - 4, MARGIN + 7)
-        body.append(pen.text(at, text, SMALL, anchor="end", color=pen.of(LOWERS)))
+    right = pen.wide - MARGIN - 4
+    across = Axis(min(steps), max(steps), LEFT, right, log=True)
+    body, y, end = "", TOP, TOP + len(curves) * (PANEL + GAP) - 4
+    change = run.phase_change
+    if change is not None:
+        low, high = (across(min(max(x, steps[0]), steps[-1])) for x in (change.low, change.high))
+        body += pen.rect((low, y), (max(high - low, 0.8), end - y), LOWERS, opacity=0.22)
+        text = f"phase change: step {change.step:,.0f}"
+        body += pen.note((right, MARGIN + 7), text, "end", LOWERS)
     for name in curves:
         curve = run.curve(name)
         pairs = zip(run.steps, curve.values.tolist(), strict=True)
@@ -203,16 +175,12 @@ def training_curves(
         up = Axis(*padded_range([value for _, value in points]), y + 10 + PANEL, y + 10)
         unit = f" ({curve.unit})" if curve.unit else ""
         title = f"{curve.title}{unit}" + (f", {curve.head}" if curve.head else "")
-        body.append(pen.text((LEFT, y + 7), clip_text(title, wide - LEFT - 8, LABEL), LABEL))
-        body.append(y_axis(pen, up, LEFT, count=4, grid=across.end))
+        body += pen.text((LEFT, y + 7), clip_text(title, pen.wide - LEFT - 8, LABEL))
+        body += y_axis(pen, up, LEFT, grid=right)
         drawn = [(across(step), up(value)) for step, value in points]
-        color = pen.of(SERIES[0] if name == "loss" else ACCENT)
-        body.append(pen.line(drawn, color, 1.2))
-        body.append(pen.line([(LEFT, up.start), (across.end, up.start)], pen.of(LINE)))
+        body += pen.line(drawn, SERIES[0] if name == "loss" else ACCENT, 1.2)
+        body += pen.line([(LEFT, up.start), (right, up.start)], LINE)
         y += PANEL + GAP
-    body.append(x_axis(pen, across, end, "training step"))
-    muted = pen.of(MUTED)
-    last = f"{run.steps[-1]:,}"
-    body.append(pen.text((across.end, end + 16), last, SMALL, anchor="end", color=muted))
-    height = (end + 20 + MARGIN) / POINTS
-    return Figure(f"training of {run.run}", "".join(body), width, height, theme)
+    body += x_axis(pen, across, end, "training step")
+    body += pen.note((right, end + 16), f"{run.steps[-1]:,}", "end")
+    return page(pen, f"training of {run.run}", body, end + 20)

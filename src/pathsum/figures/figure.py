@@ -17,11 +17,11 @@ from pathlib import Path
 from pathsum.base.errors import FailedError, InputError
 from pathsum.base.files import check_output, write_output
 from pathsum.figures.svg import (
-    INK,
     LABEL,
     LINE,
-    MUTED,
+    MARGIN,
     PAPER,
+    POINTS,
     SANS,
     SMALL,
     Length,
@@ -36,9 +36,6 @@ from pathsum.figures.svg import (
     text_width,
 )
 
-COLUMN = 3.3
-"""The width of a column of a two-column paper, in inches."""
-POINTS = 72.0
 DPI = 300
 FORMATS = (".svg", ".png", ".pdf")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -149,37 +146,23 @@ def _print_with_browser(figure: Figure, kind: str) -> bytes:
         source, target = Path(folder, "figure.html"), Path(folder, f"figure{kind}")
         source.write_text(page, encoding="utf-8")
         across, down = (-int(-side * 96 // 1) for side in (figure.width, figure.height))
-        output = (
-            [f"--print-to-pdf={target}", "--no-pdf-header-footer"]
-            if kind == ".pdf"
-            else [
-                f"--screenshot={target}",
-                f"--window-size={across},{down}",
-                f"--force-device-scale-factor={DPI / 96}",
-            ]
-        )
-        _run_browser([browser, *output, f"--user-data-dir={folder}/profile", source.as_uri()])
-        if not target.exists():
-            raise FailedError(f"{browser} wrote no {kind} file; save the figure as .svg instead")
-        return target.read_bytes()
-
-
-def _run_browser(command: Sequence[str]) -> None:
-    options = ["--headless", "--disable-gpu", "--hide-scrollbars"]
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        options.append("--no-sandbox")  # Chromium refuses to run as root with its sandbox
-    try:
-        subprocess.run(
-            [command[0], *options, *command[1:]],
-            check=True,
-            capture_output=True,
-            timeout=BROWSER_LIMIT,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise FailedError(
-            f"{command[0]} could not convert the figure ({type(error).__name__}); "
-            "save it as .svg instead"
-        ) from error
+        options = ["--headless", "--disable-gpu", f"--user-data-dir={folder}/profile"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            options.append("--no-sandbox")  # Chromium refuses to run as root with its sandbox
+        if kind == ".pdf":
+            options += [f"--print-to-pdf={target}", "--no-pdf-header-footer"]
+        else:
+            options += [f"--screenshot={target}", f"--window-size={across},{down}"]
+            options += ["--hide-scrollbars", f"--force-device-scale-factor={DPI / 96}"]
+        command = [browser, *options, source.as_uri()]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=BROWSER_LIMIT)
+            return target.read_bytes()
+        except (OSError, subprocess.SubprocessError) as error:
+            raise FailedError(
+                f"{browser} could not convert the figure ({type(error).__name__}); "
+                "save it as .svg instead"
+            ) from error
 
 
 TICK = 2.0
@@ -252,37 +235,38 @@ def padded_range(values: Sequence[float], include: Length | None = None) -> Poin
     return low - (0.0 if low == include else margin), high + (0.0 if high == include else margin)
 
 
+def page(pen: Pen, title: str, body: str, bottom: Length, heading: str | None = None) -> Figure:
+    """The figure that a pen drew, down to `bottom` in points; `heading` is by default its title."""
+    shown = title if heading is None else heading
+    body = (pen.title(shown) if shown else "") + body
+    return Figure(title, body, pen.width, (bottom + MARGIN) / POINTS, pen.theme)
+
+
 def x_axis(pen: Pen, axis: Axis, y: Length, label: str = "", *, count: int = 5) -> str:
     """A horizontal axis with ticks and numbers below it."""
-    ink, parts = pen.of(MUTED), [pen.line([(axis.start, y), (axis.end, y)], pen.of(LINE))]
+    drawn = pen.line([(axis.start, y), (axis.end, y)], LINE)
     for value in axis.ticks(count):
         x = axis(value)
-        parts.append(pen.line([(x, y), (x, y + TICK)], pen.of(LINE)))
-        parts.append(pen.text((x, y + 8), format_tick(value), SMALL, anchor="middle", color=ink))
+        drawn += pen.line([(x, y), (x, y + TICK)], LINE)
+        drawn += pen.note((x, y + 8), format_tick(value), "middle")
     if label:
-        middle = (axis.start + axis.end) / 2
-        parts.append(pen.text((middle, y + 16), label, LABEL, anchor="middle"))
-    return "".join(parts)
+        drawn += pen.text(((axis.start + axis.end) / 2, y + 16), label, anchor="middle")
+    return drawn
 
 
-def y_axis(
-    pen: Pen, axis: Axis, x: Length, label: str = "", *, count: int = 4, grid: Length | None = None
-) -> str:
+def y_axis(pen: Pen, axis: Axis, x: Length, *, count: int = 4, grid: Length | None = None) -> str:
     """A vertical axis with numbers on its left; `grid` is where lines across the plot end."""
-    ink, parts = pen.of(MUTED), list[str]()
+    drawn = ""
     for value in axis.ticks(count):
         y = axis(value)
-        end = x if grid is None else grid
-        parts.append(pen.line([(x - TICK, y), (end, y)], pen.of(LINE), 0.4))
-        parts.append(pen.text((x - 4, y + 2), format_tick(value), SMALL, anchor="end", color=ink))
-    if label:
-        parts.append(vertical_label(pen, (8.0, (axis.start + axis.end) / 2), label))
-    return "".join(parts)
+        drawn += pen.line([(x - TICK, y), (x if grid is None else grid, y)], LINE, 0.4)
+        drawn += pen.note((x - 4, y + 2), format_tick(value), "end")
+    return drawn
 
 
 def vertical_label(pen: Pen, at: Point, label: str) -> str:
     """A label that reads upward, centered at a point."""
-    return pen.text(at, label, LABEL, anchor="middle", turn=-90)
+    return pen.text(at, label, anchor="middle", turn=-90)
 
 
 def color_bar(pen: Pen, at: Point, width: Length, scale: Scale, extent: Length, label: str) -> str:
@@ -290,39 +274,24 @@ def color_bar(pen: Pen, at: Point, width: Length, scale: Scale, extent: Length, 
     x, y = at
     low = 0.0 if scale == "sequential" else -1.0
     steps = 24
-    cells = "".join(
-        element(
-            "rect",
-            x=x + width * step / steps,
-            y=y,
-            width=width / steps + 0.2,
-            height=4,
-            fill=color_at(low + (1 - low) * (step + 0.5) / steps, scale, pen.theme),
-        )
-        for step in range(steps)
-    )
+    drawn = ""
+    for step in range(steps):
+        color = color_at(low + (1 - low) * (step + 0.5) / steps, scale, pen.theme)
+        drawn += pen.rect((x + width * step / steps, y), (width / steps + 0.2, 4), color)
+    drawn += pen.frame((x, y), (width, 4))
     ends = [(x, low * extent), (x + width, extent)]
-    if low:
-        ends.insert(1, (x + width / 2, 0.0))
-    numbers = "".join(
-        pen.text((place, y + 10.5), format_tick(float(f"{value:.2g}")), SMALL, anchor="middle")
-        for place, value in ends
-    )
-    frame = pen.rect((x, y), (width, 4), "none", stroke=pen.of(LINE))
-    return cells + frame + numbers + pen.text((x - 6, y + 4.5), label, LABEL, anchor="end")
+    for place, value in [ends[0], (x + width / 2, 0.0), ends[1]] if low else ends:
+        text = format_tick(float(f"{value:.2g}"))
+        drawn += pen.text((place, y + 10.5), text, SMALL, anchor="middle")
+    return drawn + pen.text((x - 6, y + 4.5), label, anchor="end")
 
 
-def legend(pen: Pen, at: Point, entries: Sequence[tuple[str, Style]], gap: Length = 10.0) -> str:
+def legend(pen: Pen, at: Point, entries: Sequence[tuple[str, Style]]) -> str:
     """Line styles with their names, on one row."""
     x, y = at
-    parts: list[str] = []
+    drawn = ""
     for name, style in entries:
-        parts.append(pen.line([(x, y - 2), (x + 14, y - 2)], pen.of(style), 1.4, style.dash))
-        parts.append(pen.text((x + 17, y), name, LABEL))
-        x += 17 + text_width(name, LABEL) + gap
-    return "".join(parts)
-
-
-def zero_line(pen: Pen, points: Sequence[Point]) -> str:
-    """A thin line that marks zero."""
-    return pen.line(points, pen.of(INK), 0.5)
+        drawn += pen.line([(x, y - 2), (x + 14, y - 2)], style, 1.4, style.dash)
+        drawn += pen.text((x + 17, y), name)
+        x += 27 + text_width(name, LABEL)
+    return drawn

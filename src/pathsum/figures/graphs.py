@@ -1,16 +1,16 @@
 """Graphs: which heads read which (composition), and the circuit of one prediction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pathsum.base import LOGITS, HeadId, Source
 from pathsum.base.path import level_of
 from pathsum.base.sentence import signed
-from pathsum.figures.figure import COLUMN, POINTS, Figure, legend
+from pathsum.figures.figure import Figure, legend, page
 from pathsum.figures.svg import (
+    COLUMN,
     INK,
-    LABEL,
     LINE,
     LOWERS,
     MARGIN,
@@ -25,7 +25,6 @@ from pathsum.figures.svg import (
     Style,
     Theme,
     clip_text,
-    element,
     hint,
     number,
 )
@@ -50,12 +49,12 @@ def curve(pen: Pen, begin: Point, end: Point, style: Style, width: Length, title
         f"M{number(x0)} {number(y0)}C{number(x0)} {number(y0 - bend)} "
         f"{number(x1)} {number(y1 + bend)} {number(x1)} {number(y1)}"
     )
-    return element(
+    return pen.element(
         "path",
         hint(title),
         d=path,
         fill="none",
-        stroke=pen.of(style),
+        stroke=style,
         stroke_width=width,
         stroke_dasharray=style.dash or None,
         stroke_opacity=0.85,
@@ -72,50 +71,46 @@ def composition_graph(edges: "Edges", *, width: Length = COLUMN, theme: Theme = 
         width: In inches.
         theme: "light" or "dark".
     """
-    pen, wide = Pen(theme), width * POINTS
-    drawn = [edge for edge in edges.edges if edge.z > 0]
-    used = {head for edge in drawn for head in (edge.writer, edge.reader)}
-    layers = _rows_of_heads(sorted(used, key=lambda head: (head.layer, head.head)))
-    pitch = min(62.0, 300.0 / max(len(layers), 1)) if len(layers) > 2 else 62.0
-    top = MARGIN + 28.0
-    places: dict[HeadId, Point] = {}
-    for row, heads in enumerate(layers):
-        y = top + 8 + (len(layers) - 1 - row) * pitch
-        gap = (wide - 2 * MARGIN) / len(heads)
-        for column, head in enumerate(heads):
-            places[head] = (MARGIN + (column + 0.5) * gap, y)
-    radius = min(10.0, 0.45 * (wide - 2 * MARGIN) / max(map(len, layers), default=1))
-    largest = max((edge.z for edge in drawn), default=1.0)
+    pen = Pen(theme, width)
+    drawn = sorted((edge for edge in edges.edges if edge.z > 0), key=lambda edge: edge.z)
+    layers = _rows_of_heads(sorted({head for e in drawn for head in (e.writer, e.reader)}))
+    pitch = min(62.0, 300.0 / len(layers)) if len(layers) > 2 else 62.0
+    top, across = MARGIN + 28.0, pen.wide - 2 * MARGIN
+    bottom = top + 8 + max(len(layers) - 1, 0) * pitch
+    places: dict[HeadId, Point] = {
+        head: (MARGIN + (column + 0.5) * (across / len(heads)), bottom - row * pitch)
+        for row, heads in enumerate(layers)
+        for column, head in enumerate(heads)
+    }
+    radius = min(10.0, 0.45 * across / max(map(len, layers), default=1))
     shift = {"q": -3.0, "k": 3.0, "v": 0.0}
-    body = [pen.title(f"composition of {edges.model}", wide)]
-    for edge in sorted(drawn, key=lambda each: each.z):
+    body = ""
+    for edge in drawn:
         (x0, y0), (x1, y1) = places[edge.writer], places[edge.reader]
-        side = edge.kind
-        ends = (x0 + shift[side], y0 - radius), (x1 + shift[side], y1 + radius)
-        thick = 0.4 + 2.2 * edge.z / largest
+        ends = (x0 + shift[edge.kind], y0 - radius), (x1 + shift[edge.kind], y1 + radius)
+        thick = 0.4 + 2.2 * edge.z / drawn[-1].z
         title = f"{edge.edge}: score {edge.score:.3f}, z {edge.z:+.1f}, p {edge.p:.1g}"
-        body.append(curve(pen, *ends, SIDES[side], thick, title))
-    for head, at in places.items():
-        body.append(pen.dot(at, radius, pen.of(PAPER), stroke=pen.of(INK), stroke_width=0.6))
+        body += curve(pen, *ends, SIDES[edge.kind], thick, title)
+    for head, (x, y) in places.items():
+        body += pen.dot((x, y), radius, PAPER, stroke=INK, stroke_width=0.6)
         size = min(SMALL, radius * 0.75)
-        body.append(pen.text((at[0], at[1] + size * 0.36), str(head), size, anchor="middle"))
-    kinds = [side for side in ("q", "k", "v") if any(e.kind == side for e in drawn)]
-    entries = [(KIND_NAMES[side], SIDES[side]) for side in kinds]
-    body.append(legend(pen, (MARGIN, MARGIN + 18), entries))
-    bottom = top + 8 + max(len(layers) - 1, 0) * pitch + radius
+        body += pen.text((x, y + size * 0.36), head, size, anchor="middle")
+    body += _side_legend(pen, {edge.kind for edge in drawn})
     if not drawn:
         text = "no edge shares more directions than random heads"
-        body.append(pen.text((MARGIN, top + 4), text, LABEL, color=pen.of(MUTED)))
-    title = f"composition of {edges.model}"
-    return Figure(title, "".join(body), width, (bottom + MARGIN + 2) / POINTS, theme)
+        body += pen.text((MARGIN, top + 4), text, color=MUTED)
+    return page(pen, f"composition of {edges.model}", body, bottom + radius + 2)
+
+
+def _side_legend(pen: Pen, kinds: Collection[str]) -> str:
+    names = [(KIND_NAMES[side], style) for side, style in SIDES.items() if side in kinds]
+    return legend(pen, (MARGIN, MARGIN + 18), names)
 
 
 def _rows_of_heads(used: Sequence[HeadId]) -> list[list[HeadId]]:
     """The heads of each layer in use; in small models also those without an edge."""
-    if not used:
-        return []
-    n_layers = 1 + max(head.layer for head in used)
-    n_heads = 1 + max(head.head for head in used)
+    n_layers = 1 + max((head.layer for head in used), default=-1)
+    n_heads = 1 + max((head.head for head in used), default=-1)
     if n_layers * n_heads <= MOST_HEADS:
         return [[HeadId(l, h) for h in range(n_heads)] for l in range(n_layers)]
     layers = sorted({head.layer for head in used})
@@ -136,36 +131,30 @@ def circuit_graph(
         width: In inches.
         theme: "light" or "dark".
     """
-    pen, wide = Pen(theme), width * POINTS
+    pen = Pen(theme, width)
     while True:  # fewer edges until the boxes fit side by side
         edges = graph.ranked[:k]
-        layout = _Layout.of(graph, edges, wide - 2 * MARGIN)
+        layout = _Layout.of(graph, edges, pen.wide - 2 * MARGIN)
         if layout.pitch >= LEAST_PITCH or k <= 1:
             break
         k -= 1
-    kinds = list(dict.fromkeys(edge.kind.value for edge in edges))
+    kinds = {edge.kind.value for edge in edges}
     # A legend of more than three kinds needs the whole line.
     below = 12.0 if len(kinds) > 3 else 0.0
     places, bottom = layout.places(MARGIN + 28.0 + below)
-    what = f"{len(graph.prompts)} prompts" if graph.is_mean else repr(graph.token_text)
-    title = f"{graph.model}: {what}, {signed(graph.total)} logits{graph.change}"
-    body = [pen.title(title, wide)]
-    entries = [(KIND_NAMES[side], SIDES[side]) for side in SIDES if side in kinds]
-    body.append(legend(pen, (MARGIN, MARGIN + 18), entries))
+    body = _side_legend(pen, kinds)
     count = f"{len(edges)} of {len(graph.edges)} edges"
-    at = (wide - MARGIN, MARGIN + 18 + below)
-    body.append(pen.text(at, count, SMALL, anchor="end", color=pen.of(MUTED)))
+    body += pen.note((pen.wide - MARGIN, MARGIN + 18 + below), count, "end")
     body += _circuit_edges(pen, edges, places)
     box = min(layout.pitch - 2, 40.0)
-    body += [_box(pen, node, places[str(node.node)], box) for node in layout.nodes]
+    body += "".join(_box(pen, node, places[str(node.node)], box) for node in layout.nodes)
     for position, (x, room) in layout.columns().items():
         text = clip_text(graph.tokens[position], room - 1, SMALL, mono=True)
-        body.append(pen.text((x, bottom + 7), text, SMALL, anchor="middle", mono=True))
-        name = "" if graph.is_mean else str(position)
-        muted = pen.of(MUTED)
-        body.append(pen.text((x, bottom + 14), name, SMALL, anchor="middle", color=muted))
-    height = (bottom + 14 + MARGIN) / POINTS
-    return Figure(f"circuit of {title}", "".join(body), width, height, theme)
+        body += pen.text((x, bottom + 7), text, SMALL, anchor="middle", mono=True)
+        body += pen.note((x, bottom + 14), "" if graph.is_mean else str(position), "middle")
+    what = f"{len(graph.prompts)} prompts" if graph.is_mean else repr(graph.token_text)
+    title = f"{graph.model}: {what}, {signed(graph.total)} logits{graph.change}"
+    return page(pen, f"circuit of {title}", body, bottom + 14, heading=title)
 
 
 @dataclass(frozen=True)
@@ -179,10 +168,11 @@ class _Layout:
 
     @classmethod
     def of(cls, graph: "Graph", edges: "Sequence[GraphEdge]", wide: Length) -> "_Layout":
-        nodes = _nodes_of(graph, edges)
+        touched = {graph.top, *(end for edge in edges for end in (edge.edge.start, edge.edge.end))}
+        nodes = [node for node in graph.nodes if node.node in touched]
         cells: dict[tuple[int, int], list[GraphNode]] = {}
         for node in nodes:
-            key = (_row(node.node, graph.n_layers), _position(node.node))
+            key = (_row(node.node, graph.n_layers), node.node.at or 0)
             cells.setdefault(key, []).append(node)
         slots = {
             position: max(len(found) for (_, at), found in cells.items() if at == position)
@@ -211,17 +201,6 @@ class _Layout:
         return places, top + (len(rows) - 1) * ROW_PITCH + BOX + 2
 
 
-def _nodes_of(graph: "Graph", edges: "Sequence[GraphEdge]") -> "list[GraphNode]":
-    """The nodes that edges touch, with the logit first."""
-    names = {str(end) for edge in edges for end in (edge.edge.start, edge.edge.end)}
-    names.add(str(graph.top))
-    return [node for node in graph.nodes if str(node.node) in names]
-
-
-def _position(node: "Site") -> int:
-    return 0 if node.at is None else node.at
-
-
 def _row(node: "Site", n_layers: int) -> int:
     """Two rows per layer, for heads and then the MLP; sources are below, the logit above."""
     writer = node.writer
@@ -232,19 +211,19 @@ def _row(node: "Site", n_layers: int) -> int:
     return -1
 
 
-def _circuit_edges(pen: Pen, edges: "Sequence[GraphEdge]", places: dict[str, Point]) -> list[str]:
+def _circuit_edges(pen: Pen, edges: "Sequence[GraphEdge]", places: dict[str, Point]) -> str:
     largest = max((abs(edge.share) for edge in edges), default=1.0) or 1.0
     shift = {"q": -5.0, "k": 5.0, "g": 5.0}
-    parts: list[str] = []
+    drawn = ""
     for edge in sorted(edges, key=lambda each: abs(each.share)):
-        (x0, y0), (x1, y1) = places[str(edge.edge.start)], places[str(edge.edge.end)]
+        begin, (x, y) = places[str(edge.edge.start)], places[str(edge.edge.end)]
         side = edge.kind.value
         title = f"{edge.name}: share {edge.share:+.2f} logits"
         if edge.effect is not None:
             title += f", cut {edge.effect:+.2f}"
-        ends = (x0, y0), (x1 + shift.get(side, 0.0), y1 + BOX)
-        parts.append(curve(pen, *ends, SIDES[side], 0.4 + 2 * abs(edge.share) / largest, title))
-    return parts
+        end = (x + shift.get(side, 0.0), y + BOX)
+        drawn += curve(pen, begin, end, SIDES[side], 0.4 + 2 * abs(edge.share) / largest, title)
+    return drawn
 
 
 def _box(pen: Pen, node: "GraphNode", at: Point, wide: Length) -> str:
@@ -252,9 +231,9 @@ def _box(pen: Pen, node: "GraphNode", at: Point, wide: Length) -> str:
     x, y = at
     writer = str(node.node.writer)
     name = clip_text("pos" if writer.startswith("pos@") else writer, wide + 2, SMALL)
-    color = pen.of(RAISES if node.value >= 0 else LOWERS)
+    color = RAISES if node.value >= 0 else LOWERS
     return (
-        pen.rect((x - wide / 2, y), (wide, BOX), pen.of(PAPER), stroke=pen.of(LINE), round_=2)
+        pen.rect((x - wide / 2, y), (wide, BOX), PAPER, stroke=LINE, round_=2)
         + pen.text((x, y + 6.5), name, SMALL, anchor="middle")
-        + pen.text((x, y + 13.2), signed(node.value, 1), SMALL, anchor="middle", color=color)
+        + pen.note((x, y + 13.2), signed(node.value, 1), "middle", color)
     )

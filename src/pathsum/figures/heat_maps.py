@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pathsum.base.options import parse_choice, parse_count
-from pathsum.figures.figure import COLUMN, POINTS, Figure, color_bar, vertical_label
+from pathsum.figures.figure import Figure, color_bar, page, vertical_label
 from pathsum.figures.svg import (
-    INK,
-    LABEL,
-    LINE,
+    COLUMN,
     MARGIN,
     MUTED,
     SMALL,
@@ -80,37 +78,52 @@ def heat_map(
         Figure('a lens', 3.3 × 0.875 in)
     """
     kind: Scale = parse_choice(SCALES, scale, "scale")
-    matrix = _plain(values)
-    pen, wide = Pen(theme), width * POINTS
+    matrix = [[float(value) for value in row] for row in values]
+    pen = Pen(theme, width)
     extent = _extent(matrix) if extent is None else extent
-    room = LABEL_SHARE * wide
+    room = LABEL_SHARE * pen.wide
     left = MARGIN + (9 if row_label else 0) + _label_room(rows, room, mono_rows) + 3
-    across = wide - left - MARGIN
+    across = pen.wide - left - MARGIN
     cell = across / max(len(columns), 1)
     tall = cell if square else min(max(cell * 0.6, 7.5 if texts else 6.0), 12.0)
-    top = MARGIN + (12 if title else 0) + (10 if column_label else 0)
-    top += _column_room(columns, cell, 0.7 * room)
+    above = MARGIN + (12 if title else 0)
+    top = above + (10 if column_label else 0) + _column_room(columns, cell, 0.7 * room)
     down = tall * len(rows)
-    body = [pen.cells(matrix, (left, top), (cell, tall), kind, extent)]
-    body.append(pen.rect((left, top), (across, down), "none", stroke=pen.of(LINE)))
+    body = pen.cells(matrix, (left, top), (cell, tall), kind, extent)
+    body += pen.frame((left, top), (across, down))
     if title:
-        body.append(pen.title(title, wide))
+        body += pen.title(title)
     if column_label:
-        at = (left + across / 2, MARGIN + (12 if title else 0) + 6)
-        body.append(pen.text(at, column_label, LABEL, anchor="middle", color=pen.of(MUTED)))
+        at = (left + across / 2, above + 6)
+        body += pen.text(at, column_label, anchor="middle", color=MUTED)
     if row_label:
-        body.append(vertical_label(pen, (MARGIN + 5, top + down / 2), row_label))
-    body.append(row_names(pen, rows, (left - 3, top), tall, room, mono_rows))
-    body.append(column_names(pen, columns, (left, top - 3), cell, 0.7 * room))
-    if texts is not None:
-        body.append(_cell_texts(pen, matrix, texts, (left, top), (cell, tall), kind, extent))
+        body += vertical_label(pen, (MARGIN + 5, top + down / 2), row_label)
+    body += row_names(pen, rows, (left - 3, top), tall, room, mono_rows)
+    body += column_names(pen, columns, (left, top - 3), cell, 0.7 * room)
+    shares = [[value / extent if math.isfinite(value) else 0.0 for value in row] for row in matrix]
+    grounds = [[color_at(share, kind, theme) for share in row] for row in shares]
+    body += _cell_texts(pen, texts or (), grounds, (left, top), (cell, tall))
     end = top + down + 7
-    body.append(color_bar(pen, (left + across - 66, end), 60, kind, extent, value_label))
-    return Figure(title or "heat map", "".join(body), width, (end + 12 + MARGIN) / POINTS, theme)
+    body += color_bar(pen, (left + across - 66, end), 60, kind, extent, value_label)
+    return page(pen, title or "heat map", body, end + 12, heading="")
 
 
-def _plain(values: "Tensor | Sequence[Sequence[Length]]") -> list[list[float]]:
-    return [[float(value) for value in row] for row in values]
+def _cell_texts(
+    pen: Pen,
+    texts: Sequence[Sequence[str]],
+    grounds: Sequence[Sequence[str]],
+    at: Point,
+    cell: Point,
+) -> str:
+    """A text in each cell, in black or white on the color of the cell."""
+    size, drawn = min(SMALL, cell[1] * 0.7), ""
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            place = (at[0] + (column + 0.5) * cell[0], at[1] + (row + 0.68) * cell[1])
+            shown = clip_text(text, cell[0] - 0.5, size, mono=True)
+            ink = ink_on(grounds[row][column])
+            drawn += pen.text(place, shown, size, anchor="middle", mono=True, color=ink)
+    return drawn
 
 
 def _extent(matrix: list[list[float]]) -> float:
@@ -132,57 +145,26 @@ def row_names(
     pen: Pen, names: Sequence[str], at: Point, pitch: Length, room: Length, mono: bool = False
 ) -> str:
     """Names to the left of rows; if rows are narrow, only of every second or third one."""
-    every = max(1, math.ceil(LABEL_PITCH / pitch))
-    return "".join(
-        pen.text(
-            (at[0], at[1] + (row + 0.5) * pitch + 1.9),
-            clip_text(name, room, SMALL, mono),
-            SMALL,
-            anchor="end",
-            mono=mono,
-        )
-        for row, name in enumerate(names)
-        if row % every == 0
-    )
+    drawn = ""
+    for row in range(0, len(names), max(1, math.ceil(LABEL_PITCH / pitch))):
+        name, y = clip_text(names[row], room, SMALL, mono), at[1] + (row + 0.5) * pitch + 1.9
+        drawn += pen.text((at[0], y), name, SMALL, anchor="end", mono=mono)
+    return drawn
 
 
 def column_names(pen: Pen, names: Sequence[str], at: Point, pitch: Length, room: Length) -> str:
     """Tokens above columns; upright if they do not fit side by side."""
     flat = max((text_width(n, SMALL, mono=True) for n in names), default=0.0) < pitch - 1
     every = 1 if flat else max(1, math.ceil(LABEL_PITCH / pitch))
-    parts: list[str] = []
-    for column, name in enumerate(names):
-        if column % every:
-            continue
-        x = at[0] + (column + 0.5) * pitch
+    drawn = ""
+    for column in range(0, len(names), every):
+        x, name = at[0] + (column + 0.5) * pitch, names[column]
         if flat:
-            parts.append(pen.text((x, at[1]), name, SMALL, anchor="middle", mono=True))
+            drawn += pen.text((x, at[1]), name, SMALL, anchor="middle", mono=True)
         else:
             text = clip_text(name, room, SMALL, mono=True)
-            parts.append(pen.text((x + 1.9, at[1]), text, SMALL, mono=True, turn=-90))
-    return "".join(parts)
-
-
-def _cell_texts(
-    pen: Pen,
-    matrix: list[list[float]],
-    texts: Sequence[Sequence[str]],
-    at: Point,
-    cell: Point,
-    scale: Scale,
-    extent: Length,
-) -> str:
-    size = min(SMALL, cell[1] * 0.7)
-    parts: list[str] = []
-    for row, line in enumerate(texts):
-        for column, text in enumerate(line):
-            value = matrix[row][column]
-            share = value / extent if math.isfinite(value) else 0.0
-            place = (at[0] + (column + 0.5) * cell[0], at[1] + (row + 0.68) * cell[1])
-            shown = clip_text(text, cell[0] - 0.5, size, mono=True)
-            ink = ink_on(color_at(share, scale, pen.theme))
-            parts.append(pen.text(place, shown, size, anchor="middle", mono=True, color=ink))
-    return "".join(parts)
+            drawn += pen.text((x + 1.9, at[1]), text, SMALL, mono=True, turn=-90)
+    return drawn
 
 
 def attention_map(
@@ -253,36 +235,29 @@ def lens_map(
 
 
 def _attention_tiles(attention: "Attention", width: Length, theme: Theme) -> Figure:
-    pen, wide = Pen(theme), width * POINTS
+    pen, gap = Pen(theme, width), 5.0
     layers: dict[int, list[int]] = {}
     for index, head in enumerate(attention.heads):
         layers.setdefault(head.layer, []).append(index)
     most = min(max(map(len, layers.values())), 8)
-    rows = [
-        indices[start : start + most]
-        for indices in layers.values()
-        for start in range(0, len(indices), most)
-    ]
-    gap = 5.0
-    tile = min((wide - 2 * MARGIN - gap * (most - 1)) / most, 110.0)
+    across = pen.wide - 2 * MARGIN
+    tile = min((across - gap * (most - 1)) / most, 110.0)
     cell = tile / len(attention.tokens)
-    body: list[str] = []
-    y = MARGIN
-    for indices in rows:
+    body, y = "", MARGIN
+    for indices in layers.values():
         for place, index in enumerate(indices):
-            x = MARGIN + place * (tile + gap)
-            body.append(pen.text((x, y + 6), str(attention.heads[index]), LABEL))
-            corner = (x, y + 8)
+            if place and place % most == 0:
+                y += tile + 8 + gap
+            x = MARGIN + place % most * (tile + gap)
+            body += pen.text((x, y + 6), attention.heads[index])
             values = attention.patterns[index].tolist()
-            body.append(pen.cells(values, corner, (cell, cell), "sequential", 1.0))
-            body.append(pen.rect(corner, (tile, tile), "none", stroke=pen.of(LINE)))
+            body += pen.cells(values, (x, y + 8), (cell, cell), "sequential", 1.0)
+            body += pen.frame((x, y + 8), (tile, tile))
         y += tile + 8 + gap
-    bar = color_bar(pen, (wide - MARGIN - 66, y + 1), 60, "sequential", 1.0, "attention")
-    text = clip_text("".join(attention.tokens), wide - 2 * MARGIN - 118, SMALL, mono=True)
-    shown = pen.text((MARGIN, y + 5.5), text, SMALL, mono=True, color=pen.of(MUTED))
-    title = f"attention of {len(attention.heads)} heads"
-    height = (y + 13 + MARGIN) / POINTS
-    return Figure(title, "".join(body) + bar + shown, width, height, theme)
+    body += color_bar(pen, (MARGIN + across - 66, y + 1), 60, "sequential", 1.0, "attention")
+    text = clip_text("".join(attention.tokens), across - 118, SMALL, mono=True)
+    body += pen.text((MARGIN, y + 5.5), text, SMALL, mono=True, color=MUTED)
+    return page(pen, f"attention of {len(attention.heads)} heads", body, y + 13, heading="")
 
 
 def sweep_map(sweep: "PatchSweep", *, width: Length = COLUMN, theme: Theme = "light") -> Figure:
@@ -318,33 +293,30 @@ def composition_map(
         width: In inches.
         theme: "light" or "dark".
     """
-    pen, wide = Pen(theme), width * POINTS
+    pen, gap = Pen(theme, width), 7.0
     n_layers = 1 + max((head.layer for head in composition.heads), default=0)
     writers = [i for i, head in enumerate(composition.heads) if head.layer < n_layers - 1]
     readers = [i for i, head in enumerate(composition.heads) if head.layer > 0]
     kinds = {"Q": composition.q, "K": composition.k, "V": composition.v}
     maps = {name: scores.z[writers][:, readers].tolist() for name, scores in kinds.items()}
     extent = max(map(_extent, maps.values()))
-    names = [str(composition.heads[i]) for i in writers]
-    left = MARGIN + 9 + _label_room(names, 60, mono=False) + 3
-    gap = 7.0
-    across = (wide - left - MARGIN - 2 * gap) / 3
+    writing, reading = ([str(composition.heads[i]) for i in each] for each in (writers, readers))
+    left = MARGIN + 9 + _label_room(writing, 60, mono=False) + 3
+    across = (pen.wide - left - MARGIN - 2 * gap) / 3
     cell = across / max(len(readers), 1)
     tall = min(max(cell, 1.0), 14.0)
-    reading = [str(composition.heads[i]) for i in readers]
     top = MARGIN + 12 + _column_room(reading, cell, 20)
     down = tall * len(writers)
-    body = [vertical_label(pen, (MARGIN + 5, top + down / 2), "writer")]
-    body.append(row_names(pen, names, (left - 3, top), tall, 60))
+    body = vertical_label(pen, (MARGIN + 5, top + down / 2), "writer")
+    body += row_names(pen, writing, (left - 3, top), tall, 60)
     for place, (name, values) in enumerate(maps.items()):
         x = left + place * (across + gap)
-        body.append(pen.text((x + across / 2, MARGIN + 7), name, TITLE, anchor="middle"))
-        body.append(column_names(pen, reading, (x, top - 3), cell, 20))
-        body.append(pen.cells(values, (x, top), (cell, tall), "diverging", extent))
-        body.append(pen.rect((x, top), (across, down), "none", stroke=pen.of(LINE)))
-    middle = (left + wide - MARGIN) / 2
-    body.append(pen.text((middle - 60, top + down + 9), "reader", LABEL, color=pen.of(INK)))
-    bar = color_bar(pen, (wide - MARGIN - 72, top + down + 6), 60, "diverging", extent, "z")
-    height = (top + down + 19 + MARGIN) / POINTS
+        body += pen.text((x + across / 2, MARGIN + 7), name, TITLE, anchor="middle")
+        body += column_names(pen, reading, (x, top - 3), cell, 20)
+        body += pen.cells(values, (x, top), (cell, tall), "diverging", extent)
+        body += pen.frame((x, top), (across, down))
+    body += pen.text(((left + pen.wide - MARGIN) / 2 - 60, top + down + 9), "reader")
+    corner = (pen.wide - MARGIN - 72, top + down + 6)
+    body += color_bar(pen, corner, 60, "diverging", extent, "z")
     title = f"composition of {composition.model}"
-    return Figure(title, "".join(body) + bar, width, height, theme)
+    return page(pen, title, body, top + down + 19, heading="")

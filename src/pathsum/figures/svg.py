@@ -4,7 +4,7 @@ Lengths are points (1/72 inch). The colors are those of `web/src/lib/draw/color.
 the two.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -23,8 +23,10 @@ MONO = "Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 # Width of an average letter as a share of the font size, in the widest fonts of the two lists.
 SANS_EM, MONO_EM = 0.56, 0.602
 LABEL, SMALL, TITLE = 6.5, 5.5, 7.5
-MARGIN = 6.0
 """Font sizes in points."""
+COLUMN = 3.3
+"""The width of a column of a two-column paper, in inches."""
+POINTS, MARGIN = 72.0, 6.0
 LEVELS = 48
 """Distinct colors of a heat map."""
 
@@ -152,18 +154,31 @@ def hint(text: str) -> str:
     return element("title", escape(text))
 
 
+Color: TypeAlias = Style | str
+
+
 @dataclass(frozen=True)
 class Pen:
-    """Draws in one theme: every method returns an element."""
+    """Draws in one theme, on a page of a width in inches: every method returns an element."""
 
     theme: Theme = "light"
+    width: Length = COLUMN
 
     def __post_init__(self) -> None:
         parse_choice(("light", "dark"), self.theme, "theme")
 
-    def of(self, style: Style) -> str:
-        """The color of a style."""
-        return style.color(self.theme)
+    @property
+    def wide(self) -> float:
+        """The width of the page in points."""
+        return self.width * POINTS
+
+    def element(self, name: str, content: str = "", **attributes: Color | Length | None) -> str:
+        """An element in the colors of the theme."""
+        given = {
+            key: value.color(self.theme) if isinstance(value, Style) else value
+            for key, value in attributes.items()
+        }
+        return element(name, content, **given)
 
     def text(
         self,
@@ -172,13 +187,13 @@ class Pen:
         size: Length = LABEL,
         *,
         anchor: Anchor = "start",
-        color: str | None = None,
+        color: Color = INK,
         mono: bool = False,
         turn: Length = 0.0,
     ) -> str:
         """A text that starts, centers or ends at a point; `turn` rotates it, clockwise."""
         x, y = at
-        return element(
+        return self.element(
             "text",
             escape(text, quote=False),
             x=x,
@@ -186,32 +201,31 @@ class Pen:
             font_size=size,
             font_family=MONO if mono else None,
             text_anchor=None if anchor == "start" else anchor,
-            fill=color or self.of(INK),
+            fill=color,
             transform=f"rotate({number(turn)} {number(x)} {number(y)})" if turn else None,
             # Tokens may begin with spaces.
             style="white-space:pre" if text != text.strip() else None,
         )
 
-    def title(self, text: str, wide: Length) -> str:
-        """The title of a figure that is `wide`: in smaller letters, or clipped, if it is long."""
-        room = wide - 12
+    def note(self, at: Point, text: str, anchor: Anchor = "start", color: Color = MUTED) -> str:
+        """A small text."""
+        return self.text(at, text, SMALL, anchor=anchor, color=color)
+
+    def title(self, text: str) -> str:
+        """The title of a figure: in smaller letters, or clipped, if it is long."""
+        room = self.wide - 12
         size = min(TITLE, max(SMALL, room / max(len(text) * 0.5, 1)))
         return self.text((6.0, 13.0), clip_text(text, room * SANS_EM / 0.5, size), size)
 
     def line(
-        self,
-        points: Sequence[Point],
-        color: str | None = None,
-        width: Length = 0.75,
-        dash: str = "",
+        self, points: Sequence[Point], color: Color = INK, width: Length = 0.75, dash: str = ""
     ) -> str:
         """Straight lines between points."""
-        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        return element(
+        return self.element(
             "polyline",
-            points=path,
+            points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
             fill="none",
-            stroke=color or self.of(INK),
+            stroke=color,
             stroke_width=width,
             stroke_dasharray=dash or None,
             stroke_linejoin="round",
@@ -221,15 +235,15 @@ class Pen:
         self,
         at: Point,
         size: Point,
-        fill: str,
+        fill: Color,
         *,
-        stroke: str | None = None,
+        stroke: Color | None = None,
         round_: Length | None = None,
         opacity: Length | None = None,
         title: str = "",
     ) -> str:
         """A rectangle by its upper left corner and its size."""
-        return element(
+        return self.element(
             "rect",
             hint(title) if title else "",
             x=at[0],
@@ -243,12 +257,16 @@ class Pen:
             fill_opacity=opacity,
         )
 
+    def frame(self, at: Point, size: Point) -> str:
+        """The border of a plot."""
+        return self.rect(at, size, "none", stroke=LINE)
+
     def dot(
-        self, at: Point, radius: Length, fill: str, title: str = "", **more: str | Length
+        self, at: Point, radius: Length, fill: Color, title: str = "", **more: Color | Length
     ) -> str:
         """A filled circle."""
         content = hint(title) if title else ""
-        return element("circle", content, cx=at[0], cy=at[1], r=radius, fill=fill, **more)
+        return self.element("circle", content, cx=at[0], cy=at[1], r=radius, fill=fill, **more)
 
     def cells(
         self,
@@ -262,25 +280,22 @@ class Pen:
 
         Values that round to zero or are NaN show the paper.
         """
+
+        def level(value: Length) -> int:
+            share = value / extent if extent and value == value else 0.0
+            return round(min(max(share, -1.0), 1.0) * LEVELS)
+
         runs: dict[int, list[str]] = {}
         for row, line in enumerate(values):
             column = 0
-            for level, group in groupby(line, key=_level(extent)):
+            for shade, group in groupby(line, key=level):
                 count = sum(1 for _ in group)
-                if level and (level > 0 or scale == "diverging"):
-                    runs.setdefault(level, []).append(f"M{column} {row}h{count}v1h-{count}z")
+                if shade and (shade > 0 or scale == "diverging"):
+                    runs.setdefault(shade, []).append(f"M{column} {row}h{count}v1h-{count}z")
                 column += count
         paths = "".join(
-            element("path", d="".join(found), fill=color_at(level / LEVELS, scale, self.theme))
-            for level, found in sorted(runs.items())
+            element("path", d="".join(found), fill=color_at(shade / LEVELS, scale, self.theme))
+            for shade, found in sorted(runs.items())
         )
         place = f"translate({number(at[0])} {number(at[1])}) scale({cell[0]:.5g} {cell[1]:.5g})"
         return element("g", paths, transform=place, shape_rendering="crispEdges") if paths else ""
-
-
-def _level(extent: Length) -> Callable[[float], int]:
-    def level(value: Length) -> int:
-        share = value / extent if extent and value == value else 0.0
-        return round(min(max(share, -1.0), 1.0) * LEVELS)
-
-    return level

@@ -2,14 +2,14 @@
 
 In reading order:
 
-probe                repeated random tokens, losses on each copy; `in_context_learning`
 score                a score: its description (scores.toml), its value with p; heads on a probe
+probe                repeated random tokens, scores of their attention patterns, losses on each
+                     copy; `in_context_learning`
 null                 scores on runs, compared with random heads
-pattern_scores       scores of attention patterns
 circuit_scores       copying, deleting and matching, from data and from weights
 probe_scores         scores by probe: repeats, text, similar tokens, split words
 kinds                the table of kinds, and `judge`, which decides the kind of a head
-atlas, atlas_views   `atlas`: every head, every score, its kind; as tables, heat maps and HTML
+atlas                `atlas`: every head, every score, its kind; as tables, heat maps and HTML
 mechanism            the edge that an induction head depends on, and its score terms
 induction            `induction`: which heads do induction, through which lower head, at what cost
 attention            `attention`: the patterns of a run, as a heat map and as a table

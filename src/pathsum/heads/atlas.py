@@ -2,35 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
-from pathsum.base import (
-    Progress,
-    Record,
-    Table,
-    find_head,
-    prose_column,
-    silent,
-    text_column,
-)
+from pathsum.base import Progress, Record, Table, find_head, prose_column, silent, text_column
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.options import checked, parse_draws, parse_probability
 from pathsum.base.record import HeadMapping
+from pathsum.base.table import columns_table, format_number
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
-from pathsum.heads.atlas_views import PrintedAtlas
+from pathsum.heads.attention import shade
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
-    MatchingScores,
     score_by_weights,
     through_previous,
 )
@@ -49,8 +42,8 @@ from pathsum.heads.kinds import (
     without_kind,
 )
 from pathsum.heads.null import RandomHeads
-from pathsum.heads.pattern_scores import PREVIOUS_TOKEN
 from pathsum.heads.probe import (
+    PREVIOUS_TOKEN,
     SEQUENCES,
     attention_trace,
     random_tokens,
@@ -65,11 +58,11 @@ from pathsum.heads.probe_scores import (
     score_on_text,
 )
 from pathsum.heads.score import HeadScores, Score, ScoreInfo, text_name
-from pathsum.model import Config, HeadId, HeadName, Model
+from pathsum.model import HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_causal
 
 SOME_SCORES = (
-    f" Only some scores were computed: a kind that needs others shows as {MIXED} or {UNKNOWN}."
+    f"Only some scores were computed: a kind that needs others shows as {MIXED} or {UNKNOWN}."
 )
 OUTPUTS_ARE_NOT_TOKENS = "it compares outputs with tokens, and this model's outputs are not tokens"
 
@@ -129,15 +122,86 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
 
     def kinds_table(self) -> Table:
         """One row per head: its kind, and the evidence."""
-        columns = (text_column("head"), text_column("kind"), prose_column("evidence"))
-        rows = tuple(
-            (entry.head, entry.kind, "\n".join(entry.evidence) or "no score passes its threshold")
-            for entry in self.heads
+        silent = "no score passes its threshold"
+        columns = (
+            *(text_column("head", "head"), text_column("kind", "kind")),
+            prose_column("evidence", lambda entry: "\n".join(entry.evidence) or silent),
         )
-        return Table(columns, rows, f"heads of {self.model}", self.note)
+        return columns_table(self.heads, columns, f"heads of {self.model}", self.note)
 
     def __rich__(self) -> RenderableType:
         return PrintedAtlas(self)
+
+
+# Widths of a score's title and of one head's value next to its null, with column spacing.
+_TITLE, _CELL = 33, 16
+
+
+@dataclass(frozen=True, eq=False)
+class PrintedAtlas:
+    """The atlas in a terminal: heat maps, kinds, then every score of every head next to its null.
+
+    As many heads side by side as the terminal is wide.
+    """
+
+    found: Atlas
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        found = self.found
+        for info in found.infos:
+            values = found.score(info.name)
+            if values and info.name in ("previous_token", "induction", "copying"):
+                yield score_grid(info.title, values)
+                yield Text()
+        if any(entry.evidence for entry in found.heads):
+            yield found.kinds_table()
+            yield Text()
+            for layer, counts in enumerate(found.by_layer()):
+                kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+                yield Text(f"L{layer}: {kinds}")
+        else:
+            yield Text(f"{found.model}: no score passes the threshold of a kind\n\n{found.note}")
+        side_by_side = max(1, (options.max_width - _TITLE) // _CELL)
+        for layer in range(len(found.by_layer())):
+            heads = [entry for entry in found.heads if entry.head.layer == layer]
+            for start in range(0, len(heads), side_by_side):
+                yield Text()
+                yield _scores_table(found, heads[start : start + side_by_side])
+        for name, why in found.absent.items():
+            yield Text(f"{name}: {why}", style="italic")
+
+
+def _scores_table(found: Atlas, heads: Sequence[HeadEntry]) -> Table:
+    """One row per score, one column per head: its value, the null in brackets, a star beyond it."""
+    rows = tuple(
+        (info.title, *(_with_null(entry.scores.get(info.name), found.alpha) for entry in heads))
+        for info in found.infos
+        if info.name not in found.absent
+    )
+    columns = (text_column("score"), *(text_column(entry.head) for entry in heads))
+    note = f"value (null); *: p ≤ {found.alpha:g}"
+    return Table(columns, rows, f"scores of {heads[0].head} to {heads[-1].head}", note)
+
+
+def _with_null(score: Score | None, alpha: float) -> str | None:
+    if score is None or math.isnan(score.value):
+        return None
+    null = "" if score.null is None else f" ({format_number(score.null, '.2f')})"
+    star = "*" if score.p is not None and score.p <= alpha else ""
+    return f"{format_number(score.value, '.2f')}{null}{star}"
+
+
+def score_grid(title: str, values: Mapping[HeadId, float]) -> Text:
+    """One shade per head from 0 to 1, layers as rows; negative values are blank."""
+    layers = sorted({head.layer for head in values})
+    n_heads = 1 + max(head.head for head in values)
+    lines = [title, "     " + "".join(f"{head:<3}" for head in range(n_heads))]
+    for layer in layers:
+        cells = [shade(values[HeadId(layer, head)]) for head in range(n_heads)]
+        lines.append(f"L{layer:<3} " + "".join(f"{cell} " for cell in cells))
+    return Text("\n".join(lines))
 
 
 @torch.no_grad()
@@ -192,15 +256,23 @@ def atlas(
     )
     limits = {info.name: info.threshold for info in infos}
     entries = _entries(model, measured.scores, first, limits, alpha, progress)
-    matching = None
-    absent = dict(measured.absent)
-    if MATCHING_THROUGH_PREVIOUS.name in wanted:
-        matching = _add_matching(model, entries, seed, alpha, progress)
-        absent |= {MATCHING_THROUGH_PREVIOUS.name: matching.absent} if matching.absent else {}
+    absent, matching = measured.absent, MATCHING_THROUGH_PREVIOUS.name
+    on_text = f" and {measured.measured_on}" if measured.measured_on else ""
+    notes = [
+        f"A head has a kind if data and weights agree; {MIXED}: data only; {UNKNOWN}: neither.",
+        f"{sequences} sequences of repeated random tokens{on_text};",
+        f"p: share of {draws} random rotations of the same head that score at least as much,",
+        "on a few of the sequences.",
+    ]
+    if matching in wanted:
+        why, through = _add_matching(model, entries, seed, alpha, progress)
+        notes.append(through)
+        absent |= {matching: why} if why else {}
+    capped = joined((score_cap_note(model.config), logit_cap_note(model.config)))
+    notes += [f"From weights: {capped}."] if capped else []
     infos = tuple(info for info in infos if info.name in wanted)
-    some = "" if len(infos) == len(ALL_SCORES) else SOME_SCORES
-    note = _note(model.config, sequences, draws, measured.measured_on, matching) + some
-    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
+    notes += [] if len(infos) == len(ALL_SCORES) else [SOME_SCORES]
+    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, " ".join(notes))
 
 
 def _measure(
@@ -217,17 +289,11 @@ def _measure(
     if not model.config.predicts_tokens:
         compared = [score.name for score in ALL_SCORES if score.of_tokens_out]
         absent = dict.fromkeys(wanted.intersection(compared), OUTPUTS_ARE_NOT_TOKENS)
-    names = wanted - set(absent)
-    null = RandomHeads(model, draws, seed)
-    too_short = why_no_repeats(model)
-    if too_short:
-        absent |= {one.name: too_short for one in REPEATS_SCORES if one.name in names}
-        names -= set(absent)
-    probe = (
-        random_tokens(model, sequences, seed)
-        if too_short
-        else repeats_probe(model, sequences, seed)
-    )
+    null, make_probe = RandomHeads(model, draws, seed), repeats_probe
+    if too_short := why_no_repeats(model):
+        make_probe = random_tokens
+        absent = {one.name: too_short for one in REPEATS_SCORES if one.name in wanted} | absent
+    names, probe = wanted - set(absent), make_probe(model, sequences, seed)
     trace = attention_trace(model, probe.tokens, progress, "random tokens")
     first = first_by_weights(trace, progress)
     on_text = score_on_text(null, names, text, progress)
@@ -242,10 +308,12 @@ def _measure(
     for number, head in enumerate(model.heads):
         progress(number, len(model.heads), "heads that write nothing")
         named = {name: one for it in groups for name, one in it.scores.get(head.id, {}).items()}
-        if why_silent(model, head.id):
-            of_ov = [score.name for score in ALL_SCORES if score.of_ov and score.name in named]
-            named |= dict.fromkeys(of_ov, Score(math.nan))
-        scores[head.id] = {name: named[name] for name in TITLES if name in named}
+        silent = bool(why_silent(model, head.id))
+        scores[head.id] = {
+            score.name: Score(math.nan) if silent and score.of_ov else named[score.name]
+            for score in ALL_SCORES
+            if score.name in named
+        }
     for group in groups:
         absent |= group.absent
     return HeadScores(scores, absent, on_text.measured_on), first
@@ -270,14 +338,9 @@ def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
         _require_known(name, TITLES, "score")
         if not math.isfinite(value):
             raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
-    on_text = {text_name(name): value for name, value in thresholds.items()}
-    chosen = on_text | dict(thresholds)
-    return tuple(
-        replace(score.info, threshold=chosen[score.name], reason="as given")
-        if score.name in chosen
-        else score.info
-        for score in ALL_SCORES
-    )
+    chosen = {text_name(name): value for name, value in thresholds.items()} | dict(thresholds)
+    given = {name: {"threshold": value, "reason": "as given"} for name, value in chosen.items()}
+    return tuple(replace(score.info, **given.get(score.name, {})) for score in ALL_SCORES)
 
 
 def _require_known(name: str, known: Collection[str], what: str) -> None:
@@ -306,23 +369,19 @@ def _entries(
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
         profiles = {each.head: each for each in positional(model, progress=progress).heads}
-    entries = without_kind(model, scores, progress)
+    silent = without_kind(model, scores, progress)
+    entries: dict[HeadId, HeadEntry] = {}
     for number, (head, named) in enumerate(scores.items()):
         progress(number, len(scores), "naming kinds")
-        if head not in entries:
-            entries[head] = judge(
-                HeadEvidence(
-                    *(model.head(head), named, profiles.get(head), composed),
-                    *(first[head], thresholds, alpha),
-                )
-            )
-    return {head: entries[head] for head in scores}
+        known = (model.head(head), named, profiles.get(head), composed, first[head])
+        entries[head] = silent.get(head) or judge(HeadEvidence(*known, thresholds, alpha))
+    return entries
 
 
 def _add_matching(
     model: Model, entries: dict[HeadId, HeadEntry], seed: int, alpha: float, progress: Progress
-) -> MatchingScores:
-    """Add the score that reads through a previous-token head, once those are known."""
+) -> tuple[str, str]:
+    """Add the score that reads through a previous-token head; why it is absent, and a note."""
     previous = {
         head: entry.scores[PREVIOUS_TOKEN.name].value
         for head, entry in entries.items()
@@ -335,26 +394,8 @@ def _add_matching(
         if score.passes(MATCHING_THROUGH_PREVIOUS.info.threshold, alpha):
             line = f"{MATCHING_THROUGH_PREVIOUS.info.title}: {score}"
             entries[head] = replace(entry, evidence=(*entry.evidence, line))
-    return matching
-
-
-def _note(
-    config: Config, sequences: int, draws: int, text: str, matching: MatchingScores | None
-) -> str:
-    """A description of the measured text; `matching` is None if it was skipped."""
-    capped = joined((score_cap_note(config), logit_cap_note(config)))
-    on_text = f" and {text}" if text else ""
-    return (
-        f"A head has a kind if data and weights agree; {MIXED}: data only; {UNKNOWN}: neither. "
-        f"{sequences} sequences of repeated random tokens{on_text}; p: share of {draws} random "
-        "rotations of the same head that score at least as much, on a few of the sequences."
-        + ("" if matching is None else f" {_matching_note(matching)}")
-        + (f" From weights: {capped}." if capped else "")
-    )
-
-
-def _matching_note(matching: MatchingScores) -> str:
-    heads = ", ".join(dict.fromkeys(score.through or "" for score in matching.scores.values()))
-    if heads:
-        return f"Matching is read through {heads}."
-    return f"No score of matching through a previous-token head: {matching.absent}."
+    if matching.absent:
+        note = f"No score of matching through a previous-token head: {matching.absent}."
+        return matching.absent, note
+    through = dict.fromkeys(score.through or "" for score in matching.scores.values())
+    return "", f"Matching is read through {', '.join(through)}."

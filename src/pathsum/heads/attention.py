@@ -1,5 +1,6 @@
 """Attention patterns of a run: heat maps in a terminal, a table, JSON and a figure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -13,15 +14,20 @@ from torch import Tensor
 from pathsum.base import Column, HeadId, HeadName, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.options import checked
-from pathsum.base.path import find_head
 from pathsum.base.record import computed_field
 from pathsum.base.sentence import printable
 from pathsum.base.table import rows_table, stacked, token_column
-from pathsum.heads.atlas_views import shade
 from pathsum.model import Trace
 
 # Columns of a heat map that fit into 100 characters.
 WIDEST = 40
+SHADES = " ░▒▓█"
+
+
+def shade(share: float) -> str:
+    """Two characters, darker the closer a share is to 1; blank below 0."""
+    level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(SHADES) - 1))
+    return SHADES[level] * 2
 
 
 @dataclass(frozen=True)
@@ -133,21 +139,13 @@ def attention(trace: Trace, heads: Sequence[HeadName] | HeadName | None = None) 
             f"attention is shown on one text, and this run has {len(trace.tokens)}; "
             "trace one of them"
         )
-    config = trace.model.config
-    size = config.n_layers, config.n_heads
-    names = [HeadId(l, h) for l in range(size[0]) for h in range(size[1])]
-    if heads is not None:
-        names = [find_head(name, *size) for name in _each(heads)]
+    model = trace.model
+    one = isinstance(heads, tuple) and len(heads) == 2 and all(type(x) is int for x in heads)
+    if isinstance(heads, str) or one:
+        heads = (cast("HeadName", heads),)
+    named = cast("Sequence[HeadName] | None", heads)
+    names = tuple(head.id for head in (model.heads if named is None else map(model.head, named)))
     if not names:
-        raise InputError(f"{trace.model.name} has no heads, so it has no attention patterns")
+        raise InputError(f"{model.name} has no heads, so it has no attention patterns")
     patterns = torch.stack([trace.pattern(name)[0] for name in names])
-    return Attention(trace.model.name, trace.token_texts[0], tuple(names), patterns)
-
-
-def _each(heads: Sequence[HeadName] | HeadName) -> Sequence[HeadName]:
-    """Several heads, or the only one in a tuple."""
-    if isinstance(heads, str):
-        return (heads,)
-    if isinstance(heads, tuple) and len(heads) == 2 and all(type(x) is int for x in heads):
-        return (cast("HeadName", heads),)
-    return cast("Sequence[HeadName]", heads)
+    return Attention(model.name, trace.token_texts[0], names, patterns)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,6 @@ from pathsum.algebra.rotations import (
 from pathsum.algebra.spectrum import positivity, remove_mean
 from pathsum.base import Progress, silent
 from pathsum.circuits.copying import (
-    LEAST_DRAWS,
     CopyingNull,
     eigenvalues_above_noise,
     embedding_product,
@@ -39,7 +38,6 @@ from pathsum.heads.score import (
     HeadScores,
     LayerView,
     Score,
-    WeightScore,
     against_rotations,
     score_info,
 )
@@ -59,12 +57,12 @@ def score_layers(
     return {head.id: score for head, score in zip(model.heads, every, strict=True)}
 
 
-def _copying(view: LayerView) -> Float[Tensor, "sequence head"]:
+def _copying(view: LayerView) -> Float[Tensor, "sequence head 1"]:
     """For each token of the probe's first copy, attended alone, its share of the raised logits."""
     block = slice(view.probe.first, view.probe.first + view.probe.length)
-    raised = view.logits_alone(block, view.probe.tokens[:, block]).clamp_min(0)
+    raised = view.ov.logits(view.values[:, :, block], view.probe.tokens[:, block]).clamp_min(0)
     own = raised.diagonal(dim1=-2, dim2=-1)
-    return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1)
+    return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1, keepdim=True)
 
 
 COPYING_BY_DATA = DataScore(score_info("copying"), _copying, of_ov=True, of_tokens_out=True)
@@ -73,7 +71,7 @@ COPYING_BY_DATA = DataScore(score_info("copying"), _copying, of_ov=True, of_toke
 def _copying_by_weights(
     model: Model, draws: int, seed: int, progress: Progress
 ) -> dict[HeadId, Score]:
-    null = CopyingNull(model, draws=max(draws, LEAST_DRAWS), seed=seed)
+    null = CopyingNull(model, draws=max(draws, DRAWS), seed=seed)
     for layer in range(model.config.n_layers):
         progress(layer, model.config.n_layers, "null of copying")
         null.cores(Path("embed", [(layer, 0)]))  # shared by the layers, which run in threads
@@ -84,15 +82,11 @@ def _copying_by_weights(
     return score_layers(model, layer_scores, progress, "copying")
 
 
-COPYING_BY_WEIGHTS = WeightScore(
-    info=score_info("copying_weights"), of_ov=True, of_tokens_out=True, measure=_copying_by_weights
-)
-
-
-def _deleting(view: LayerView) -> Float[Tensor, "sequence head"]:
+def _deleting(view: LayerView) -> Float[Tensor, "sequence head 1"]:
     """The share of the stream that a head subtracts where it writes; 1 removes everything."""
     size = view.stream.square().sum(-1).clamp_min(1e-30)
-    return (-view.written_along_stream() / size[:, None])[..., 1:].mean(-1)
+    written = view.ov.overlaps(view.pattern @ view.values, view.stream)
+    return (-written / size[:, None])[..., 1:].mean(-1, keepdim=True)
 
 
 DELETING = DataScore(replace(score_info("deleting"), ceiling=None), _deleting, of_ov=True)
@@ -121,11 +115,6 @@ def _deleting_by_weights(
         return against_rotations(values, p, draws)
 
     return score_layers(model, layer_scores, progress, "deleting")
-
-
-DELETING_BY_WEIGHTS = WeightScore(
-    info=score_info("deleting_weights"), of_ov=True, measure=_deleting_by_weights
-)
 
 
 def _matching_scores(
@@ -173,9 +162,13 @@ def _matching_by_weights(
     return _matching_scores(model, layers, draws, seed, progress, "matching")
 
 
-MATCHING_BY_WEIGHTS = WeightScore(info=score_info("matching_weights"), measure=_matching_by_weights)
-
-WEIGHT_SCORES = (COPYING_BY_WEIGHTS, MATCHING_BY_WEIGHTS, DELETING_BY_WEIGHTS)
+MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
+"""Scores every head of a model from its weights, given an even number of null draws and a seed."""
+WEIGHT_SCORES: dict[HeadScore, MeasureWeights] = {
+    HeadScore(score_info("copying_weights"), of_ov=True, of_tokens_out=True): _copying_by_weights,
+    HeadScore(score_info("matching_weights")): _matching_by_weights,
+    HeadScore(score_info("deleting_weights"), of_ov=True): _deleting_by_weights,
+}
 """Scores from weights alone that every model has."""
 
 
@@ -185,9 +178,9 @@ def score_by_weights(
     """Scores from weights alone of every head."""
     result: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
     even = draws + draws % 2  # each rotation counts with its negative
-    for score in WEIGHT_SCORES:
+    for score, measure in WEIGHT_SCORES.items():
         if score.name in names:
-            for head, one in score.measure(model, even, seed, progress).items():
+            for head, one in measure(model, even, seed, progress).items():
                 result[head][score.name] = one
     return HeadScores(result, {})
 
@@ -222,9 +215,8 @@ def through_previous(
         return MatchingScores({}, "no head is a previous-token head, so there is none to read")
     through: list[tuple[int, HeadId]] = []
     for layer in range(1, model.config.n_layers):
-        below = {head: score for head, score in previous.items() if head.layer < layer}
-        if below:
-            through.append((layer, max(below, key=lambda head: below[head])))
+        below = [head for head in previous if head.layer < layer]
+        through += [(layer, max(below, key=lambda head: previous[head]))] if below else []
     what = "matching through previous-token heads"
     scores = _matching_scores(model, through, DRAWS, seed, progress, what)
     return MatchingScores(scores, "" if scores else "no head is above a previous-token head")

@@ -14,12 +14,14 @@ contexts are given too.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import fmean
+from typing import TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
@@ -35,6 +37,8 @@ from pathsum.paths import logit_effects
 K, SEQUENCES, SHOWN = 10, 64, 6
 MAX_K, MAX_SEQUENCES = 1000, 100_000
 BATCH = 4
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -89,18 +93,12 @@ class TopContexts(Record, kind="top-contexts"):
         average = f"the average of {self.contexts} contexts: weight {self.mean_weight:.2f}"
         if self.mean_effect is not None:
             average += f", |effect| {self.mean_effect:.2f}"
-        return Table(
-            (
-                text_column("by"),
-                text_column("context: ⟨source⟩ … [destination] → next"),
-                Column("weight", ".2f"),
-                Column("effect, logits", "+.2f"),
-                Column("times", "d"),
-            ),
-            tuple(rows),
-            title=f"{self.head}: top contexts",
-            note="\n".join(filter(None, (average, self.note))),
+        columns = (
+            *(text_column("by"), text_column("context: ⟨source⟩ … [destination] → next")),
+            *(Column("weight", ".2f"), Column("effect, logits", "+.2f"), Column("times")),
         )
+        note = "\n".join(filter(None, (average, self.note)))
+        return Table(columns, tuple(rows), f"{self.head}: top contexts", note)
 
     def _words(self, context: Context) -> str:
         texts = {token.id: token.text for token in self.tokens}
@@ -147,7 +145,7 @@ def top_contexts(
 
 @dataclass(frozen=True, eq=False)
 class ReadContexts:
-    """The activity of some heads at every position of a text."""
+    """A text, read for some heads: `top` ranks the contexts of one of them."""
 
     model: Model
     rows: "dict[str, list[_Row]]"
@@ -162,24 +160,25 @@ class ReadContexts:
                 f"{label} too"
             )
         rows = self.rows[label]
-        attention = _Ranking.of(rows, lambda row: (row.weight, row.source, row.weight))
-        by_attention, deciles = attention.strongest(k), attention.deciles()
-        by_effect = _Ranking.of(
-            rows, lambda row: (row.effect.abs(), row.effect_source, row.effect_weight)
-        ).strongest(k)
+        places, effective = (
+            sorted((place for row in rows for place in ranking(row)), key=lambda one: -one.value)
+            for ranking in (_Row.by_attention, _Row.by_effect)
+        )
+        by_attention, by_effect = _strongest(places, k), _strongest(effective, k)
+        times, last = Counter(place.tokens for place in places), len(places) - 1
+        ordinary = (places[round(last * ten / 10)] for ten in range(1, 10))
+        deciles = tuple(place.context(times[place.tokens]) for place in ordinary)
         shown = (*by_attention, *by_effect, *deciles)
         used = sorted({token for context in shown for token in context.ids})
-        effects = torch.cat([row.effect.abs() for row in rows])
-        known = bool((~effects.isnan()).any())
         return TopContexts(
             head=label,
             by_attention=by_attention,
             by_effect=by_effect,
             deciles=deciles,
             sequences=len(rows),
-            contexts=sum(len(row.weight) for row in rows),
-            mean_weight=float(torch.cat([row.weight for row in rows]).mean()),
-            mean_effect=float(effects.nanmean()) if known else None,
+            contexts=len(places),
+            mean_weight=fmean(place.value for place in places),
+            mean_effect=fmean(place.value for place in effective) if effective else None,
             tokens=tuple(token_of(self.model, token) for token in used),
             note=next((row.note for row in rows if row.note), ""),
         )
@@ -198,12 +197,13 @@ def read_contexts(
     rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
     read: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
     done = 0
-    for batch in _batches(rows):
-        progress(done, len(rows), "reading the text")
-        trace = model.trace(batch)
-        for label, of_head in read.items():
-            of_head += _read(trace, label, done)
-        done += len(batch)
+    for _, same in groupby(rows, key=len):
+        for batch in torch.stack(list(same)).split(BATCH):
+            progress(done, len(rows), "reading the text")
+            trace = model.trace(batch)
+            for label, of_head in read.items():
+                of_head += _read(trace, label, done)
+            done += len(batch)
     progress(len(rows), len(rows), "reading the text")
     return ReadContexts(model, read)
 
@@ -218,19 +218,69 @@ class _Row:
 
     sequence: int
     ids: tuple[int, ...]
-    weight: Float[Tensor, " dest"]
-    source: Int[Tensor, " dest"]
-    off_first: Float[Tensor, " dest"]
-    effect: Float[Tensor, " dest"]
-    effect_source: Int[Tensor, " dest"]
-    effect_weight: Float[Tensor, " dest"]
     note: str
+    weight: list[float]
+    source: list[int]
+    off_first: list[float]
+    effect: list[float]
+    effect_source: list[int]
+    effect_weight: list[float]
+
+    def by_attention(self) -> "Iterator[_Place]":
+        """The destinations by their largest weight."""
+        for at, (weight, source) in enumerate(zip(self.weight, self.source, strict=True), start=1):
+            yield _Place(self, at, weight, source, weight)
+
+    def by_effect(self) -> "Iterator[_Place]":
+        """The destinations by the magnitude of the effect, where it is known."""
+        numbers = zip(self.effect, self.effect_source, self.effect_weight, strict=True)
+        for at, (effect, source, weight) in enumerate(numbers, start=1):
+            if not math.isnan(effect):
+                yield _Place(self, at, abs(effect), source, weight)
 
 
-def _batches(rows: Sequence[Int[Tensor, " _"]]) -> Iterator[Int[Tensor, "_ _"]]:
-    """Consecutive sequences of one length, a few at a time."""
-    for _, same in groupby(rows, key=len):
-        yield from torch.stack(list(same)).split(BATCH)
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """A destination of a row, its value in a ranking, and the source and attention behind it."""
+
+    row: _Row
+    destination: int
+    value: float
+    source: int
+    weight: float
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The source token and the destination token."""
+        return self.row.ids[self.source], self.row.ids[self.destination]
+
+    def context(self, times: int) -> Context:
+        """The place as a context."""
+        row, effect = self.row, self.row.effect[self.destination - 1]
+        return Context(
+            sequence=row.sequence,
+            destination=self.destination,
+            source=self.source,
+            ids=row.ids[: self.destination + 1 + SHOWN],
+            weight=self.weight,
+            off_first=row.off_first[self.destination - 1],
+            effect=None if math.isnan(effect) else effect,
+            times=times,
+        )
+
+
+def _alike(items: Iterable[_Item], key: Callable[[_Item], object]) -> list[list[_Item]]:
+    """Items with the same key together, in the order in which keys first occur."""
+    groups: dict[object, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def _strongest(places: list[_Place], k: int) -> tuple[Context, ...]:
+    """The strongest context of each (source, destination) pair of tokens, from ranked places."""
+    alike = _alike(places, lambda place: place.tokens)
+    return tuple(same[0].context(len(same)) for same in alike[:k])
 
 
 def _read(trace: Trace, head: str, number: int) -> list[_Row]:
@@ -244,78 +294,12 @@ def _read(trace: Trace, head: str, number: int) -> list[_Row]:
     weight, source = patterns[:, 1:, 1:].max(-1)
     effect_source = effects[:, 1:].abs().nan_to_num(-1).argmax(-1)
     effect_weight = patterns[:, 1:].gather(-1, effect_source[..., None])[..., 0]
+    off_first, effect = 1 - patterns[:, 1:, 0], effects[:, 1:].sum(-1)
+    each = (weight, source + 1, off_first, effect, effect_source, effect_weight)
     return [
-        _Row(
-            sequence=number + at,
-            ids=tuple(ids),
-            weight=weight[at],
-            source=source[at] + 1,
-            off_first=1 - patterns[at, 1:, 0],
-            effect=effects[at, 1:].sum(-1),
-            effect_source=effect_source[at],
-            effect_weight=effect_weight[at],
-            note=note,
-        )
+        _Row(number + at, tuple(ids), note, *(one[at].tolist() for one in each))
         for at, ids in enumerate(trace.tokens.tolist())
     ]
-
-
-@dataclass(frozen=True, eq=False)
-class _Ranking:
-    """Every context of some rows by one measure, the strongest first."""
-
-    contexts: list[tuple[float, _Row, int, int, float]]
-    times: Counter[tuple[int, int]]
-
-    @classmethod
-    def of(
-        cls, rows: Sequence[_Row], order: Callable[[_Row], tuple[Tensor, Tensor, Tensor]]
-    ) -> "_Ranking":
-        found: list[tuple[float, _Row, int, int, float]] = []
-        for row in rows:
-            values, sources, weights = (each.tolist() for each in order(row))
-            found += [
-                (value, row, destination, source, weight)
-                for destination, (value, source, weight) in enumerate(
-                    zip(values, sources, weights, strict=True), start=1
-                )
-                if not math.isnan(value)
-            ]
-        found.sort(key=lambda one: -one[0])
-        return cls(found, Counter(cls._pair(one) for one in found))
-
-    @staticmethod
-    def _pair(one: tuple[float, _Row, int, int, float]) -> tuple[int, int]:
-        _, row, destination, source, _ = one
-        return row.ids[source], row.ids[destination]
-
-    def strongest(self, k: int) -> tuple[Context, ...]:
-        """The strongest context of each (source, destination) pair of tokens."""
-        first = dict[tuple[int, int], tuple[float, _Row, int, int, float]]()
-        for one in self.contexts:
-            if len(first) == k:
-                break
-            first.setdefault(self._pair(one), one)
-        return tuple(self._context(one) for one in first.values())
-
-    def deciles(self) -> tuple[Context, ...]:
-        """The contexts that 90%, 80%, … 10% of all contexts are weaker than."""
-        last = len(self.contexts) - 1
-        return tuple(self._context(self.contexts[round(last * ten / 10)]) for ten in range(1, 10))
-
-    def _context(self, one: tuple[float, _Row, int, int, float]) -> Context:
-        _, row, destination, source, weight = one
-        effect = float(row.effect[destination - 1])
-        return Context(
-            sequence=row.sequence,
-            destination=destination,
-            source=source,
-            ids=row.ids[: destination + 1 + SHOWN],
-            weight=weight,
-            off_first=float(row.off_first[destination - 1]),
-            effect=None if math.isnan(effect) else effect,
-            times=self.times[self._pair(one)],
-        )
 
 
 @dataclass(frozen=True)
@@ -355,13 +339,9 @@ def neuron_contexts(
         if position > 0 and act != 0
     ]
     places.sort(key=lambda place: -abs(place[0]))
-    alike: dict[tuple[bool, int, int], list[tuple[float, int, int]]] = {}
-    for act, sequence, position in places:
-        tokens = ids[sequence]
-        key = act > 0, tokens[position - 1], tokens[position]
-        alike.setdefault(key, []).append((act, sequence, position))
+    alike = _alike(places, lambda one: (one[0] > 0, *ids[one[1]][one[2] - 1 : one[2] + 1]))
     found: list[NeuronContext] = []
-    for same in list(alike.values())[:k]:
+    for same in alike[:k]:
         act, sequence, position = same[0]
         tokens = ids[sequence]
         follows = position + 1 < len(tokens)

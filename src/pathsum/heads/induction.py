@@ -1,10 +1,11 @@
 """`induction`: find induction heads, their previous-token partners, mechanism and contribution.
 
-`pattern_scores` has the scores that find candidates; `mechanism` has the tests of the mechanism.
+`probe` has the scores that find candidates; `mechanism` has the tests of the mechanism.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Annotated
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import positivity
-from pathsum.base import Column, Progress, Record, Table, silent, text_column
+from pathsum.base import Column, Progress, Record, Side, Table, silent, text_column
 from pathsum.base.errors import HeadError
 from pathsum.base.estimate import Estimate
 from pathsum.base.options import checked
@@ -24,17 +25,19 @@ from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
 from pathsum.heads.mechanism import (
+    LEAST_SHARE_LOST,
     Mechanism,
     PartnerEdge,
     candidate_partners,
-    find_mechanism,
     matching_through,
     measure_cut_edges,
     score_shares,
 )
 from pathsum.heads.null import RandomHeads, score_on_runs
-from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PREFIX_MATCHING, PREVIOUS_TOKEN
 from pathsum.heads.probe import (
+    INDUCTION_STRIPE,
+    PREFIX_MATCHING,
+    PREVIOUS_TOKEN,
     SEQUENCES,
     copy_losses,
     predictions_on_repeats,
@@ -218,20 +221,13 @@ def induction(
     accepted = {head: scores[head] for head in candidates if head not in rejected}
     heads = _test_heads(trace, probe, accepted, previous, progress)
     best = max(stripes.values(), default=0.0)
-    first, second = copy_losses(trace, probe)
-    return Induction(
-        model=model.name,
-        heads=heads,
-        why_none="" if heads else _why_none(model, best, threshold, rejected),
-        rejected=rejected,
-        stripes=stripes,
-        first_copy=first,
-        second_copy=second,
-        best_stripe=best,
-        note=f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times"
-        if text is None
-        else f"{len(probe.tokens)} sequences of the given text ({probe.tokens.shape[1]} tokens)",
-    )
+    measured_on = f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times"
+    if text is not None:
+        count, length = probe.tokens.shape
+        measured_on = f"{count} sequences of the given text ({length} tokens)"
+    why_none = "" if heads else _why_none(model, best, threshold, rejected)
+    losses = copy_losses(trace, probe)
+    return Induction(model.name, heads, why_none, rejected, stripes, *losses, best, measured_on)
 
 
 def _stripe_score(probe: RepeatedTokens) -> DataScore:
@@ -262,17 +258,18 @@ def induction_scores(
     progress: Progress = silent,
 ) -> dict[HeadId, dict[str, Score]]:
     """Induction stripe and prefix matching of some heads, by name, with their p-values."""
-    whole_context = [
-        DataScore(score.info, score.measure)
-        for score in dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING))
-    ]
-    return score_on_runs(
-        *([(trace, probe)], whole_context, RandomHeads(trace.model, draws, seed)),
+    wanted = list(dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING)))
+    found = score_on_runs(
+        *([(trace, probe)], wanted, RandomHeads(trace.model, draws, seed)),
         what="random tokens",
         phase="candidates against random heads",
         heads=heads,
         progress=progress,
-    ).scores
+    )
+    return {
+        head: {name: replace_fields(score, part=None) for name, score in named.items()}
+        for head, named in found.scores.items()
+    }
 
 
 def _test_heads(
@@ -312,7 +309,11 @@ def _verify(
 ) -> InductionHead:
     model = trace.model
     step("eigenvalues of")
-    mechanism, partner = find_mechanism(edges)
+    mechanism: Mechanism = "none"
+    partner = None
+    if edges and edges[0].share_lost >= LEAST_SHARE_LOST:
+        partner = edges[0].writer
+        mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
     require_logit_edges(model, "copying")
     product = token_product(model.weights, head.layer)
     ov = float(positivity(layer_eigenvalues(model.weights, head.layer, product)[head.head]))
@@ -325,7 +326,7 @@ def _verify(
     below = None
     if partner is not None and mechanism == "K-composition":
         step("ideal pattern below")
-        below = replace(model, partner, tokens, pattern="previous", **predictions)
+        below = replace(model, partner, tokens, pattern="previous", **predictions).share
     step("ablating")
     kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, **predictions).cost
     return InductionHead(
@@ -337,30 +338,24 @@ def _verify(
         edges=edges,
         ov_positivity=ov,
         qk_positivity=qk,
-        none_share=shares["none"],
-        q_share=shares["q"],
-        k_share=shares["k"],
-        qk_share=shares["qk"],
+        **shares,
         cost=ideal.cost,
         cost_patterns_kept=kept,
         recovered=ideal.share,
-        partner_recovered=None if below is None else below.share,
+        partner_recovered=below,
     )
 
 
 def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId, str]) -> str:
-    layers = model.config.n_layers
-    if layers == 0:
-        return "No induction: this model has no layers, so positions do not see each other."
-    if layers == 1:
-        return (
-            "No induction: with one layer, a head can match a token with the token at a position, "
-            "but not with the one before it. To find the token that followed, it must read a head "
-            f"in a lower layer. The best stripe is {best:.3f}."
-        )
+    why = f"no head's stripe reaches {threshold} with p ≤ {ALPHA} (the best is {best:.3f})"
     if rejected:
-        return "No induction: " + "; ".join(f"{head} {why}" for head, why in rejected.items()) + "."
-    return (
-        f"No induction: no head's stripe reaches {threshold} with p ≤ {ALPHA} "
-        f"(the best is {best:.3f})."
-    )
+        why = "; ".join(f"{head} {why}" for head, why in rejected.items())
+    if model.config.n_layers == 1:
+        why = (
+            "with one layer, a head can match a token with the token at a position, but not with "
+            "the one before it. To find the token that followed, it must read a head in a lower "
+            f"layer. The best stripe is {best:.3f}"
+        )
+    if model.config.n_layers == 0:
+        why = "this model has no layers, so positions do not see each other"
+    return f"No induction: {why}."

@@ -18,7 +18,7 @@ from pathsum.base.table import Cell
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.positional import OffsetProfile, position_rows
 from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS, WEIGHT_SCORES
-from pathsum.heads.pattern_scores import HALF, WINDOW
+from pathsum.heads.probe import HALF, WINDOW
 from pathsum.heads.probe_scores import PROBE_SCORES, WORD_PIECE_BY_WEIGHTS
 from pathsum.heads.score import ContextPart, HeadScore, Score, text_name
 from pathsum.model import Head, HeadId, Model, Trace
@@ -60,49 +60,38 @@ class HeadEvidence:
     part: ContextPart | None = None
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Whether the weights agree with a kind, and why."""
-
-    agrees: bool
-    because: str
-
-
-Check: TypeAlias = Callable[[HeadEvidence], Finding]
-NO_POSITIONS = Finding(False, "its weights have no position part to attend by")
+Check: TypeAlias = Callable[[HeadEvidence], tuple[bool, str]]
+"""Whether the weights agree with a kind, and why."""
+NO_POSITIONS = False, "its weights have no position part to attend by"
 
 
 def position_peak(offset: int) -> Check:
     """The position part of the head's QK is largest at this offset."""
 
-    def check(known: HeadEvidence) -> Finding:
+    def check(known: HeadEvidence) -> tuple[bool, str]:
         if known.profile is None:
             return NO_POSITIONS
-        peak, where = known.profile.peak, ""
-        if known.part is not None and known.head.model.config.positions != "rotary":
-            peak, where = _peak_in(known.head, known.part), " there"
-        return Finding(peak == offset, f"its position part peaks at offset {peak}{where}")
+        peak, where, config = known.profile.peak, "", known.head.model.config
+        if known.part is not None and config.positions != "rotary":
+            # Among the nearest few offsets, in this part of the context.
+            window = min(NEAREST, config.n_ctx)
+            first, last = known.part.first - window + 1, known.part.last - window + 1
+            inside = position_rows(known.head, window)[max(0, first) : max(1, last + 1)]
+            peak, where = int(inside.mean(0).argmax()), " there"
+        return peak == offset, f"its position part peaks at offset {peak}{where}"
 
     return check
-
-
-def _peak_in(head: Head, part: ContextPart) -> int:
-    """The offset among the nearest few at which the position part is largest in this part."""
-    window = min(NEAREST, head.model.config.n_ctx)
-    rows = position_rows(head, window)
-    inside = rows[max(0, part.first - window + 1) : max(1, part.last - window + 2)]
-    return int(inside.mean(0).argmax())
 
 
 def positive_score(name: str, description: str) -> Check:
     """A score from weights is positive beyond its null."""
 
-    def check(known: HeadEvidence) -> Finding:
+    def check(known: HeadEvidence) -> tuple[bool, str]:
         found = known.scores.get(name)
         if found is None:
-            return Finding(False, f"there is no score {TITLES[name]}")
+            return False, f"there is no score {TITLES[name]}"
         agrees = found.value > 0 and found.passes(0.0, known.alpha)
-        return Finding(agrees, f"{description} {found.value:+.2f}, {found.p_text}")
+        return agrees, f"{description} {found.value:+.2f}, {found.p_text}"
 
     return check
 
@@ -110,8 +99,8 @@ def positive_score(name: str, description: str) -> Check:
 _copies = positive_score("copying_weights", "OV eigenvalue ratio")
 
 
-def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
-    copies = _copies(known)
+def _copies_and_reads_a_lower_head(known: HeadEvidence) -> tuple[bool, str]:
+    copies, because = _copies(known)
     column = known.composition.heads.index(known.head.id)
     edges: list[tuple[float, float, str]] = []
     for kind in ("k", "q"):
@@ -123,37 +112,36 @@ def _copies_and_reads_a_lower_head(known: HeadEvidence) -> Finding:
             if p_value == p_value
         ]
     if not edges:
-        return Finding(False, f"no head is below it; {copies.because}")
+        return False, f"no head is below it; {because}"
     # The best of many edges, so p is corrected for their number. Beyond the reach of p, z decides.
     least, _, edge = min((max(p_value, LEAST_FITTED), *rest) for p_value, *rest in edges)
     corrected = min(1.0, least * len(edges))
-    because = f"{edge}, {format_p(corrected)}; {copies.because}"
-    return Finding(copies.agrees and corrected <= known.alpha, because)
+    agrees = copies and corrected <= known.alpha
+    return agrees, f"{edge}, {format_p(corrected)}; {because}"
 
 
-def _position_window(known: HeadEvidence) -> Finding:
+def _position_window(known: HeadEvidence) -> tuple[bool, str]:
     profile = known.profile
     if profile is None or profile.attention is None:
         return NO_POSITIONS
     share = float(profile.attention[1 : WINDOW + 1].sum())
-    return Finding(share >= HALF, f"by position alone it gives {share:.2f} to the last {WINDOW}")
+    return share >= HALF, f"by position alone it gives {share:.2f} to the last {WINDOW}"
 
 
-def _position_variance(known: HeadEvidence) -> Finding:
+def _position_variance(known: HeadEvidence) -> tuple[bool, str]:
     if known.profile is None:
         return NO_POSITIONS
     share = known.profile.share
-    return Finding(share >= HALF, f"position makes {share:.2f} of its score's variance")
+    return share >= HALF, f"position makes {share:.2f} of its score's variance"
 
 
-def _first_by_tokens_and_positions(known: HeadEvidence) -> Finding:
+def _first_by_tokens_and_positions(known: HeadEvidence) -> tuple[bool, str]:
     inside = known.first[1:]
     if known.part is not None:
         end = min(known.part.last + 1, len(known.first))  # a text can be longer than the probe
         inside = known.first[min(known.part.first, end - 1) : end]
     share = float(inside.mean())
-    because = f"by tokens and positions alone it gives the first position {share:.2f}"
-    return Finding(share >= HALF, because)
+    return share >= HALF, f"by tokens and positions alone it gives the first position {share:.2f}"
 
 
 def first_by_weights(
@@ -189,11 +177,6 @@ class Kind:
     check: Check
     times_null: float = 1.0
     on_text: str = ""
-
-    @property
-    def text_score(self) -> str:
-        """The name of the score that suggests this kind on text."""
-        return text_name(self.on_text or self.score)
 
 
 KINDS: tuple[Kind, ...] = (
@@ -247,15 +230,12 @@ class HeadEntry(Record, kind="atlas-head"):
 
     def score_rows(self) -> tuple[tuple[Cell, ...], ...]:
         """One row per score: value, 95% interval, null, p, best part of the context."""
-        return tuple(
-            (
-                *(TITLES[name], *score.with_interval, score.null),
-                BoundedP.counted(score.p, score.draws),
-                score.part.value if score.part else None,
-                f"{score.part.first}–{score.part.last}" if score.part else None,
-            )
-            for name, score in self.scores.items()
-        )
+        rows: list[tuple[Cell, ...]] = []
+        for name, score in self.scores.items():
+            part, p = score.part, BoundedP.counted(score.p, score.draws)
+            best = (part.value, f"{part.first}–{part.last}") if part else (None, None)
+            rows.append((TITLES[name], *score.with_interval, score.null, p, *best))
+        return tuple(rows)
 
 
 def judge(known: HeadEvidence) -> HeadEntry:
@@ -269,14 +249,12 @@ def judge(known: HeadEvidence) -> HeadEntry:
             continue
         # The claim is about a part of the context only if no score holds over all of it.
         part = passed[0][1] if all(part for _, part in passed) else None
-        finding = kind.check(replace(known, part=part))
-        word = "agree" if finding.agrees else "do not agree"
+        agrees, because = kind.check(replace(known, part=part))
+        word = "agree" if agrees else "do not agree"
         scores = ", ".join(text for text, _ in passed)
-        evidence.append(f"{kind.name}: {scores}; weights {word}: {finding.because}")
-        if finding.agrees:
-            kinds.append(kind.name)
-        else:
-            against.append(evidence[-1])
+        evidence.append(f"{kind.name}: {scores}; weights {word}: {because}")
+        kinds += [kind.name] if agrees else []
+        against += [] if agrees else evidence[-1:]
     name = kinds[0] if kinds else MIXED if evidence else UNKNOWN
     head = known.head.id
     return HeadEntry(head, name, tuple(kinds), known.scores, tuple(evidence), tuple(against))
@@ -287,7 +265,7 @@ def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, ContextPart 
 
     Each with the part of the context where it passes, or None if it passes over all of it.
     """
-    for name, where in ((kind.score, ""), (kind.text_score, " on text")):
+    for name, where in ((kind.score, ""), (text_name(kind.on_text or kind.score), " on text")):
         score = known.scores.get(name)
         if score is None:
             continue
@@ -307,7 +285,7 @@ def without_kind(
     Heads with identical weights cannot be distinguished, so none of them gets a kind.
     """
     reasons: dict[HeadId, str] = {}
-    same: dict[tuple[bytes, ...], list[HeadId]] = {}
+    same: dict[tuple[int | bytes, ...], list[HeadId]] = {}
     for number, head in enumerate(model.heads):
         progress(number, len(model.heads), "comparing heads")
         if why := why_silent(model, head.id):
@@ -315,7 +293,7 @@ def without_kind(
             continue
         factors = (head.W_Q, head.W_K, head.W_V, head.W_O)
         key = tuple(factor.double().cpu().numpy().tobytes() for factor in factors)
-        same.setdefault((bytes([head.id.layer % 256]), *key), []).append(head.id)
+        same.setdefault((head.id.layer, *key), []).append(head.id)
     for group in same.values():
         for head in group if len(group) > 1 else ():
             others = ", ".join(other for other in group if other != head)

@@ -13,7 +13,7 @@ from pathsum.base import Column, Record, Side, Site, text_column
 from pathsum.base.estimate import ProbabilityColumn
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.qk_ov import token_qk
-from pathsum.heads.pattern_scores import induction_cells, stripe
+from pathsum.heads.probe import induction_cells, stripe
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.paths.patching import patched_pattern
 from pathsum.text.token_pool import RepeatedTokens
@@ -64,12 +64,11 @@ def candidate_partners(
     if len(lower) <= 2 * MOST_BY_COMPOSITION + MOST_BY_PATTERN:
         return lower
     column = composed.heads.index(reader)
-    chosen: list[HeadId] = []
+    chosen = sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
     for side in ("k", "q"):
         z = composed.scores(side).z[:, column].nan_to_num(nan=-torch.inf)
         ranked = sorted(lower, key=lambda head: -float(z[composed.heads.index(head)]))
         chosen += ranked[:MOST_BY_COMPOSITION]
-    chosen += sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
     return sorted(set(chosen))
 
 
@@ -80,7 +79,7 @@ def measure_cut_edges(
     writers: Sequence[HeadId],
     composed: Composition,
     other: Trace,
-    step: Callable[[str], None] = lambda what: None,  # noqa: ARG005
+    step: Callable[[str], None],
 ) -> tuple[PartnerEdge, ...]:
     """Patch each edge from another run, that of shuffled tokens; the largest loss comes first.
 
@@ -92,30 +91,13 @@ def measure_cut_edges(
     for writer in writers:
         step(f"cutting edges from {writer} to")
         row = composed.heads.index(writer)
-        for side in (Side.K, Side.Q):
-            edge = Site(writer, reader, side)
-            patched = patched_pattern(trace, edge, other)
+        for kind in ("k", "q"):
+            edge = composed.edge_at(kind, row, column)
+            patched = patched_pattern(trace, edge.edge, other)
             left = float(stripe(patched[:, None], probe).nanmean())
-            scores = composed.scores(side.value)
-            edges.append(
-                PartnerEdge(
-                    edge=edge,
-                    stripe_left=left,
-                    share_lost=1 - left / before if before > 0 else 0.0,
-                    score=float(scores.score[row, column]),
-                    z=float(scores.z[row, column]),
-                    p=float(scores.p[row, column]),
-                )
-            )
+            lost = 1 - left / before if before > 0 else 0.0
+            edges.append(PartnerEdge(edge.edge, left, lost, edge.score, edge.z, edge.p))
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
-
-
-def find_mechanism(edges: tuple[PartnerEdge, ...]) -> tuple[Mechanism, HeadId | None]:
-    """The edge whose cut removes most of the stripe, if it removes enough."""
-    if not edges or edges[0].share_lost < LEAST_SHARE_LOST:
-        return "none", None
-    side: Mechanism = "K-composition" if edges[0].side is Side.K else "Q-composition"
-    return side, edges[0].writer
 
 
 def matching_through(
@@ -125,17 +107,15 @@ def matching_through(
 
     None for pointers to positions: they carry no tokens to match, so there is no eigenvalue.
     """
-    through = Path("embed", [partner])
-    if mechanism == "K-composition":
-        matching = token_qk(model, head, key_through=through)
-    else:
-        matching = token_qk(model, head, query_through=through)
+    through, by_key = Path("embed", [partner]), mechanism == "K-composition"
+    sides = (None, through) if by_key else (through, None)
+    matching = token_qk(model, head, query_through=sides[0], key_through=sides[1])
     ratio = float(positivity(matching.eigenvalues()))
     return None if math.isnan(ratio) else ratio
 
 
 def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
-    """The share of the score at the stripe that each group of terms carries.
+    """The share of the score at the stripe that each group of terms carries, `k_share` and so on.
 
     Each row's mean is removed first, because softmax ignores a constant over sources.
     """
@@ -149,4 +129,4 @@ def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str,
     groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
     parts = {name: above_row_mean(group) for name, group in groups.items()}
     total = sum(parts.values())
-    return {name: part / total if total else math.nan for name, part in parts.items()}
+    return {f"{name}_share": part / total if total else math.nan for name, part in parts.items()}

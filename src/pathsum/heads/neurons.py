@@ -8,7 +8,7 @@ one (`reference_text`). Position 0 is left out, because many models write one hu
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -29,17 +29,11 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
-from pathsum.base.options import checked
+from pathsum.base.options import checked, parse_count
 from pathsum.base.path import is_number
 from pathsum.base.record import HeadMapping
-from pathsum.base.table import Cell, rows_table
-from pathsum.circuits.neurons import (
-    LayerNeurons,
-    NeuronSide,
-    TokenScore,
-    check_k,
-    parse_neurons,
-)
+from pathsum.base.table import Cell, columns_table, rows_table
+from pathsum.circuits.neurons import LayerNeurons, NeuronSide, parse_neurons
 from pathsum.circuits.token_basis import joined
 from pathsum.heads.contexts import NeuronContext, neuron_contexts
 from pathsum.model import HeadName, Keep, Model, Trace
@@ -50,8 +44,8 @@ from pathsum.model.reference import ReferenceText, reference_text
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.ablation import ablate
 
-K, SHOWN = 10, 8
-"""Rows of each list, and tokens that tables show before a context."""
+K, MOST_ROWS, SHOWN = 10, 1000, 8
+"""Rows of each list, the most that may be chosen, and tokens shown before a context."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +114,8 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
             "the output vector with the unembedding; both against random rotations; cosine: of "
             "output and read vectors"
         )
-        return rows_table(
-            ranked, f"{self.model}: neurons of {self.mlp}", joined((note, self.note)), NeuronSummary
-        )
+        title = f"{self.model}: neurons of {self.mlp}"
+        return rows_table(ranked, title, joined((note, self.note)), NeuronSummary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,24 +141,20 @@ class Neuron(Record, kind="neuron"):
 
     def to_table(self) -> Table:
         """The components that feed the neuron, and those that read its output."""
+        sides = (*self.inputs, self.output)
         rows = tuple(
             (side.side, edge.component, edge.score, edge.z, edge.p)
-            for side in (*self.inputs, self.output)
+            for side in sides
             for edge in side.edges
         )
         counts = ", ".join(
             f"{side.side} {side.significant} of {side.tested} (null: {side.tested / 100:.1f})"
-            for side in (*self.inputs, self.output)
+            for side in sides
         )
-        return Table(
-            (
-                *(text_column("side"), text_column("component"), Column("score", ".3f")),
-                *(Column("z", "+.1f"), ProbabilityColumn()),
-            ),
-            rows,
-            title="components, from weights",
-            note=f"z and p against random rotations; p ≤ 0.01: {counts}",
-        )
+        named = (text_column("side"), text_column("component"), Column("score"))
+        columns = (*named, Column("z", "+.1f"), ProbabilityColumn())
+        note = f"z and p against random rotations; p ≤ 0.01: {counts}"
+        return Table(columns, rows, "components, from weights", note)
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [self._headline()]
@@ -181,16 +170,17 @@ class Neuron(Record, kind="neuron"):
         )
 
     def _context_table(self) -> Table:
-        rows: list[tuple[Cell, ...]] = []
-        for one in self.contexts:
+        def words(one: NeuronContext) -> str:
             *before, last = one.tokens[-SHOWN:]
-            words = " ".join([*before, f"[{last}]", *([f"→ {one.next}"] if one.next else [])])
-            rows.append((words, one.activation, one.effect, one.times))
+            return " ".join((*before, f"[{last}]", *([f"→ {one.next}"] if one.next else [])))
+
         columns = (
-            *(text_column("context: … [position] → next"), Column("activation", "+.3f")),
-            *(Column("effect, logits", "+.3f"), Column("times", "d")),
+            text_column("context: … [position] → next", words),
+            Column("activation", "+.3f", read="activation"),
+            Column("effect, logits", "+.3f", read="effect"),
+            Column("times", read="times"),
         )
-        return Table(columns, tuple(rows), title="top contexts")
+        return columns_table(self.contexts, columns, "top contexts")
 
 
 @torch.no_grad()
@@ -224,7 +214,7 @@ def neurons(
     p-values test directions only. A neuron with a small p-value need not be active or matter: see
     `written`, and `neuron` for the cost of its ablation.
     """
-    wanted, k = parse_neurons(model, mlp), check_k(k)
+    wanted, k = parse_neurons(model, mlp), parse_count(k, "rows", most=MOST_ROWS)
     if wanted.kind != "mlp":
         raise InputError(f"{wanted} is one neuron; use neuron(model, '{wanted}') for its page")
     layer, over = LayerNeurons(model, wanted), reference_text(model, text)
@@ -236,26 +226,18 @@ def neurons(
         opened += (found.gate_input[:, 1:] > 0).double().sum((0, 1)).cpu()
         count += trace.tokens[:, 1:].numel()
     side = "gate" if model.config.gated else "input"
-    embed, logits, cosine = layer.of_embedding(side), layer.of_logits(), layer.cosines()
+    (opens, embed), (raises, logits) = layer.with_tokens(side), layer.with_logits()
     if embed is None or logits is None:
         which = "embeddings are" if embed is None else "unembedding is"
         raise InputError(f"the {which} zero, so no neuron can be compared with tokens")
     written = size / count * layer.writes.double().norm(dim=-1).cpu()
-    columns: tuple[list[Any], ...] = (
-        *(written.tolist(), (opened / count).tolist(), layer.strongest_inputs(side), *embed.lists),
-        *(layer.strongest_outputs(), *logits.lists, cosine.score.tolist(), cosine.p.tolist()),
-    )
-    return Neurons(
-        model=model.name,
-        mlp=str(wanted),
-        neurons=tuple(
-            NeuronSummary(f"{wanted}.n{at}", *row)
-            for at, row in enumerate(zip(*columns, strict=True))
-        ),
-        k=k,
-        text=over.tokens,
-        note=token_basis_note(model.weights, wanted.layer),
-    )
+    cosine = layer.cosines()
+    columns: tuple[Any, ...] = (written, opened / count, opens, *embed, raises, *logits)
+    lists = (one if isinstance(one, list) else one.tolist() for one in columns)
+    rows = zip(*lists, cosine.score.tolist(), cosine.p.tolist(), strict=True)
+    summaries = tuple(NeuronSummary(f"{wanted}.n{at}", *row) for at, row in enumerate(rows))
+    note = token_basis_note(model.weights, wanted.layer)
+    return Neurons(model.name, str(wanted), summaries, k, over.tokens, note)
 
 
 @torch.no_grad()
@@ -283,7 +265,7 @@ def neuron(
     directions meet, and an ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) whether the model
     uses it. Contexts are examples, not a description.
     """
-    wanted, k = parse_neurons(model, name), check_k(k)
+    wanted, k = parse_neurons(model, name), parse_count(k, "rows", most=MOST_ROWS)
     if wanted.kind != "neuron":
         raise InputError(
             f"{wanted} is an MLP; use neurons(model, '{wanted}') for all of its neurons, or name "
@@ -293,10 +275,7 @@ def neuron(
     at, cosine = wanted.neuron, layer.cosines()
     to_logits = unembed_through(model.weights, layer.writes[at])
     direct = model.config.norm_place == "before" and model.config.predicts_tokens
-    rows: list[Tensor] = []
-    effects: list[Tensor] = []
-    ids: list[list[int]] = []
-    opened = 0
+    rows, effects, ids, opened = list[Tensor](), list[Tensor](), list[list[int]](), 0
     for trace in _read(model, over, wanted, progress):
         found = neurons_of(trace, wanted.layer)
         act, after = found.activation[..., at], trace.tokens[:, 1:]
@@ -305,10 +284,10 @@ def neuron(
         ids += trace.tokens.tolist()
         if direct:
             effects += ((act * trace.scales.final)[:, :-1] * to_logits[after]).cpu().unbind()
-    inside = torch.cat([row[1:] for row in rows])
+    inside, batches = torch.cat([row[1:] for row in rows]), list(over.batches)
     cost = None
     if model.config.predicts_tokens:
-        cost = ablate(model, wanted, list(over.batches), reference="mean", text=list(over.batches))
+        cost = ablate(model, wanted, batches, reference="mean", text=batches).cost
     return Neuron(
         model=model.name,
         neuron=str(wanted),
@@ -320,7 +299,7 @@ def neuron(
         open=opened / len(inside),
         contexts=neuron_contexts(model, rows, ids, effects, k),
         text=over.tokens,
-        cost=None if cost is None else cost.cost,
+        cost=cost,
         note=token_basis_note(model.weights, wanted.layer),
     )
 
@@ -342,19 +321,14 @@ def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> 
             yield model.trace(piece, keep=keep)
 
 
-def _token_cells(one: TokenScore | None) -> tuple[Cell, Cell, Cell]:
-    return (None, None, None) if one is None else (one.token.text, one.value, one.z)
-
-
 def _token_table(side: NeuronSide) -> Table:
-    words = ("raises", "lowers") if side.side == "output" else ("raised by", "lowered by")
-    columns = [
-        column
-        for word in words
-        for column in (token_column(word), Column("value", "+.3f"), Column("z", "+.1f"))
-    ]
-    pairs = zip_longest(side.raised, side.lowered)
-    rows = tuple((*_token_cells(up), *_token_cells(down)) for up, down in pairs)
-    title = "output: logits of tokens" if side.side == "output" else f"{side.side}: tokens"
-    note = "" if side.side == "output" else f"bias {side.bias:+.3f}"
-    return Table(tuple(columns), rows, title=title, note=note)
+    words, title = ("raised by", "lowered by"), f"{side.side}: tokens"
+    note = f"bias {side.bias:+.3f}"
+    if side.side == "output":
+        words, title, note = ("raises", "lowers"), "output: logits of tokens", ""
+    columns = [(token_column(word), Column("value", "+.3f"), Column("z", "+.1f")) for word in words]
+    rows: list[tuple[Cell, ...]] = []
+    for pair in zip_longest(side.raised, side.lowered):
+        cells = ((None,) * 3 if one is None else (one.token.text, one.value, one.z) for one in pair)
+        rows.append(tuple(chain(*cells)))
+    return Table(tuple(chain(*columns)), tuple(rows), title=title, note=note)

@@ -7,10 +7,10 @@ attention.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from threading import RLock
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -44,7 +44,6 @@ NULL_SEQUENCES = 4
 CACHE_BYTES = 1 << 22
 
 Direction = Literal["query", "key", "value", "write"]
-DIRECTIONS: tuple[Direction, ...] = ("query", "key", "value", "write")
 
 
 def to_triangular(x: Float[Tensor, "sequence pos d"]) -> Float[Tensor, "sequence pos q"]:
@@ -108,7 +107,7 @@ class RandomHeads:
 
     def frames(self, direction: Direction) -> Float[Tensor, "drawn d r"]:
         """The frames of a direction, drawn in a fixed order when one is first needed."""
-        number = DIRECTIONS.index(direction)
+        number = get_args(Direction).index(direction)
         with self._lock:
             while len(self._drawn) <= number:
                 drawn = random_frames(*self._shape, self._generator)
@@ -220,17 +219,8 @@ class RandomHeads:
             yield normed_and_rotated(config, raw, side, read(head)[:, None], positions)[0][:, 0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Null:
-    """One score of random heads, and of the heads themselves, on the same few sequences.
-
-    `part` and `own_part` are its largest means over a part of the context.
-    """
-
-    drawn: Float[Tensor, "drawn head"]
-    own: Float[Tensor, " head"]
-    part: Float[Tensor, "drawn head"] | None
-    own_part: Float[Tensor, " head"] | None
+_Null: TypeAlias = tuple[Float[Tensor, "2 drawn head"], Float[Tensor, "2 head"]]
+"""`_extent` of random heads, and of the heads themselves, on the same few sequences."""
 
 
 def score_on_runs(
@@ -252,6 +242,10 @@ def score_on_runs(
     of all. A score for which no position of the runs counts is absent.
     """
     every = [head.id for head in null.model.heads] if heads is None else sorted(heads)
+    result: dict[HeadId, dict[str, Score]] = {head: {} for head in every}
+    absent: dict[str, str] = {}
+    if not scores:
+        return HeadScores(result, absent)
     layers = sorted({head.layer for head in every})
     own = {layer: [head.head for head in every if head.layer == layer] for layer in layers}
     W_U = centered_unembedding(null.model.weights)
@@ -276,16 +270,13 @@ def score_on_runs(
                 measured.setdefault((layer, score.name), []).append(here[number])
                 if drawn is not None:
                     nulls[layer, score.name] = drawn[number]
-    result: dict[HeadId, dict[str, Score]] = {head: {} for head in every}
-    absent: dict[str, str] = {}
     for score in scores:
         for layer in layers:
             key = layer, score.name
             compared = _compare(measured[key], nulls[key], own[layer])
-            if compared is None:
+            if not compared:
                 absent[score.name] = f"no position of the {what} has {score.needs}"
-                continue
-            for head, one in zip(own[layer], compared, strict=True):
+            for head, one in zip(own[layer], compared, strict=False):
                 result[HeadId(layer, head)][score.name] = one
     return HeadScores(result, absent)
 
@@ -300,47 +291,36 @@ def _null_scores(
 ) -> list[_Null]:
     """Every score of the random versions of some heads of a layer."""
     drawn = [{head: list[Tensor]() for head in heads} for _ in scores]
-    parts = [{head: list[Tensor]() for head in heads} for _ in scores]
     for head, random in null.views(layer, view, last, heads):
-        for number, score in enumerate(scores):
-            one = score.profile(random)
-            drawn[number][head].append(_mean(one))
-            part = largest_parts(one.nanmean(0))
-            parts[number][head] += [] if part is None else [part]
-    nulls: list[_Null] = []
-    for score, each, each_part in zip(scores, drawn, parts, strict=True):
-        one = score.profile(view)
-        part = largest_parts(one.nanmean(0))
-        nulls.append(
-            _Null(
-                drawn=by_draw(each.values()),
-                own=_mean(one)[list(heads)],
-                part=None if part is None else by_draw(each_part.values()),
-                own_part=None if part is None else part[list(heads)],
-            )
-        )
-    return nulls
+        for score, of_heads in zip(scores, drawn, strict=True):
+            of_heads[head].append(_extent(score.profile(random)))
+    return [
+        (by_draw(each.values()), _extent(score.profile(view))[:, list(heads)])
+        for score, each in zip(scores, drawn, strict=True)
+    ]
 
 
-def _mean(profile: Float[Tensor, "sequence head dest"]) -> Float[Tensor, " head"]:
-    """Over sequences that have a position that counts."""
-    return profile.nanmean(-1).nanmean(0)
+def _extent(profile: Float[Tensor, "sequence head dest"]) -> Float[Tensor, "2 head"]:
+    """The mean over sequences with a position that counts, and the largest over a part, or NaN."""
+    mean, part = profile.nanmean(-1).nanmean(0), largest_parts(profile.nanmean(0))
+    return torch.stack((mean, mean * torch.nan if part is None else part))
 
 
-def by_draw(heads: Iterable[Sequence[Float[Tensor, " _"]]]) -> Float[Tensor, "drawn head"]:
+def by_draw(heads: Iterable[Sequence[Float[Tensor, "*_"]]]) -> Float[Tensor, "*_ head"]:
     """Measurements of each head's draws, made some draws at a time, as one table."""
-    return torch.stack([torch.cat(tuple(parts)) for parts in heads], 1)
+    return torch.stack([torch.cat(tuple(parts), -1) for parts in heads], -1)
 
 
-def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score] | None:
-    """One score of some heads of a layer with its p-values; None if no position counts."""
+def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[Score]:
+    """One score of some heads of a layer with its p-values; empty if no position counts."""
     values = torch.cat([one.nanmean(-1) for one in measured])[:, heads]
     values = values[~values.isnan().all(-1)]  # sequences with a position that counts
     if len(values) == 0:
-        return None
-    scores = against_null(values, null.drawn, null.own)
+        return []
+    (means, parts), (own_mean, own_part) = null
+    scores = against_null(values, means, own_mean)
     same_length = len({profile.shape[-1] for profile in measured}) == 1
-    if not same_length or null.part is None or null.own_part is None:
+    if not same_length or bool(own_part.isnan().all()):
         return scores
-    parts = best_parts(torch.cat(list(measured))[:, heads].nanmean(0), null.own_part, null.part)
-    return [replace(one, part=part) for one, part in zip(scores, parts, strict=True)]
+    found = best_parts(torch.cat(list(measured))[:, heads].nanmean(0), own_part, parts)
+    return [replace(one, part=part) for one, part in zip(scores, found, strict=True)]

@@ -24,8 +24,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.options import batch_size
 from pathsum.heads.circuit_scores import COPYING_BY_DATA, DELETING, score_layers
 from pathsum.heads.null import RandomHeads, by_draw, score_on_runs
-from pathsum.heads.pattern_scores import INDUCTION_STRIPE, PATTERN_SCORES
-from pathsum.heads.probe import attention_trace, repeats_probe
+from pathsum.heads.probe import INDUCTION_STRIPE, PATTERN_SCORES, attention_trace, repeats_probe
 from pathsum.heads.score import (
     DataScore,
     HeadScore,
@@ -69,8 +68,6 @@ def score_on_repeats(
 ) -> HeadScores:
     """Scores on a run of repeated random tokens."""
     wanted = [score for score in REPEATS_SCORES if score.name in names]
-    if not wanted:
-        return HeadScores({}, {})
     return score_on_runs([(trace, probe)], wanted, null, what="random tokens", progress=progress)
 
 
@@ -92,11 +89,10 @@ def score_on_text(
     null: RandomHeads, names: Collection[str], text: TextOrTokens | None, progress: Progress
 ) -> HeadScores:
     """Scores on text: the text given, else the model's held-out text."""
-    model = null.model
+    model, whose = null.model, "held-out text" if text is None else "the given tokens"
     wanted = [score for score in TEXT_SCORES if score.name in names]
     if not wanted:
         return HeadScores({}, {})
-    whose = "held-out text" if text is None else "the given tokens"
     if text is None:
         if model.held_out is None:
             why = "the model has no held-out text (Python: tokens=…; command line: --text FILE)"
@@ -118,11 +114,9 @@ def score_on_text(
 
     count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
     first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
+    few = TEXT_NULL_SEQUENCES
     measured = score_on_runs(
-        *(runs(), wanted, null),
-        what="text",
-        null_sequences=TEXT_NULL_SEQUENCES,
-        progress=progress,
+        runs(), wanted, null, what="text", null_sequences=few, progress=progress
     )
     return replace(measured, measured_on=f"{count} sequences of {whose} ({first}{longest} tokens)")
 
@@ -134,10 +128,10 @@ LEAST_COSINE, FEWEST_PAIRS, COPY_LENGTH = 0.3, 4, 25
 PRODUCTS, FEWEST_DRAWN = 1 << 25, 1024
 
 
-def _similar_stripe(view: LayerView) -> Float[Tensor, "sequence head"]:
+def _similar_stripe(view: LayerView) -> Float[Tensor, "sequence head 1"]:
     """The induction stripe in the last rows, those of the second block."""
     rows = view.pattern[:, :, -view.probe.length :, view.probe.first + 1 :]
-    return rows.diagonal(dim1=-2, dim2=-1).mean(-1)
+    return rows.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
 
 
 FUZZY_INDUCTION = DataScore(score_info("fuzzy_induction"), _similar_stripe)
@@ -149,18 +143,15 @@ def score_on_similar_tokens(
     """Fuzzy induction of every head."""
     if FUZZY_INDUCTION.name not in names:
         return HeadScores({}, {})
-    model = null.model
-    progress(0, model.config.n_layers, "finding similar tokens")
+    model, what = null.model, "similar tokens"
+    progress(0, model.config.n_layers, f"finding {what}")
     try:
         probe = similar_tokens_probe(model, sequences, seed)
     except InputError as error:
         return HeadScores({}, {FUZZY_INDUCTION.name: str(error)})
-    trace = attention_trace(model, probe.tokens, progress, "similar tokens")
+    runs = [(attention_trace(model, probe.tokens, progress, what), probe)]
     return score_on_runs(
-        *([(trace, probe)], [FUZZY_INDUCTION], null),
-        what="similar tokens",
-        last=probe.length,
-        progress=progress,
+        runs, [FUZZY_INDUCTION], null, what=what, last=probe.length, progress=progress
     )
 
 
@@ -224,11 +215,11 @@ WORD_PROBE_LENGTH = 24
 TOO_FEW_WORDS = "the tokenizer splits too few words into two pieces"
 
 
-def _attention_to_word(view: LayerView) -> Float[Tensor, "sequence head"]:
+def _attention_to_word(view: LayerView) -> Float[Tensor, "sequence head 1"]:
     probe = view.probe
     assert isinstance(probe, SplitWordsProbe)
     rows = torch.arange(len(view.pattern))
-    return view.pattern[rows, :, -1, probe.positions[: len(view.pattern)]]
+    return view.pattern[rows, :, -1, probe.positions[: len(view.pattern)]][..., None]
 
 
 WORD_PIECE = DataScore(score_info("word_piece"), _attention_to_word, of_tokens_out=True)
@@ -249,20 +240,17 @@ def score_on_split_words(
     wanted = {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.intersection(names)
     if not wanted:
         return HeadScores({}, {})
-    model = null.model
-    progress(0, model.config.n_layers, "finding split words")
+    model, what = null.model, "split words"
+    progress(0, model.config.n_layers, f"finding {what}")
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
         return HeadScores({}, dict.fromkeys(sorted(wanted), TOO_FEW_WORDS))
     generator = seeded(seed)
     probe = split_words_probe(model, words, generator)
-    trace = attention_trace(model, probe.tokens, progress, "split words")
+    trace = attention_trace(model, probe.tokens, progress, what)
+    scores, few = [WORD_PIECE] if WORD_PIECE.name in wanted else [], WORDS_FOR_NULL
     measured = score_on_runs(
-        *([(trace, probe)], [WORD_PIECE] if WORD_PIECE.name in wanted else [], null),
-        what="split words",
-        null_sequences=WORDS_FOR_NULL,
-        last=1,
-        progress=progress,
+        [(trace, probe)], scores, null, what=what, null_sequences=few, last=1, progress=progress
     )
     if WORD_PIECE_BY_WEIGHTS.name in wanted:
         rivals = model.token_pool().draw(1, RIVALS, generator)[0]

@@ -8,7 +8,7 @@ A head may do something only in one part of the context, which a mean over all o
 
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.algebra.rotations import TIE
-from pathsum.base import HeadId, Progress, Record, Table, prose_column
-from pathsum.base.estimate import Estimate
-from pathsum.model import Model, Trace
+from pathsum.base import HeadId, Record, Table, prose_column
+from pathsum.base.estimate import Estimate, mean_estimate
+from pathsum.model import Trace
 from pathsum.model.folding import centered_unembedding, value_reads
 from pathsum.text.token_pool import RepeatedTokens
 
@@ -99,8 +99,8 @@ class ScoreInfo(Record, kind="head-score-info"):
 
     def to_table(self) -> Table:
         """One row per field."""
-        shown = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
-        rows = tuple((name, str(getattr(self, name))) for name in shown)
+        names = ("about", "formula", "probe", "ceiling", "null", "threshold", "reason", "citation")
+        rows = tuple((name, str(getattr(self, name))) for name in names)
         return Table((prose_column(""), prose_column("")), rows, title=self.title)
 
 
@@ -179,16 +179,6 @@ class LayerView:
         """Each head's value at each position, without biases; several scores use it."""
         return self.ov.values(self.read)
 
-    def written_along_stream(self) -> Float[Tensor, "sequence head dest"]:
-        """Inner products of each head's output with the stream at the same position."""
-        return self.ov.overlaps(self.pattern @ self.values, self.stream)
-
-    def logits_alone(
-        self, block: slice, tokens: Int[Tensor, "sequence m"]
-    ) -> Float[Tensor, "sequence head n m"]:
-        """The effect of each position of a block, attended alone, on the logits of some tokens."""
-        return self.ov.logits(self.values[:, :, block], tokens)
-
 
 def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
     """The heads of each layer in turn, on a run of the probe."""
@@ -211,12 +201,8 @@ def layer_view(
     )
 
 
-Measure: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head"]]
-"""A score from data: one number per sequence and head."""
-ByPosition: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
-"""A score at every destination, NaN at those that do not count."""
-MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
-"""Scores every head of a model from its weights, given an even number of null draws and a seed."""
+Profile: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
+"""A score at every destination, NaN at those that do not count; some have one number for all."""
 
 
 @dataclass(frozen=True)
@@ -239,32 +225,17 @@ class HeadScore:
 
 @dataclass(frozen=True)
 class DataScore(HeadScore):
-    """A score measured on a run, of the probe or of text: by sequence, or by position.
+    """A score measured on a run, of the probe or of text.
 
     `needs` names the requirement for a destination to count, for scores that not every text allows.
     """
 
-    by_sequence: Measure | None = None
-    by_position: ByPosition | None = field(default=None, kw_only=True)
+    profile: Profile
     needs: str = field(default="a position before it", kw_only=True)
-
-    def profile(self, view: LayerView) -> Float[Tensor, "sequence head dest"]:
-        """The score at every destination; one number per sequence if it has no positions."""
-        if self.by_sequence is not None:
-            return self.by_sequence(view)[..., None]
-        assert self.by_position is not None
-        return self.by_position(view)
 
     def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
         """The score of each sequence: the mean over the destinations that count."""
         return self.profile(view).nanmean(-1)
-
-
-@dataclass(frozen=True)
-class WeightScore(HeadScore):
-    """A score computed from weights alone."""
-
-    measure: MeasureWeights
 
 
 def on_text(score: DataScore) -> DataScore:
@@ -312,30 +283,20 @@ def best_parts(
     sequences: random heads are searched in the same way.
     """
     counted = ~profile.isnan().any(0)
-    places = counted.nonzero()[:, 0]
+    places = counted.nonzero()[:, 0].tolist()
     if len(places) < 2 * PART:
         return [None] * len(profile)
     rows = profile[:, counted]
     best = rows.unfold(-1, PART, 1).mean(-1).max(-1)
-    above = (null >= compared - TIE).sum(0).tolist()
+    above, means, draws = (null >= compared - TIE).sum(0), null.mean(0), len(null)
     found: list[ContextPart | None] = []
-    for head, (value, start) in enumerate(
-        zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    ):
-        low = (rows[head] < value / 2).nonzero()[:, 0]
-        before, after = low[low < start], low[low >= start + PART]
-        first = int(before.max()) + 1 if len(before) else 0
-        last = int(after.min()) - 1 if len(after) else len(places) - 1
-        found.append(
-            ContextPart(
-                value,
-                null=float(null[:, head].mean()),
-                p=(1 + above[head]) / (1 + len(null)),
-                draws=len(null),
-                first=int(places[first]),
-                last=int(places[last]),
-            )
-        )
+    for head, start in enumerate(best.indices.tolist()):
+        value, p = float(best.values[head]), (1 + int(above[head])) / (1 + draws)
+        low = (rows[head] < value / 2).nonzero()[:, 0].tolist()
+        first = 1 + max((at for at in low if at < start), default=-1)
+        last = min((at for at in low if at >= start + PART), default=len(places)) - 1
+        ends = {"first": places[first], "last": places[last]}
+        found.append(ContextPart(value, null=float(means[head]), p=p, draws=draws, **ends))
     return found
 
 
@@ -350,30 +311,17 @@ def against_null(
     score on the sequences that its random heads ran on, if those are not all. Random heads that do
     nothing (NaN) are excluded from the null.
     """
-    sequences = len(values)
-    mean = values.mean(0)
-    stderr = values.std(0) / sequences**0.5 if sequences > 1 else torch.full_like(mean, torch.nan)
-    at_least = (mean if compared is None else compared) - TIE
-    there = ~null.isnan()
-    above = (null >= at_least).sum(0)
-    counts = there.sum(0)
-    means = null.nan_to_num(0.0).double().sum(0) / counts.clamp_min(1)
+    above = (null >= (values.mean(0) if compared is None else compared) - TIE).sum(0)
+    means, counts = null.double().nanmean(0), (~null.isnan()).sum(0)
     scores: list[Score] = []
-    for head, value in enumerate(mean.tolist()):
-        sampled = Estimate.around(value, float(stderr[head]), sequences)
-        draws = int(counts[head])
-        known = draws > 0 and value == value
-        scores.append(
-            Score(
-                value=value,
-                stderr=sampled.stderr,
-                low=sampled.low,
-                high=sampled.high,
-                null=float(means[head]) if known else None,
-                p=(1 + int(above[head])) / (1 + draws) if known else None,
-                draws=draws if known else None,
-            )
-        )
+    for head, each in enumerate(values.unbind(1)):
+        sampled, draws = mean_estimate(each), int(counts[head])
+        measured = (sampled.value, sampled.stderr, sampled.low, sampled.high)
+        if draws == 0 or math.isnan(sampled.value):
+            scores.append(Score(*measured))
+        else:
+            p = (1 + int(above[head])) / (1 + draws)
+            scores.append(Score(*measured, null=float(means[head]), p=p, draws=draws))
     return scores
 
 

@@ -5,6 +5,7 @@ and the truncated runs of term importance. The parts are in `transformer`, the e
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -14,10 +15,19 @@ from torch import Tensor
 from pathsum.base import Progress, Source, silent
 from pathsum.base.shapes import Stream, Tokens
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import transformer
+from pathsum.model import recording, transformer
 from pathsum.model.edit import Edit
 from pathsum.model.editor import Editor
-from pathsum.model.recording import EVERYTHING, ONLY_LOGITS, Keep, KeyValues, Recorder, Run
+from pathsum.model.recording import (
+    EVERYTHING,
+    ONLY_LOGITS,
+    ComputedPatterns,
+    Keep,
+    KeyValues,
+    Recorder,
+    Run,
+    SomeLayers,
+)
 from pathsum.model.weights import LayerWeights, Weights
 
 LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice | tuple[int, ...]
@@ -50,7 +60,10 @@ def run(
     every = (*(edit for edit in weights.edits if edit.value is not None), *edits)
     with torch.set_grad_enabled(requires_grad):
         editor = Editor(weights, tokens, every, copies, past) if every or copies > 1 else None
-        recorder = Recorder(keep, weights.config, tokens.shape[1])
+        compute = editor is None and past is None and not requires_grad
+        compute = compute and _computes_patterns(weights, tokens, keep)
+        kept = replace(keep, patterns=()) if compute else keep
+        recorder = Recorder(kept, weights.config, tokens.shape[1])
         some = recorder.positions if 0 < len(recorder.positions) < tokens.shape[1] else None
         last = _residual_stream(weights, tokens, editor, recorder, past, progress)
         read = last if editor is None else editor.as_read(Site(None, LOGITS), last)
@@ -63,13 +76,17 @@ def run(
             recorder.widen(editor.widen)
             tokens = editor.widen(tokens)
         n_layers = weights.config.n_layers
+        streams = recorder.layers("streams", n_layers + 1)
+        patterns = recorder.layers("patterns", n_layers)
+        if compute:
+            patterns = SomeLayers("patterns", n_layers, ComputedPatterns(weights, streams))
         n_mlps = n_layers if weights.config.mlp != "none" else 0
         return Run(
             weights=weights,
             tokens=tokens,
             recorded_logits=logits,
-            patterns=recorder.layers("patterns", n_layers),
-            streams=recorder.layers("streams", n_layers + 1),
+            patterns=patterns,
+            streams=streams,
             scales=recorder.scales(final),
             mlp_outputs=recorder.layers("mlp_outputs", n_mlps),
             edits=() if editor is None else editor.made(edits),
@@ -77,6 +94,13 @@ def run(
             logit_positions=some,
             logits_read=None if read is last else read,
         )
+
+
+def _computes_patterns(weights: Weights, tokens: Tokens, keep: Keep) -> bool:
+    """Whether the patterns of all layers are too large to be kept (`PATTERN_BYTES`)."""
+    heads = weights.config.n_layers * weights.config.n_heads
+    size = heads * tokens.numel() * tokens.shape[1] * weights.W_E.element_size()
+    return keep.patterns == keep.streams == "all" and size > recording.PATTERN_BYTES
 
 
 def run_logits(

@@ -23,6 +23,8 @@ from pathsum.model.edit import Edit, Writes
 from pathsum.model.weights import Weights
 
 All: TypeAlias = Literal["all"]
+# If the patterns of an unedited run take more memory, they are computed when they are read.
+PATTERN_BYTES = 2 << 30
 
 
 class KeyValues:
@@ -77,8 +79,9 @@ class Keep:
     `logits`       positions, negative from the end
 
     Each may be "all". Normalization scales are always kept. Patterns that are not kept are not
-    computed: memory then grows with the length of the text, not with its square. Logits that are
-    not kept follow from the last stream if that is kept.
+    computed: memory then grows with the length of the text, not with its square. If all patterns of
+    an unedited run take more than 2 GB, they are computed from the streams whenever they are read.
+    Logits that are not kept follow from the last stream if that is kept.
 
     >>> from pathsum.model import construct
     >>> trace = construct.induction().trace("a b c a", keep=Keep(patterns=["L1H0"], logits=[-1]))
@@ -97,6 +100,8 @@ RESIDUAL = Keep("all", "all", "all")
 """Everything but the logits, without the cost of the unembedding."""
 ONLY_LOGITS = Keep(logits="all")
 """The logits alone; attention is fused wherever no edit needs a pattern."""
+LAST_STREAM = Keep(streams=(-1,))
+"""The stream that the unembedding reads, without the cost of the unembedding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +154,31 @@ class SomeLayers:
         )
 
 
+class ComputedPatterns(Mapping[int | HeadId, Pattern]):
+    """The patterns of an unedited run, computed from its streams each time they are read."""
+
+    def __init__(self, weights: Weights, streams: tuple[Stream, ...] | SomeLayers) -> None:
+        self.weights, self.streams = weights, streams
+
+    def __getitem__(self, which: int | HeadId) -> Tensor:
+        config, layer = self.weights.config, which if isinstance(which, int) else which.layer
+        raw = self.weights.layers[layer]
+        read = transformer.attention_read(config, raw, self.streams[layer])[0]
+        query, key, _, _ = transformer.queries_and_keys(config, raw, read)
+        if isinstance(which, int):
+            return transformer.attend(config, raw, query, key)
+        return transformer.attend_heads(config, raw, query, key, [which.head])[:, 0]
+
+    def __contains__(self, which: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self.weights.config.n_layers
+
+
 @dataclass(frozen=True, eq=False)
 class NormScales:
     """The scales of all normalizations, 1/σ: one number per position and read.
@@ -199,6 +229,11 @@ class Run:
     def logits(self) -> Float[Tensor, "batch out vocab"] | None:
         """The logits that were recorded."""
         return self.recorded_logits
+
+    @property
+    def unembedding_input(self) -> Stream:
+        """The input of the unembedding: the last stream, unless edits changed this read."""
+        return self.streams[-1] if self.logits_read is None else self.logits_read
 
     def z(self, layer: int) -> PerHead:
         """z of a layer's heads: attention-weighted values, before W_O."""
@@ -264,7 +299,7 @@ class Recorder:
 
     def add_z(self, layer: int, z: PerHead) -> None:
         """Record z that does not follow from the stream and the pattern."""
-        if self._wanted["patterns"] or self._wanted["streams"]:
+        if self.wants_patterns(layer) or layer in self._wanted["streams"] or self.heads(layer):
             self._found["z"][layer] = z
 
     def heads(self, layer: int) -> list[int]:

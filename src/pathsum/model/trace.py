@@ -158,11 +158,6 @@ class Trace(Run):
             return self.logits_at(position)
         return self._unembedded(self._rows(self.unembedding_input, position)[:, None])[:, 0]
 
-    @property
-    def unembedding_input(self) -> Stream:
-        """The input of the unembedding: the last stream, unless edits changed this read."""
-        return self.streams[-1] if self.logits_read is None else self.logits_read
-
     def _rows(
         self, tensor: Float[Tensor, "batch pos n"], position: int | Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch n"]:

@@ -28,7 +28,7 @@ from pathsum.model.folding import Reads
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
-from pathsum.paths.score_weights import ScoreWeights, integrate_scores
+from pathsum.paths.score_weights import ScoreWeights, integrate_scores, softmax_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +93,18 @@ class NodeAttention:
         self.queries = self._vectors(self.query)[places] * self.config.score_scale
         self.keys = self._vectors(self.key)[:length]
         self.scores = (self.queries @ self.keys.T).double()
-        self.pattern = run.trace.patterns[head.layer][run.row, head.head, places, :length].double()
+        # Rounded as a run's patterns are.
+        self.pattern = self.attend(self.scores[:, None])[:, 0].to(self.dtype).double()
         if start is not None:
             self._average(start)
+
+    def attend(self, scores: Float[Tensor, "node some src"]) -> Float[Tensor, "node some src"]:
+        """The attention of each node for some scores before the cap."""
+        seen, length = self.seen[:, None], scores.shape[-1]
+        if self.sink is not None:
+            scores = torch.nn.functional.pad(scores, (0, 1), value=self.sink)
+            seen = torch.nn.functional.pad(seen, (0, 1), value=True)
+        return softmax_of(scores, seen, self.config.score_cap, length)[0][..., :length]
 
     def _average(self, start: "NodeAttention") -> None:
         """Queries and keys become means of the two runs; edges carry differences through them."""

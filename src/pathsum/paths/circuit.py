@@ -38,6 +38,9 @@ from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
 from pathsum.paths.score import cut_effects, score
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 
+# Less likely edges of a mean circuit are not cut.
+LEAST_PROBABILITY = 0.05
+
 
 @checked
 def find_circuit(
@@ -79,7 +82,7 @@ def find_circuit(
 
     Normalization scales are held fixed; with `other`, their change is part of `left_out`, and so is
     that of a router's weights in a mixture of experts. On a model with a soft cap on its logits,
-    shares are of the logit before the cap, and effects are on the capped one.
+    shares and effects are of the logit before the cap.
     """
     target = find_target(trace, position, token, versus)
     if other is not None:
@@ -119,8 +122,8 @@ def mean_circuit(
     Prompts are texts, token ids or `Prompt`s, of any lengths. Positions are matched by name: "last"
     (the position of the prediction), "first", and the names given by the prompt. Unnamed positions
     are matched by number if all prompts have the same length; otherwise they are pooled as
-    "elsewhere". With `effects`, edges are cut: they carry zero, or their value in the corrupted
-    prompt.
+    "elsewhere". With `effects`, edges of probability 0.05 or more (below) are cut: they carry zero,
+    or their value in the corrupted prompt. Other edges have no effect.
 
     >>> from pathsum.model import construct
     >>> texts = ["a b c d a", "f g h i f"]
@@ -194,13 +197,17 @@ def average_graphs(
             values[node] = values.get(node, 0.0) + one.value / count
         for rest in circuit.left_out:
             rests.setdefault((rename(rest.node, here), rest.kind), []).append(rest)
-    cuts = list[dict[str, float]]()
-    if effects:
-        cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, members, strict=True)]
     shares = {name: per_prompt(members, name, "share") for name in renamed}
     floors = [one.floor for one in circuits]
     starts = [str(edge.start) for edge in renamed.values()]
     probabilities = membership(shares, floors, templates, starts)
+    cuts = list[dict[str, float]]()
+    if effects:
+        likely = [
+            {name: own[name] for name in own if probabilities[name] >= LEAST_PROBABILITY}
+            for own in members
+        ]
+        cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, likely, strict=True)]
     edges = [_mean_edge(edge, members, cuts, probabilities[name]) for name, edge in renamed.items()]
     first, layers = circuits[0], circuits[0].n_layers
     nodes = [GraphNode(node, "", value) for node, value in values.items()]

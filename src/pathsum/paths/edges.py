@@ -28,10 +28,10 @@ from pathsum.base.options import batch_size, batched
 from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Component, Side, Site, Writer
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
-from pathsum.model.forward import run_logits
+from pathsum.model.forward import run, run_logits
 from pathsum.model.gating import has_gates
 from pathsum.model.losses import split_by_memory
-from pathsum.model.recording import KeyValues, Prefix
+from pathsum.model.recording import LAST_STREAM, KeyValues, Prefix
 from pathsum.model.reference import Reference, reference_text
 from pathsum.model.sequences import TokenBatches
 from pathsum.model.sites import writers_below
@@ -201,7 +201,7 @@ def values_without(
             progress(done, len(rows), "cutting edges")
             prefix = Prefix(keys, start, own, first) if own is not None else None
             cut = [rows[number] for number in part]
-            values[part] = target.of_runs(logits_without(start, cut, writes, target, prefix))
+            values[part] = prediction_without(start, cut, writes, target, prefix)
             done += len(part)
     progress(done, len(rows), "cutting edges")
     return values
@@ -239,36 +239,37 @@ def values_with_only(
     values = start.streams[0].new_zeros(len(rows))
     for part in batched(range(len(rows)), 4 * widest * keys):
         progress(part[0], len(rows), "keeping edges")
-        logits = logits_with_only(start, [rows[number] for number in part], writes, target)
-        values[list(part)] = target.of_runs(logits)
+        kept = [rows[number] for number in part]
+        values[list(part)] = prediction_with_only(start, kept, writes, target)
     return values
 
 
-def logits_without(
+def prediction_without(
     start: Trace,
     rows: Sequence[Edges],
     reference: Writes,
     target: Target,
     prefix: Prefix | None = None,
-) -> Float[Tensor, "row vocab"]:
-    """The logits at the target's position with the edges of each row taken from the reference.
+) -> Float[Tensor, " row"]:
+    """The prediction with the edges of each row taken from the reference.
 
     With a `prefix`, only the positions after it are run.
     """
     edits, first = cut_edges(rows, reference), 0 if prefix is None else prefix.length
-    positions, tokens = target.positions.expand(len(rows)) - first, start.tokens[:, first:]
     past = prefix if first else None
-    return run_logits(start.weights, tokens, edits, positions, len(rows), past)[:, 0]
+    found = run(
+        *(start.weights, start.tokens[:, first:], edits, LAST_STREAM), copies=len(rows), past=past
+    )
+    return target.of_copies(found, first)
 
 
-def logits_with_only(
+def prediction_with_only(
     start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
-) -> Float[Tensor, "row vocab"]:
-    """The logits at the target's position with all other edges taken from the reference."""
+) -> Float[Tensor, " row"]:
+    """The prediction with all other edges taken from the reference."""
     hold = not has_gates(start.weights.config)
     edits = keep_edges(rows, Writes.of(start), reference, hold)
-    positions = target.positions.expand(len(rows))
-    return run_logits(start.weights, start.tokens, edits, positions, copies=len(rows))[:, 0]
+    return target.of_copies(run(start.weights, start.tokens, edits, LAST_STREAM, copies=len(rows)))
 
 
 def is_written(node: Site) -> bool:

@@ -282,7 +282,7 @@ def measure_curve(
     by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
     return FaithfulnessCurve(
-        full=float(target.of_rows(start.logits_at(position))[0]),
+        full=float(target.of_copies(start)[0]),
         empty=float(empty),
         sizes=tuple(sizes),
         kept=kept,

@@ -23,7 +23,7 @@ readable from the next one on. A normalization bias folded into the value read i
 The sweeps that carry streams up and gradients down are in `order_sweep`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -52,12 +52,18 @@ class FrozenLayer:
     """Heads of one layer as linear maps: read, mix, write, and the adjoint of each.
 
     All methods take any number of streams (or of gradients) at once, stacked along the first axis.
+    Patterns are read when they are used, since those of long texts are computed then.
     """
 
-    pattern: Pattern
+    attention: Callable[[], Pattern]
     scale: Scale
     W_V: Float[Tensor, "kv d k"]
     W_O: Float[Tensor, "head k d"]
+
+    @property
+    def pattern(self) -> Pattern:
+        """The heads' attention, times the scale of any norm after them."""
+        return self.attention()
 
     def read(self, streams: Streams) -> Values:
         """Values of each stream at their source positions: diag(s) x W_V."""
@@ -262,12 +268,16 @@ class Frozen:
         if head is not None:
             shared = kv_head(weights.config, head)
             q, kv = slice(head, head + 1), slice(shared, shared + 1)
-        pattern = run.patterns[layer][self.rows, q, : self.length, : self.length]
-        if weights.config.norm_place != "before":
-            # A norm after the heads multiplies their output at each destination.
-            pattern = pattern * run.scales.write[layer][self.rows, None, : self.length, None]
+
+        def attention() -> Pattern:
+            pattern = run.patterns[layer][self.rows, q, : self.length, : self.length]
+            if weights.config.norm_place != "before":
+                # A norm after the heads multiplies their output at each destination.
+                pattern = pattern * run.scales.write[layer][self.rows, None, : self.length, None]
+            return pattern
+
         return FrozenLayer(
-            pattern=pattern,
+            attention=attention,
             scale=run.scales.attention[layer][self.rows, : self.length],
             W_V=fold_read(weights.config.norm, raw.W_V[kv], raw.ln1_w),
             W_O=raw.W_O[q],

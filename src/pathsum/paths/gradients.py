@@ -82,7 +82,7 @@ class _Gradients:
     @torch.enable_grad()
     def _at_logits(self, target: Target, position: int) -> Float[Tensor, " d"]:
         read = self.run.streams[-1][:, position].detach().requires_grad_()
-        logits = transformer.unembed(self.run.weights, read[:, None])[0][:, 0]
+        logits = transformer.unembed_uncapped(self.run.weights, read[:, None])[0][:, 0]
         return torch.autograd.grad(target.of_runs(logits).sum(), read)[0][0]
 
     @torch.enable_grad()

@@ -35,7 +35,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
 from pathsum.base.options import checked
-from pathsum.base.sentence import Sentence, plain_text
+from pathsum.base.sentence import Sentence, plain_text, shorten
 from pathsum.base.site import LOGITS, MLP_SIDES, Side, Site
 from pathsum.paths.edges import best_first, is_written, side_of
 from pathsum.paths.target import PredictionRun
@@ -348,7 +348,8 @@ class Graph(Record, kind="circuit"):
                 return found
         if not self.is_mean:
             Site.parse(name)
-        raise InputError(f"the graph has no node {name}; see .nodes for those kept")
+        kept = ", ".join(str(one.node) for one in self.nodes)
+        raise InputError(f"the graph has no node {name}; it has {shorten(kept, 100)}")
 
     def __getitem__(self, name: str) -> GraphEdge:
         """An edge by its name, such as `L1H4@9→logits@9`."""

@@ -228,7 +228,8 @@ class OwnPositions:
     def _layer(self, index: int, at: slice) -> OwnLayer:
         """A layer and its MLP at some positions."""
         layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
-        own = FrozenLayer(layer.pattern[..., at, at], layer.scale[:, at], layer.W_V, layer.W_O)
+        pattern = layer.pattern[..., at, at]
+        own = FrozenLayer(lambda: pattern, layer.scale[:, at], layer.W_V, layer.W_O)
         return own, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)
 
     @torch.no_grad()

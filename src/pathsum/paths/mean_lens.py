@@ -209,7 +209,7 @@ class _HeldPositions:
         """A layer and its MLP at these positions, one position per sequence."""
         layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
         own, scale = self.own[index][:, :, None, None], self.scale[index][:, None]
-        alone = FrozenLayer(own, scale, layer.W_V, layer.W_O)
+        alone = FrozenLayer(lambda: own, scale, layer.W_V, layer.W_O)
         if mlp is None:
             return alone, None
         return alone, FrozenMlp(self.gate[index][:, None], mlp.W_in, mlp.W_out)

@@ -160,8 +160,8 @@ def check_runs(trace: Trace, other: Trace) -> None:
     here, there = trace.tokens.shape, other.tokens.shape
     if here[1] != there[1]:
         raise InputError(
-            f"the runs have {here[1]} and {there[1]} tokens, but a patch replaces position by "
-            "position; use texts with the same number of tokens"
+            f"the runs have {here[1]} and {there[1]} tokens, but they are compared position "
+            "by position; use texts with the same number of tokens"
         )
     if here[0] != there[0] and 1 not in (here[0], there[0]):
         raise InputError(
@@ -170,8 +170,8 @@ def check_runs(trace: Trace, other: Trace) -> None:
         )
     if bool((trace.lengths != other.lengths).any()):
         raise InputError(
-            "the runs have sequences of different lengths, but a patch replaces position by "
-            "position; pair sequences with the same number of tokens"
+            "the runs have sequences of different lengths, but they are compared position "
+            "by position; pair sequences with the same number of tokens"
         )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pathsum.base.site import Side
 from pathsum.paths.attention import Inputs, NodeAttention
-from pathsum.paths.score_weights import integrate_scores, softmax_of
+from pathsum.paths.score_weights import integrate_scores
 
 Rows = Float[Tensor, "node src"]
 
@@ -89,11 +89,7 @@ def _moved(
     of: NodeAttention, scores: Float[Tensor, "node writer src"]
 ) -> Float[Tensor, "node writer"]:
     """Σ_j A_j v_j for scores before the cap."""
-    seen, length = of.seen[:, None], scores.shape[-1]
-    if of.sink is not None:
-        scores = torch.nn.functional.pad(scores, (0, 1), value=of.sink)
-        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
-    pattern = softmax_of(scores, seen, of.config.score_cap, length)[0][..., :length]
+    pattern = of.attend(scores)
     return (pattern * of.values.where(of.seen, 0.0)[:, None]).sum(-1)
 
 

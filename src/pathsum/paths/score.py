@@ -155,7 +155,7 @@ def cut_effects(
     rows = [written[number] for number in numbers]
     values = values_without(of, rows, reference, progress=progress)
     start, target = of.alone()
-    before = float(target.of_rows(start.logits_at(target.positions))[0])
+    before = float(target.of_copies(start)[0])
     found: list[float | None] = [None] * len(groups)
     for number, value in zip(numbers, values.tolist(), strict=True):
         found[number] = before - value

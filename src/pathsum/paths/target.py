@@ -17,7 +17,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.options import parse_position
 from pathsum.base.sentence import shorten
 from pathsum.base.shapes import Logits
-from pathsum.model import Model, Trace, Weights
+from pathsum.model import Model, Run, Trace, Weights
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.losses import checked_scores
 from pathsum.model.sequences import require_values
@@ -64,6 +64,15 @@ class Target:
         versus = self.versus.expand(len(logits)) if isinstance(self.versus, Tensor) else self.versus
         every = self.positions.expand(len(logits)), self.tokens.expand(len(logits))
         return Target(*every, versus).of_rows(logits)
+
+    def of_copies(self, run: Run, first: int = 0) -> Float[Tensor, " copy"]:
+        """The number before any soft cap in copies of its one sequence, from a position on.
+
+        Only the columns of the unembedding that it compares are used.
+        """
+        direction, bias = self.direction(run.weights)
+        at = int(self.positions[0]) - first
+        return (run.unembedding_input[:, at] @ direction[0]) * run.scales.final[:, at] + bias
 
     def direction(
         self, weights: Weights

@@ -198,11 +198,9 @@ class AttentionFit:
         if not len(chosen):
             return
         old = self.keys.get(kind, chosen[:0])
-        every = torch.cat((old, chosen)).sort().values
-        values = torch.zeros(len(every))
-        if len(old):
-            values[torch.searchsorted(every, old)] = self.values[kind]
-        self.keys[kind], self.values[kind] = every, values
+        self.keys[kind], order = torch.cat((old, chosen)).sort()
+        values = self.values.get(kind, torch.zeros(0))
+        self.values[kind] = torch.cat((values, torch.zeros(len(chosen))))[order]
 
     def sweep(self) -> None:
         """One update of every kind of feature."""
@@ -220,9 +218,8 @@ class AttentionFit:
         for kind, keys in self.keys.items():
             there, _, Q = self._masses(kind)
             share = ((Q - 0.5) / self.weight.sum())[torch.searchsorted(there, keys)].tolist()
-            for key, value, caught in zip(
-                keys.tolist(), self.values[kind].tolist(), share, strict=True
-            ):
+            values = self.values[kind].tolist()
+            for key, value, caught in zip(keys.tolist(), values, share, strict=True):
                 text = feature_text(kind, key, lexicon)
                 features.append(Feature(kind, key, round(value, 3), round(caught, 4), text))
         return AttentionRule(tuple(feature for feature in features if feature.value != 0))
@@ -257,16 +254,16 @@ def fit_attention(
 def random_rule(rule: AttentionRule, lexicon: Lexicon, generator: torch.Generator) -> AttentionRule:
     """A rule of the same size and values with other features of the same kinds, at random."""
     features: list[Feature] = []
+    domains: dict[FeatureKind, Sequence[int]] = {
+        FeatureKind.DISTANCE: BINS,
+        FeatureKind.FIRST: (0,),
+        FeatureKind.MATCH: (COPY, FOLLOWER),
+        FeatureKind.LONGER: (0,),
+        FeatureKind.SOURCE: range(lexicon.size),
+    }
     for kind in FeatureKind:
         mine = [feature for feature in rule.features if feature.kind is kind]
         used = [feature.key for feature in mine]
-        domains: dict[FeatureKind, Sequence[int]] = {
-            FeatureKind.DISTANCE: BINS,
-            FeatureKind.FIRST: (0,),
-            FeatureKind.MATCH: (COPY, FOLLOWER),
-            FeatureKind.LONGER: (0,),
-            FeatureKind.SOURCE: range(lexicon.size),
-        }
         domain = domains.get(kind)
         if domain is None:
             highest, several = lexicon.size**2, 4 * len(mine) + 8

@@ -8,7 +8,7 @@ rank      order the rules by their gain there
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ from pathsum.base.estimate import ratio
 from pathsum.base.options import batch_size, checked, parse_count
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.bigram_fit import count_bigrams
+from pathsum.circuits.token_basis import joined
 from pathsum.model import HeadId, Keep, Model
 from pathsum.model.sequences import (
     TextOrTokens,
@@ -33,7 +34,7 @@ from pathsum.model.sequences import (
 )
 from pathsum.program.attention_rule import AttentionRule, fit_attention, random_rule
 from pathsum.program.fidelity import HeldOut, compare_programs, fidelity_of, with_gains
-from pathsum.program.fit import TableFit
+from pathsum.program.fit import TableFit, promise
 from pathsum.program.lexicon import MOST_COLUMNS, Columns, Lexicon, choose_columns
 from pathsum.program.program import CurvePoint, Program
 from pathsum.program.rule import Stage, rules_of_stage
@@ -219,17 +220,14 @@ def _copying_most(
     for layer in range(model.config.n_layers):
         of_layer = [head for head in heads if head.layer == layer]
         for head, pattern in zip(of_layer, _patterns(model, tokens, of_layer), strict=True):
-            P, Q = (pattern * here).sum() + 1e-3, (pattern * usual).sum() + 1e-3
-            gains[head] = float(P * (P / Q).log() - P + Q)
-    best = sorted(heads, key=lambda head: -gains[head])[:MOST_HEADS]
-    return sorted(best)
+            gains[head] = float(promise((pattern * here).sum(), (pattern * usual).sum()))
+    return sorted(sorted(heads, key=lambda head: -gains[head])[:MOST_HEADS])
 
 
 def _stages(lexicon: Lexicon, attention: dict[HeadId, AttentionRule]) -> list[Stage]:
-    none, values = torch.empty(0, dtype=torch.long), torch.empty(0)
-    direct = Stage(lexicon, "", None, 0.0, none, none, values)
-    heads = [Stage(lexicon, str(h), rule, 0.0, none, none, values) for h, rule in attention.items()]
-    return [direct, *heads]
+    entries = torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), torch.empty(0)
+    named = (("", None), *attention.items())
+    return [Stage(lexicon, str(head), rule, 0.0, *entries) for head, rule in named]
 
 
 def _rounds(budget: int) -> list[int]:
@@ -244,15 +242,10 @@ def _rounded(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """Stages in use, with their values as they are printed and saved; zeros are left out."""
     found: list[Stage] = []
     for stage in stages:
-        values = (stage.values.double() * 10**DIGITS).round() / 10**DIGITS
-        kept = values != 0
-        made = replace(
-            stage,
-            copy=round(stage.copy, DIGITS),
-            sources=stage.sources[kept],
-            outs=stage.outs[kept],
-            values=values[kept].float(),
-        )
+        values = stage.values.double().round(decimals=DIGITS)
+        entries = (each[values != 0] for each in (stage.sources, stage.outs, values.float()))
+        copies = round(stage.copy, DIGITS)
+        made = Stage(stage.lexicon, stage.head, stage.attention, copies, *entries)
         found += [made] if made.in_use else []
     return tuple(found)
 
@@ -266,21 +259,13 @@ def _matched_at_random(stages: Sequence[Stage], seed: int) -> list[Stage]:
     generator = seeded(seed)
     made: list[Stage] = []
     for stage in stages:
-        outs = stage.outs.clone()
+        outs, width, rule = stage.outs.clone(), stage.lexicon.any + 1, stage.attention
         inside = (stage.sources != stage.lexicon.any).nonzero()[:, 0]
         outs[inside] = outs[inside[torch.randperm(len(inside), generator=generator)]]
-        cells = (stage.sources * (stage.lexicon.any + 1) + outs).unique()
-        made.append(
-            replace(
-                stage,
-                attention=None
-                if stage.attention is None
-                else random_rule(stage.attention, stage.lexicon, generator),
-                sources=cells // (stage.lexicon.any + 1),
-                outs=cells % (stage.lexicon.any + 1),
-                values=torch.zeros(len(cells)),
-            )
-        )
+        cells = (stage.sources * width + outs).unique()
+        rule = None if rule is None else random_rule(rule, stage.lexicon, generator)
+        entries = cells // width, cells % width, torch.zeros(len(cells))
+        made.append(Stage(stage.lexicon, stage.head, rule, stage.copy, *entries))
     return made
 
 
@@ -299,39 +284,25 @@ def _compared(
     counts = count_bigrams(inside, lexicon.size)
     itself, unigram, *variants = compare_programs(on, lexicon, [*grown, chance], counts.unigram())
     *sizes, by_chance = variants
-    final = grown[-1]
-    fidelity = fidelity_of(sizes[-1], by_chance, itself, unigram, counts, on)
     count = held_out.weight.double().sum(-1)
-    curve = tuple(
+    curve = [
         CurvePoint(
             size=sum(stage.size for stage in stages),
             kl=ratio(each.kl, count),
             share=ratio(unigram.kl - each.kl, unigram.kl),
         )
         for stages, each in zip(grown, sizes, strict=True)
-    )
-    rules = [rule for stage in final for rule in rules_of_stage(stage)]
-    config = model.config
+    ]
+    rules = [rule for stage in grown[-1] for rule in rules_of_stage(stage)]
+    config, heads = model.config, len(model.heads)
+    some_heads = f"{MOST_HEADS} of {heads} heads were considered" if heads > MOST_HEADS else ""
     return Program(
-        model=model.name,
-        budget=budget,
-        size=sum(rule.size for rule in rules),
-        vocabulary=config.d_vocab,
-        context=config.n_ctx,
-        start_token=config.start_token,
-        fidelity=fidelity,
-        curve=curve,
-        rules=with_gains(rules, final, lexicon, on),
-        note=_note(model),
+        *(model.name, budget, sum(rule.size for rule in rules)),
+        *(config.d_vocab, config.n_ctx, config.start_token),
+        fidelity=fidelity_of(sizes[-1], by_chance, itself, unigram, counts, on),
+        curve=tuple(curve),
+        rules=with_gains(rules, grown[-1], lexicon, on),
+        note=joined(("" if config.mlp == "none" else "MLPs have no rules", some_heads)),
         _tokenizer=model.tokenizer,
         _model=model,
     )
-
-
-def _note(model: Model) -> str:
-    left_out: list[str] = []
-    if model.config.mlp != "none":
-        left_out.append("MLPs have no rules")
-    if len(model.heads) > MOST_HEADS:
-        left_out.append(f"{MOST_HEADS} of {len(model.heads)} heads were considered")
-    return "; ".join(left_out)

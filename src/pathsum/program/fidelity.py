@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -57,11 +58,8 @@ class Fidelity(Record, kind="program-fidelity"):
         )
         columns = (prose_column("fidelity"), *interval_columns("value", ".3f"), Column("null"))
         rows = tuple((name, *each.with_interval, each.null) for name, each in named)
-        note = (
-            f"measured on {self.predictions} predictions in {self.sequences} held-out sequences, "
-            "in nats"
-        )
-        return Table(columns, rows, note=note)
+        counted = f"{self.predictions} predictions in {self.sequences} held-out sequences"
+        return Table(columns, rows, note=f"measured on {counted}, in nats")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,17 +96,13 @@ def compare_programs(
     for tokens, weight, log_p in held_out.parts():
         targets = next_tokens(tokens).clamp(min=0)
         p, best = log_p.exp(), log_p.argmax(-1)
-        others = [log_p, unigram.log().float().expand_as(log_p)]
-        for index in range(len(found)):
-            if index < 2:
-                log_q = others[index]
-            else:
-                log_q = program_logits(variants[index - 2], lexicon, tokens).log_softmax(-1)
+        programs = (program_logits(each, lexicon, tokens).log_softmax(-1) for each in variants)
+        counted = unigram.log().float().expand_as(log_p)
+        for sums, log_q in zip(found, chain((log_p, counted), programs), strict=True):
             kl = (p * (log_p - log_q)).sum(-1)
             loss = -log_q.gather(2, targets[..., None])[..., 0]
             same = (log_q.argmax(-1) == best).float()
-            each = torch.stack((kl, loss, same)).double() * weight
-            found[index].append(each.sum(-1))
+            sums.append((torch.stack((kl, loss, same)).double() * weight).sum(-1))
     return [PredictorSums(*torch.cat(parts, 1)) for parts in found]
 
 
@@ -174,8 +168,13 @@ def _removal_costs(
     P, Q = _with_classes(lexicon, log_p.exp()), _with_classes(lexicon, log_q.exp())
     costs = torch.zeros(len(rules), len(tokens), dtype=torch.float64)
     for stage in stages:
+        # The weight of each row of the stage's table at every position.
+        acts = torch.zeros(*tokens.shape, len(stage.table.used_rows) + 1)
+        for rows in stage.table.active_rows(tokens):
+            acts.scatter_(2, rows[..., None], 1.0)
+        pattern = stage.pattern(tokens)
+        acts = acts if pattern is None else pattern @ acts
         mine = [(at, rule) for at, rule in enumerate(rules) if rule.head == stage.head]
-        acts = _row_activity(stage, tokens)
         for at, rule in mine:
             if rule.source is None:
                 without = logits - stage_logits(lexicon, stage.columns(tokens))
@@ -191,15 +190,6 @@ def _with_classes(lexicon: Lexicon, probs: Logits) -> Float[Tensor, "batch pos o
     """Probabilities of tokens, then those of classes."""
     kinds = probs.new_zeros(*probs.shape[:-1], len(lexicon.classes))
     return torch.cat((probs, kinds.index_add_(-1, lexicon.class_of, probs)), -1)
-
-
-def _row_activity(stage: Stage, tokens: Tokens) -> Float[Tensor, "batch pos row"]:
-    """The weight of each row of a stage's table at every position."""
-    active = torch.zeros(*tokens.shape, len(stage.table.used_rows) + 1)
-    for rows in stage.table.active_rows(tokens):
-        active.scatter_(2, rows[..., None], 1.0)
-    pattern = stage.pattern(tokens)
-    return active if pattern is None else pattern @ active
 
 
 def _row_cost(

@@ -63,16 +63,11 @@ class TableFit:
         patterns = [stage.pattern(tokens) for stage in stages]
         to = columns.column_of[tokens][:, None].expand(-1, tokens.shape[1], -1)
         parts = [slice(at, at + size) for at in range(0, len(tokens), size)]
-        self.chunks = [
-            Chunk(
-                tokens=tokens[part],
-                weight=weight[part, :, None],
-                wanted=wanted[part],
-                patterns=tuple(each if each is None else each[part] for each in patterns),
-                copied_to=to[part],
-            )
-            for part in parts
-        ]
+        self.chunks: list[Chunk] = []
+        for part in parts:
+            of_stages = tuple(each if each is None else each[part] for each in patterns)
+            inputs = tokens[part], weight[part, :, None], wanted[part]
+            self.chunks.append(Chunk(*inputs, patterns=of_stages, copied_to=to[part]))
         self._candidates = [self._candidate_rows(stage, tokens) for stage in stages]
         kinds = torch.bincount(self.lexicon.class_of, minlength=len(self.lexicon.classes))
         self._single = len(columns.tokens) + (kinds == 1).nonzero()[:, 0]
@@ -96,6 +91,10 @@ class TableFit:
         """The arguments of `_log_probs` for the stages as they are."""
         values, copies = [s.values for s in self.stages], [s.copy for s in self.stages]
         return chunk, self._tables(), values, copies
+
+    def _probabilities(self) -> list[Float[Tensor, "batch pos out"]]:
+        """The probabilities of the stages as they are."""
+        return [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
 
     def _log_probs(
         self,
@@ -129,30 +128,26 @@ class TableFit:
 
     def _masses(self, given: Sequence[Tensor]) -> list[Float[Tensor, "row col"]]:
         """Probabilities summed over positions, for every stage by row and column."""
-        found: list[Tensor] = []
-        sums = [
-            self.columns.sums(each * chunk.weight)
-            for each, chunk in zip(given, self.chunks, strict=True)
+        totals = [
+            torch.zeros(len(table.used_rows) + 1, self.columns.width + 1)
+            for table in self._candidates
         ]
-        for number, table in enumerate(self._candidates):
-            total = torch.zeros(len(table.used_rows) + 1, self.columns.width + 1)
-            for each, chunk in zip(sums, self.chunks, strict=True):
-                total += table.gather(each, chunk.tokens, chunk.patterns[number])
-            found.append(total[:-1, :-1])
-        return found
+        for each, chunk in zip(given, self.chunks, strict=True):
+            sums = self.columns.sums(each * chunk.weight)
+            for total, table, pattern in zip(totals, self._candidates, chunk.patterns, strict=True):
+                total += table.gather(sums, chunk.tokens, pattern)
+        return [total[:-1, :-1] for total in totals]
 
     def grow(self, budget: int) -> None:
         """Add the entries that promise most until the program holds `budget` numbers."""
-        probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
         room = max(0, budget - self.size)
         offers: list[tuple[Tensor, Tensor, Tensor]] = []
-        for number, Q in enumerate(self._masses(probs)):
+        for number, Q in enumerate(self._masses(self._probabilities())):
             stage, rows = self.stages[number], self._candidates[number].used_rows
-            promise = _promise(self._wanted[number], Q)
-            at = torch.searchsorted(rows, stage.sources)
-            promise[at, self.columns.column_of[stage.outs]] = 0.0
-            promise[:, self._single] = 0.0
-            best = promise.flatten().topk(min(room, promise.numel()))
+            gains = promise(self._wanted[number], Q)
+            gains[torch.searchsorted(rows, stage.sources), self.columns.column_of[stage.outs]] = 0.0
+            gains[:, self._single] = 0.0
+            best = gains.flatten().topk(min(room, gains.numel()))
             kept = best.values > LEAST_ENTRY * self.positions
             where = best.indices[kept]
             offers.append((best.values[kept], where, torch.full_like(where, number)))
@@ -163,8 +158,7 @@ class TableFit:
 
         Only those that promise half as much as the best: others may attend to the same positions.
         """
-        probs = [self._log_probs(*self._now(chunk)).exp() for chunk in self.chunks]
-        copied = self._copied(probs)
+        copied = self._copied(self._probabilities())
         offers: list[tuple[float, int, int, float]] = []
         for number, stage in enumerate(self.stages):
             if stage.attention is None or stage.copy:
@@ -172,12 +166,12 @@ class TableFit:
             P, Q = torch.tensor(self._wanted_copied[number]), torch.tensor(copied[number])
             cost = 1 if stage.in_use else 1 + stage.attention.size
             start = float(((P + 1e-3) / (Q + 1e-3)).log().clamp(-1, 1))
-            offers.append((float(_promise(P, Q)) / self.positions, number, cost, start))
-        best = max((gain for gain, *_ in offers), default=0.0)
+            offers.append((float(promise(P, Q)) / self.positions, number, cost, start))
+        offers.sort(reverse=True)
         before = self.size
-        for gain, number, cost, start in sorted(offers, reverse=True):
+        for gain, number, cost, start in offers:
             fits = cost <= budget - self.size
-            if fits and gain > max(LEAST_COPY * cost, best / 2):
+            if fits and gain > max(LEAST_COPY * cost, offers[0][0] / 2):
                 self.stages[number] = replace(self.stages[number], copy=start)
         return self.size > before
 
@@ -196,15 +190,15 @@ class TableFit:
 
     def _accept(self, offers: Sequence[tuple[Tensor, Tensor, Tensor]], budget: int) -> None:
         """Take the best offers; a head's attention rule is paid for with its first entries."""
-        promise, index, owner = (torch.cat(each) for each in zip(*offers, strict=True))
-        order = promise.argsort(descending=True, stable=True)
+        gains, index, owner = (torch.cat(each) for each in zip(*offers, strict=True))
+        order = gains.argsort(descending=True, stable=True)
         room = max(0, budget - self.size)
         chosen = order[:room]
-        least = float(promise[chosen[-1]]) if len(chosen) else 0.0
+        least = float(gains[chosen[-1]]) if len(chosen) else 0.0
         for number, stage in enumerate(self.stages):
             if stage.attention is None or stage.in_use:
                 continue
-            gain = float(promise[chosen[owner[chosen] == number]].sum())
+            gain = float(gains[chosen[owner[chosen] == number]].sum())
             if gain > 2 * least * stage.attention.size and stage.attention.size < room:
                 room -= stage.attention.size
             else:
@@ -264,10 +258,8 @@ class _ValueVector:
     def unpack(self, x: Float[Tensor, " n"]) -> tuple[list[Tensor], list[float]]:
         """The values and the copying of every stage."""
         *values, last = x.split([*self.sizes, len(self.copying)])
-        copies = [0.0] * len(self.sizes)
-        for number, value in zip(self.copying, last.tolist(), strict=True):
-            copies[number] = value
-        return values, copies
+        copies = dict(zip(self.copying, last.tolist(), strict=True))
+        return values, [copies.get(number, 0.0) for number in range(len(self.sizes))]
 
     def zeros(self) -> list[Tensor]:
         """Sums to add to: a dense table for every stage, then one number for each that copies."""
@@ -296,7 +288,7 @@ class _ValueVector:
         return torch.cat([*entries, sums[-1]])
 
 
-def _promise(P: Tensor, Q: Tensor) -> Tensor:
+def promise(P: Tensor, Q: Tensor) -> Tensor:
     """P log(P/Q) − P + Q, of masses that may be tiny."""
     P, Q = P + 1e-3, Q + 1e-3
     return P * (P / Q).log() - P + Q

@@ -67,28 +67,24 @@ class Explanation(Record, kind="program-explanation"):
 
     def to_table(self) -> Table:
         """The strongest terms."""
-        rows = [(term.rule, term.value, self._positions(term)) for term in self.terms[:SHOWN]]
+        rows = [
+            (term.rule, term.value, ", ".join(f"{self.text[at]}@{at}" for at in term.at))
+            for term in self.terms[:SHOWN]
+        ]
         rest = sum(term.value for term in self.terms[SHOWN:])
         if len(self.terms) > SHOWN:
             rows.append((f"{len(self.terms) - SHOWN} more rules", rest, ""))
         rows.append(("together", self.logit, ""))
-        note = f"the program gives {self.token} probability {self.probability:.3f}"
+        model = " (the program was loaded without its model)"
         if self.model_prediction is not None:
-            note += (
-                f", the model {self.model_probability:.3f}; the model predicts "
-                f"{self.model_prediction}"
-            )
-        else:
-            note += " (the program was loaded without its model)"
+            predicts = f"the model predicts {self.model_prediction}"
+            model = f", the model {self.model_probability:.3f}; {predicts}"
+        note = f"the program gives {self.token} probability {self.probability:.3f}{model}"
         tokens = self.text[: self.position + 1]
         while sum(map(len, tokens)) > TITLE_LENGTH:
             tokens = tokens[1:]
-        context = "".join(tokens)
         columns = (prose_column("rule"), Column("adds", "+.3f"), prose_column("read at"))
-        return Table(columns, tuple(rows), title=f"{context} → {self.token}", note=note)
-
-    def _positions(self, term: Term) -> str:
-        return ", ".join(f"{self.text[at]}@{at}" for at in term.at)
+        return Table(columns, tuple(rows), f"{''.join(tokens)} → {self.token}", note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,13 +165,10 @@ class Program(Record, kind="program"):
         patterns = {stage.head: stage.pattern(ids) for stage in self.stages}
         answers = torch.stack([each[0] for each in lexicon.sources(ids)])
         terms: list[Term] = []
+        only_here = (torch.arange(ids.shape[1]) == position).double()
         for rule in self.rules:
             pattern = patterns[rule.head]
-            row = torch.zeros(ids.shape[1], dtype=torch.float64)
-            if pattern is None:
-                row[position] = 1.0
-            else:
-                row = pattern[0, position].double()
+            row = only_here if pattern is None else pattern[0, position].double()
             if rule.source is None:
                 here, value = ids[0] == token, rule.copy
             else:
@@ -208,11 +201,7 @@ class Program(Record, kind="program"):
             if self._tokenizer is None:
                 raise TokenError(f"the program has no tokenizer; give {token!r} as a token id")
             return self._tokenizer.id(token)
-        if not 0 <= token < self.vocabulary:
-            raise TokenError(
-                f"token id {token} is out of range: the vocabulary has {self.vocabulary} tokens"
-            )
-        return int(token)
+        return int(self._checked(torch.tensor([token])))
 
     def _checked(self, tokens: Tensor) -> Int[Tensor, "batch pos"]:
         require_values(tokens, "tokens")
@@ -222,10 +211,11 @@ class Program(Record, kind="program"):
                 f"tokens are {tokens.dtype} of shape {list(tokens.shape)}; give ids as [pos] or "
                 "[batch, pos]"
             )
-        if int(tokens.min()) < 0 or int(tokens.max()) >= self.vocabulary:
+        low, high = map(int, tokens.aminmax())
+        if low < 0 or high >= self.vocabulary:
             raise TokenError(
-                f"token ids go from {int(tokens.min())} to {int(tokens.max())}, but the program's "
-                f"vocabulary has {self.vocabulary} tokens"
+                f"token ids go from {low} to {high}, but the program's vocabulary has "
+                f"{self.vocabulary} tokens"
             )
         return (tokens[None] if tokens.ndim == 1 else tokens).long().cpu()
 

@@ -156,11 +156,6 @@ class Stage:
         """Its entries; columns are tokens, then classes."""
         return SparseTable(self.lexicon, self.sources, self.outs)
 
-    @cached_property
-    def dense(self) -> Float[Tensor, "row col"]:
-        """Its values as a table of used rows and columns."""
-        return self.table.dense(self.values)
-
     def pattern(self, tokens: Tokens) -> HeadPattern | None:
         """Its attention on given tokens."""
         return None if self.attention is None else self.attention.pattern(tokens, self.lexicon.size)
@@ -171,7 +166,7 @@ class Stage:
         added = torch.zeros(*tokens.shape, size)
         pattern = self.pattern(tokens)
         if len(self.values):
-            written = self.table.spread(self.dense, tokens, pattern)
+            written = self.table.spread(self.table.dense(self.values), tokens, pattern)
             added.index_add_(2, self.table.used_columns, written)
         if self.copy and pattern is not None:
             to = tokens[:, None, :].expand(-1, tokens.shape[1], -1)
@@ -222,26 +217,16 @@ def stages_of_rules(rules: Sequence[Rule], lexicon: Lexicon) -> tuple[Stage, ...
     for head in sorted({rule.head for rule in rules}):
         mine = [rule for rule in rules if rule.head == head]
         attends = next((rule for rule in mine if rule.attention is not None), None)
-        rows = [rule for rule in mine if rule.source is not None]
         cells = sorted(
             (rule.source.id, each.token.id, each.value)
-            for rule in rows
+            for rule in mine
             if rule.source is not None
             for each in rule.writes
         )
-        stages.append(
-            Stage(
-                lexicon=lexicon,
-                head=head,
-                attention=None if attends is None else attends.attention,
-                copy=0.0 if attends is None else attends.copy,
-                sources=_ids([source for source, _, _ in cells]),
-                outs=_ids([out for _, out, _ in cells]),
-                values=torch.tensor([value for _, _, value in cells], dtype=torch.float32),
-            )
+        sources, outs = (
+            torch.tensor([cell[at] for cell in cells], dtype=torch.long) for at in (0, 1)
         )
+        values = torch.tensor([value for _, _, value in cells], dtype=torch.float32)
+        rule, copies = (None, 0.0) if attends is None else (attends.attention, attends.copy)
+        stages.append(Stage(lexicon, head, rule, copies, sources, outs, values))
     return tuple(stages)
-
-
-def _ids(numbers: list[int]) -> Int[Tensor, " entry"]:
-    return torch.tensor(numbers, dtype=torch.long)

@@ -14,7 +14,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ from jaxtyping import BFloat16, UInt8
 from torch import Tensor
 
 from pathsum.base import Progress, silent
-from pathsum.base.errors import FileError, PathsumError, first_line
+from pathsum.base.errors import FileError, PathsumError, damaged, first_line
 from pathsum.base.files import exists, first_bytes, read_object
-from pathsum.model.store import DTYPES, FileStore, Store
+from pathsum.model.store import DTYPES, FileStore, MemoryStore, Store
 
 SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -85,7 +85,7 @@ class CheckpointFile(FileStore):
     advice = "load an unquantized checkpoint, or a GGUF file"
 
 
-class PickleStore(Store):
+class PickleStore(MemoryStore):
     """A file of `torch.save`, opened by torch's weights-only loader and by nothing else."""
 
     def __init__(self, file: Path) -> None:
@@ -103,19 +103,16 @@ class PickleStore(Store):
             )
         for name, tensor in tensors.items():
             _check_plain(file, name, tensor)
-        self._tensors: Mapping[str, Tensor] = tensors
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+        super().__init__({name: tensor.detach() for name, tensor in tensors.items()})
 
-    def get(self, name: str) -> Tensor:
-        """One tensor, mapped from the file."""
-        return self._tensors[name].detach()
+
+Opener: TypeAlias = type[CheckpointFile] | type[PickleStore]
 
 
 class ShardedStore(Store):
     """Several files, with an index of the tensors in each."""
 
-    def __init__(self, index: Path, opener: type[CheckpointFile] | type[PickleStore]) -> None:
+    def __init__(self, index: Path, opener: Opener) -> None:
         file_of = read_index(index)
         files = sorted(set(file_of.values()))
         missing = [name for name in files if not exists(index.parent / name)]
@@ -150,30 +147,24 @@ def read_index(index: Path) -> dict[str, str]:
 def _check_shard(
     index: Path, file: str, shapes: Mapping[str, object], file_of: Mapping[str, str]
 ) -> None:
-    for name in shapes:
-        if file_of.get(name, file) != file:
-            raise FileError(
-                f"{name} is in two shards: {index.name} places it in {file_of[name]}, and {file} "
-                "holds one too; the shards come from different checkpoints, so download them again"
-            )
-        if name not in file_of:
-            raise FileError(
-                f"{file} holds {name}, which {index.name} does not list; the two come from "
-                "different checkpoints, so download them again"
-            )
-    for name, where in file_of.items():
-        if where == file and name not in shapes:
-            raise FileError(
-                f"{file} does not hold {name}, which {index.name} places there; the two come from "
-                "different checkpoints, so download them again"
-            )
+    placed = (name for name, where in file_of.items() if where == file)
+    for name in dict.fromkeys((*shapes, *placed)):
+        listed = file_of.get(name)
+        if name not in shapes:
+            problem = f"{file} does not hold {name}, which {index.name} places there"
+        elif listed is None:
+            problem = f"{file} holds {name}, which {index.name} does not list"
+        elif listed != file:
+            problem = f"{name} is in two shards, {file} and, as {index.name} has it, {listed}"
+        else:
+            continue
+        raise FileError(
+            f"{problem}; the shards come from different checkpoints, so download them again"
+        )
 
 
 def _check_same(
-    whole: CheckpointFile | PickleStore,
-    index: Path,
-    opener: type[CheckpointFile] | type[PickleStore],
-    progress: Progress,
+    whole: CheckpointFile | PickleStore, index: Path, opener: Opener, progress: Progress
 ) -> None:
     """Raise if shards next to a whole file hold other tensors; an index without any is harmless."""
     file_of = read_index(index)
@@ -223,10 +214,8 @@ def _load_pickle(file: Path) -> Any:
     except PathsumError:
         raise
     except Exception as error:  # torch's loader fails in any way on a damaged file
-        raise FileError(
-            f"{file} is not a whole file of torch.save ({first_line(error)[:200]}); it may have "
-            "been cut short or damaged: copy or download it again"
-        ) from error
+        reason = first_line(error)[:200]
+        raise damaged(file, f"is not a whole file of torch.save ({reason})") from error
 
 
 def _check_archive(file: Path) -> None:
@@ -273,16 +262,14 @@ class Mxfp4Store(Store):
                 "remove quantization_config if the tensors are plain"
             )
         self._packed = frozenset(names)
-        packed: dict[str, tuple[int, ...]] = {}
+        shapes, dtypes = dict(source.shapes), dict(source.dtypes)
         for name in names:
             _check_packed(source, name, where)
             experts, out, blocks, _ = source.shapes[name + _BLOCKS]
-            packed[name] = (experts, 32 * blocks, out)
-        inside = {name + ending for name in names for ending in (_BLOCKS, _SCALES)}
-        plain = [name for name in source.shapes if name not in inside]
-        self.shapes = {name: source.shapes[name] for name in plain} | packed
-        self.dtypes = {name: source.dtypes[name] for name in plain}
-        self.dtypes |= dict.fromkeys(packed, torch.bfloat16)
+            shapes[name], dtypes[name] = (experts, 32 * blocks, out), torch.bfloat16
+            for part in (name + _BLOCKS, name + _SCALES):
+                del shapes[part], dtypes[part]
+        self.shapes, self.dtypes = shapes, dtypes
 
     def get(self, name: str) -> Tensor:
         """One tensor, dequantized if it is stored as blocks."""
@@ -316,7 +303,7 @@ def _check_packed(source: Store, name: str, where: str) -> None:
     """Raise unless blocks and scales of a name fit together."""
     blocks, scales = name + _BLOCKS, name + _SCALES
     if scales not in source.shapes:
-        raise FileError(f"{where} has {blocks} without {scales}; download it again")
+        raise damaged(where, f"has {blocks} without {scales}")
     found, own = tuple(source.shapes[blocks]), tuple(source.shapes[scales])
     bytes_only = {source.dtypes[blocks], source.dtypes[scales]} == {torch.uint8}
     if not bytes_only or len(found) != 4 or found[:3] != own or found[3] != 16:

@@ -6,7 +6,7 @@ which takes seconds for a tokenizer. Tensors are dequantized by the gguf package
 
 import mmap
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from pathsum.base.errors import ConfigError, FileError, PathsumError, near_misses
+from pathsum.base.errors import ConfigError, FileError, PathsumError, damaged, near_misses
 from pathsum.base.files import first_bytes
 from pathsum.model.store import Store
 from pathsum.text import Tokenizer
@@ -51,28 +51,16 @@ class GgufFile(Store):
             self.metadata: Mapping[str, Any] = header.read_metadata()
             tensors = header.read_tensors()
         except (struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
-            raise FileError(
-                f"the header of {file} is incomplete or invalid ({error}); the file may have been "
-                "cut short or damaged: download it again"
-            ) from error
+            raise damaged(file, f"has an incomplete or invalid header ({error})") from error
         alignment = self.metadata.get("general.alignment", 32)
         if alignment not in (1 << bits for bits in range(3, 21)):
-            raise FileError(
-                f"{file} has general.alignment={alignment!r}, which is no power of two from 8 on; "
-                "download it again"
-            )
+            problem = f"has general.alignment={alignment!r}, which is no power of two from 8 on"
+            raise damaged(file, problem)
         self._start = -(-header.at // alignment) * alignment
         self._tensors = {name: self._located(name, *found) for name, found in tensors.items()}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self.dtypes = dict.fromkeys(self._tensors, torch.float32)
         self._check_apart(alignment)
-        size = file.stat().st_size
-        end = max((tensor.offset + tensor.n_bytes for tensor in self._tensors.values()), default=0)
-        if end > size:
-            raise FileError(
-                f"{file} has {size:,} bytes, but its header describes tensors up to byte {end:,}; "
-                "it was cut short: download it again"
-            )
         self._bytes = np.memmap(file, dtype=np.uint8, mode="c")
 
     def copies(self, name: str) -> bool:
@@ -102,15 +90,18 @@ class GgufFile(Store):
         return torch.from_numpy(np.ascontiguousarray(numbers)).reshape(tensor.shape)
 
     def _check_apart(self, alignment: int) -> None:
-        """Raise unless each tensor begins at a multiple of the alignment, after the one before."""
+        """Raise unless tensors are aligned, apart from each other, and inside the file."""
         end, before = self._start, "the header"
         for name, tensor in sorted(self._tensors.items(), key=lambda item: item[1].offset):
+            where = f"stores {name} at byte {tensor.offset}, which is"
             if tensor.offset < end or (tensor.offset - self._start) % alignment:
-                raise FileError(
-                    f"{self.file} stores {name} at byte {tensor.offset}, which is inside {before} "
-                    f"or not a multiple of {alignment}; the file is damaged: download it again"
+                raise damaged(
+                    self.file, f"{where} inside {before} or not a multiple of {alignment}"
                 )
             end, before = tensor.offset + tensor.n_bytes, name
+        size = self.file.stat().st_size
+        if end > size:
+            raise damaged(self.file, f"has {size:,} bytes, and its header describes {end:,}")
 
     def _located(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> _Tensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -122,18 +113,10 @@ class GgufFile(Store):
                 "package does not know; update gguf, or use a file in F16 or Q8_0"
             )
         block, size = GGML_QUANT_SIZES[known[kind]]
-        count = prod(shape)
-        if not 1 <= len(shape) <= 4 or offset % 4:
-            raise FileError(
-                f"{self.file} stores {name} of shape {list(shape)[:8]} at byte {offset}, which is "
-                "not valid GGUF; the file is damaged: download it again"
-            )
-        if shape[-1] % block:
-            raise FileError(
-                f"{self.file} stores {name} of shape {list(shape)} in blocks of {block}, which do "
-                "not divide it; the file is damaged: download it again"
-            )
-        return _Tensor(shape, kind, self._start + offset, count // block * size)
+        if not 1 <= len(shape) <= 4 or offset % 4 or shape[-1] % block:
+            problem = f"{list(shape)[:8]} at byte {offset}, in blocks of {block}"
+            raise damaged(self.file, f"stores {name} of shape {problem}, which is not valid GGUF")
+        return _Tensor(shape, kind, self._start + offset, prod(shape) // block * size)
 
 
 class _Header:
@@ -152,7 +135,7 @@ class _Header:
             version = self._number(4)
             self._n_tensors, self._n_values = self._number(10), self._number(10)
         except struct.error as error:
-            raise FileError(f"{file} ends inside its header; download it again") from error
+            raise damaged(file, "ends inside its header") from error
         if version not in (2, 3):
             raise FileError(
                 f"{file} is GGUF version {version}, and pathsum reads versions 2 and 3 "
@@ -165,7 +148,7 @@ class _Header:
         for _ in range(self._n_values):
             key = self._string()
             if key in found:
-                raise FileError(f"the metadata of {self.file} has {key} twice; download it again")
+                raise damaged(f"the metadata of {self.file}", f"has {key} twice")
             found[key] = self._value(self._number(4))
         return found
 
@@ -175,7 +158,7 @@ class _Header:
         for _ in range(self._n_tensors):
             name = self._string()
             if name in found:
-                raise FileError(f"{self.file} holds {name} twice; download it again")
+                raise damaged(self.file, f"holds {name} twice")
             sizes = [self._number(10) for _ in range(self._number(4))]
             found[name] = (tuple(reversed(sizes)), self._number(4), self._number(10))
         return found
@@ -223,40 +206,35 @@ _WORDS = (
 )
 
 
-def _by_regex(pattern: str) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+def _splits(*first: pre_tokenizers.PreTokenizer, by_words: bool) -> pre_tokenizers.PreTokenizer:
+    """Steps before byte-level symbols, which are split into GPT-2's words unless a step did so."""
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=by_words)
+    return pre_tokenizers.Sequence([*first, last]) if first else last
 
 
-def _byte_level() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _single_digits() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level()])
+def _by_regex(digits: str) -> pre_tokenizers.PreTokenizer:
+    words = Regex(_WORDS.format(digits=digits))
+    return _splits(pre_tokenizers.Split(words, "isolated"), by_words=False)
 
 
 # How text is split into words before merges, by the name that GGUF gives the rule.
-_WORD_RULES = {
-    **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo"), _byte_level),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), _single_digits),
+_WORD_RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo"), lambda: _splits(by_words=True)),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3"), lambda: _by_regex(_WORDS.format(digits="{1,3}"))
+        ("smollm", "starcoder", "refact", "codeshell"),
+        lambda: _splits(pre_tokenizers.Digits(individual_digits=True), by_words=True),
     ),
-    **dict.fromkeys(("qwen2", "stablelm2"), lambda: _by_regex(_WORDS.format(digits=""))),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), lambda: _by_regex("{1,3}")),
+    **dict.fromkeys(("qwen2", "stablelm2"), lambda: _by_regex("")),
 }
 
 
 def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
     """The tokenizer in a file's metadata; None if there is none."""
     kind = metadata.get("tokenizer.ggml.model")
-    if kind is None or kind == "none" or kind == "no_vocab":
+    if kind in (None, "none", "no_vocab"):
         return None
-    tokens: Sequence[str] = _listed(metadata, "tokens", str)
+    tokens = _listed(metadata, "tokens", str)
     if not tokens:
         raise ConfigError(f"the metadata names a {kind!r} tokenizer and lists no tokens")
     if kind not in ("gpt2", "llama"):
@@ -318,22 +296,20 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
             f"its SentencePiece tokenizer has a token of {max(lengths):,} characters and "
             f"{sum(lengths):,} in all, and pathsum reads {_LONGEST_TOKEN} and {_MOST_CHARACTERS:,}"
         )
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    ids = {token: index for index, token in enumerate(tokens)}
     # SentencePiece joins whichever neighbors make the best-scored token; as merges, in that order.
-    joins: list[tuple[float, int, int, str, str]] = []
-    for token, index in vocabulary.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in vocabulary and right in vocabulary:
-                joins.append((-scores[index], vocabulary[left], vocabulary[right], left, right))
+    joins = [
+        (-scores[index], ids[token[:cut]], ids[token[cut:]], token[:cut], token[cut:])
+        for token, index in ids.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ids and token[cut:] in ids
+    ]
     merges = [(left, right) for *_, left, right in sorted(joins)]
     index = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     if not isinstance(index, int) or not 0 <= index < len(tokens):
         raise ConfigError(f"unknown_token_id is {index!r}, which is not one of its tokens")
-    unknown = tokens[index]
-    backend = Backend(
-        models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
-    )
+    options = {"unk_token": tokens[index], "fuse_unk": True, "byte_fallback": True}
+    backend = Backend(models.BPE(ids, merges, **options))
     prefixed = metadata.get("tokenizer.ggml.add_space_prefix", True)
     steps = [normalizers.Prepend("▁")] if prefixed else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])

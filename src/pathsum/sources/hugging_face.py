@@ -17,7 +17,6 @@ from pathsum.sources.checkpoint_folder import Mxfp4Store, open_tensors
 from pathsum.sources.families import MALFORMED, find_family, is_buffer
 from pathsum.sources.families.rotary import Context, choose_context
 from pathsum.sources.foreign_config import ForeignConfig
-from pathsum.sources.mapped_store import CheckpointLayout
 from pathsum.text import Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -50,15 +49,11 @@ def open_hugging_face(
     progress: Progress = silent,
 ) -> Model:
     """The model of a folder with config.json, weights and, if it has one, tokenizer.json."""
-    foreign = ForeignConfig.read(folder / CONFIG)
-    file = folder / TOKENIZER
+    foreign, file = ForeignConfig.read(folder / CONFIG), folder / TOKENIZER
     tokenizer = Tokenizer.from_file(file) if file.exists() else None
-    foreign, source = text_part(foreign, open_tensors(folder, progress))
+    source, label = open_tensors(folder, progress), name or folder.name
     settings = folder / TOKENIZER_CONFIG
-    start = _config_start(foreign) if tokenizer is None else _start_token(tokenizer, settings)
-    layout = _describe(foreign, context, source)
-    source = _dequantized(foreign, source, str(folder))
-    return _model(layout, source, str(folder), name or folder.name, tokenizer, start)
+    return model_of_tensors(foreign, source, str(folder), label, tokenizer, context, settings)
 
 
 def model_of_tensors(
@@ -68,12 +63,37 @@ def model_of_tensors(
     name: str,
     tokenizer: Tokenizer | None = None,
     context: Context = "original",
+    settings: Path | None = None,
 ) -> Model:
-    """The model of a family's config and tensors."""
+    """The model of a family's config and tensors; `settings` is a tokenizer_config.json."""
     foreign, source = text_part(foreign, source)
-    start = _config_start(foreign) if tokenizer is None else _leading_special(tokenizer)
-    layout = _describe(foreign, context, source)
-    return _model(layout, _dequantized(foreign, source, where), where, name, tokenizer, start)
+    family = find_family(foreign, source)
+    method = foreign.table("quantization_config").values.get("quant_method")
+    if method not in (None, _MXFP4):
+        raise FileError(
+            f"the weights of {foreign.where} are quantized by {method!r}, a layout that "
+            "pathsum does not read; load the unquantized checkpoint, or a GGUF file"
+        )
+    try:
+        layout = family.describe(choose_context(foreign, context))
+    except PathsumError:
+        raise
+    except MALFORMED as error:
+        raise ConfigError(
+            f"{foreign.where} holds values that do not make a {family.name} model ({error}); "
+            "download it again"
+        ) from error
+    source = Mxfp4Store(source, where) if method == _MXFP4 else source
+    used = {name for entry in layout.model.values() for name in entry.name.split("|")}
+    copies = [head for head in _HEADS if head in source.shapes and head not in used]
+    store = layout.resolve(source, where, ignore=lambda key: is_buffer(key) or key in copies)
+    for head in copies:
+        _check_tied(source.get(store.stored_name("W_E")), source.get(head), head, where)
+    config = layout.config
+    start = _config_start(foreign) if tokenizer is None else _start_token(tokenizer, settings)
+    if start is not None and start < config.d_vocab:
+        config = config.replace(start_token=start)
+    return Model(Weights(config, store), name=name, tokenizer=tokenizer)
 
 
 def from_hf(
@@ -113,58 +133,6 @@ def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
     )
 
 
-def _describe(foreign: ForeignConfig, context: Context, source: Store) -> CheckpointLayout:
-    family = find_family(foreign, source)
-    _refuse_quantized(foreign)
-    try:
-        return family.describe(choose_context(foreign, context))
-    except PathsumError:
-        raise
-    except MALFORMED as error:
-        raise ConfigError(
-            f"{foreign.where} holds values that do not make a {family.name} model ({error}); "
-            "download it again"
-        ) from error
-
-
-def _quantization(foreign: ForeignConfig) -> object:
-    return foreign.table("quantization_config").values.get("quant_method")
-
-
-def _refuse_quantized(foreign: ForeignConfig) -> None:
-    method = _quantization(foreign)
-    if method not in (None, _MXFP4):
-        raise FileError(
-            f"the weights of {foreign.where} are quantized by {method!r}, a layout that "
-            "pathsum does not read; load the unquantized checkpoint, or a GGUF file"
-        )
-
-
-def _dequantized(foreign: ForeignConfig, source: Store, where: str) -> Store:
-    """The tensors themselves, or as they are dequantized."""
-    return Mxfp4Store(source, where) if _quantization(foreign) == _MXFP4 else source
-
-
-def _model(
-    layout: CheckpointLayout,
-    source: Store,
-    where: str,
-    name: str,
-    tokenizer: Tokenizer | None,
-    start: int | None,
-) -> Model:
-    used = {name for entry in layout.model.values() for name in entry.name.split("|")}
-    copies = [head for head in _HEADS if head in source.shapes and head not in used]
-    store = layout.resolve(source, where, ignore=lambda key: is_buffer(key) or key in copies)
-    for head in copies:
-        embedding = source.get(store.stored_name("W_E"))
-        _check_tied(embedding, source.get(head), head, where)
-    config = layout.config
-    if start is not None and start < config.d_vocab:
-        config = config.replace(start_token=start)
-    return Model(Weights(config, store), name=name, tokenizer=tokenizer)
-
-
 def _check_tied(embedding: Tensor, head: Tensor, name: str, where: str) -> None:
     same_memory = embedding.data_ptr() == head.data_ptr()
     if embedding.shape != head.shape or not (same_memory or torch.equal(embedding, head)):
@@ -180,22 +148,15 @@ def _config_start(foreign: ForeignConfig) -> int | None:
     return token if isinstance(token, int) and not isinstance(token, bool) and token >= 0 else None
 
 
-def _start_token(tokenizer: Tokenizer, file: Path) -> int | None:
-    """The token that the checkpoint's own tokenizer puts before a text."""
-    if file.exists():
-        settings = read_object(file, "download it again")
-        adds = settings.get("add_bos_token")
-        if adds is False:
-            return None
-        if adds is True:
-            token = settings.get("bos_token")
-            text = token.get("content") if isinstance(token, dict) else token
-            return None if text is None else tokenizer.backend.token_to_id(str(text))
-    return _leading_special(tokenizer)
-
-
-def _leading_special(tokenizer: Tokenizer) -> int | None:
-    """The token that the tokenizer's last step puts first, read from its description."""
+def _start_token(tokenizer: Tokenizer, file: Path | None) -> int | None:
+    """The token that a tokenizer puts before a text, by its settings or else by its last step."""
+    settings = read_object(file, "download it again") if file and file.exists() else {}
+    adds, token = settings.get("add_bos_token"), settings.get("bos_token")
+    if adds is False:
+        return None
+    if adds is True:
+        text = token.get("content") if isinstance(token, dict) else token
+        return None if text is None else tokenizer.backend.token_to_id(str(text))
     step = json.loads(tokenizer.to_json()).get("post_processor") or {}
     for one in step.get("processors", [step]):
         first = (one.get("single") or [{}])[0]

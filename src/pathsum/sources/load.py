@@ -53,7 +53,7 @@ def download(hub_id: str, revision: str | None = None, token: str | bool | None 
     fetched if a repository has several.
     """
     repository = _Repository(hub_id, revision, token)
-    config = repository.get_config()
+    config = repository.get(CONFIG)
     if config is None:
         raise FileError(
             f"{hub_id!r} on the hub has no {CONFIG}, so it is not a checkpoint that pathsum reads"
@@ -88,31 +88,23 @@ class _Repository:
         self._commit: str | None = None
         self._reached = False
 
-    def get_config(self) -> Path | None:
-        """config.json of the revision, whose commit all other files are taken from.
-
-        The hub is asked whether the revision has moved on; if it cannot be reached, the commit in
-        the cache is used.
-        """
-        found = self._get(CONFIG, self.revision, ask=True)
-        self._commit = None if found is None else found.parent.name
-        return found
-
     def get(self, file: str) -> Path | None:
-        """A file, from the cache or the network; None if the repository has none of that name."""
-        return self._get(file, self._commit, ask=False)
+        """A file, from the cache or the network; None if the repository has none of that name.
 
-    def _get(self, file: str, revision: str | None, *, ask: bool) -> Path | None:
+        config.json comes first: all other files are taken from its commit. The hub is asked whether
+        the revision has moved on; if it cannot be reached, the commit in the cache is used.
+        """
         from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
+        revision = self.revision if file == CONFIG else self._commit
         try:
             cached = try_to_load_from_cache(self.hub_id, file, revision=revision)
-            if not ask and cached is not None:
+            if file != CONFIG and cached is not None:
                 return None if cached is _CACHED_NO_EXIST else Path(str(cached))
             if not isinstance(cached, str):
                 self._require_hub(file)
-            return Path(hf_hub_download(self.hub_id, file, revision=revision, token=self.token))
+            found = hf_hub_download(self.hub_id, file, revision=revision, token=self.token)
         except LocalEntryNotFoundError as error:
             if file == CONFIG or not _offline():
                 raise self._failed(error, file) from error
@@ -123,6 +115,9 @@ class _Repository:
             raise
         except Exception as error:
             raise self._failed(error, file) from error
+        if file == CONFIG:
+            self._commit = Path(found).parent.name
+        return Path(found)
 
     def _require_hub(self, file: str) -> None:
         """Raise if no connection can be made, which huggingface_hub would try for 23 seconds."""
@@ -319,18 +314,15 @@ def load(
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
         folder = download(text, revision, token)
         return open_path(folder, text, context, progress)
+    # A hub id for a well-known name without its owner, or a similar name.
+    owned = [
+        f"{owner}/{text}" for start, owner in _OWNERS.items() if text.lower().startswith(start)
+    ]
+    similar = f"; did you mean {owned[0]}?" if owned else near_misses(text, known)
     raise FileError(
         f"there is no model {text!r}: it is not the name of a bundled model (`pathsum models` "
-        f"lists them), a folder, a file or a hub id (owner/name){_suggestion(text, known)}"
+        f"lists them), a folder, a file or a hub id (owner/name){similar}"
     )
-
-
-def _suggestion(text: str, known: tuple[str, ...]) -> str:
-    """A hub id for a well-known name without its owner, or a similar name."""
-    for prefix, owner in _OWNERS.items():
-        if text.lower().startswith(prefix):
-            return f"; did you mean {owner}/{text}?"
-    return near_misses(text, known)
 
 
 def open_path(

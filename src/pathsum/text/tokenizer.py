@@ -1,6 +1,7 @@
 """Tokenizer: text to ids and back, readable tokens, and byte-level BPE training."""
 
 import binascii
+import math
 import os
 import re
 import threading
@@ -16,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from pathsum.base.errors import FileError, InputError, PathsumError, TokenError, near_misses
 from pathsum.base.files import parse_object, read_text
+from pathsum.base.options import list_some
 from pathsum.base.sentence import shorten
 
 START = "<|start|>"
@@ -159,10 +161,9 @@ class Tokenizer:
 
     def text(self, token: int) -> str:
         """One token's text, with its leading space if it has one."""
-        found = self._texts.get(token)
-        if found is None:
-            found = self._texts[token] = self._decoded(token)
-        return found
+        if token not in self._texts:
+            self._texts[token] = self._decoded(token)
+        return self._texts[token]
 
     def _decoded(self, token: int) -> str:
         piece = self.backend.id_to_token(token) if 0 <= token < 2**32 else None
@@ -178,25 +179,21 @@ class Tokenizer:
         piece = self.backend.id_to_token(token) or ""
         if single := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
             return bytes.fromhex(single[1])
-        if not piece or any(letter not in _BYTE_OF for letter in piece):
-            return None
-        return bytes(_BYTE_OF[letter] for letter in piece)
+        known = bool(piece) and all(letter in _BYTE_OF for letter in piece)
+        return bytes(_BYTE_OF[letter] for letter in piece) if known else None
 
     def show(self, token: int) -> str:
         """One token's text with visible white space."""
-        found = self._shown.get(token)
-        if found is None:
-            found = self._shown[token] = visible(self.text(token))
-        return found
+        if token not in self._shown:
+            self._shown[token] = visible(self.text(token))
+        return self._shown[token]
 
     def id(self, text: str) -> int:
         """The id of a text that is one token; the error for several tokens shows the pieces."""
         ids = self.encode(text)
         special = self.backend.token_to_id(text)
-        if special is not None:
-            return special
-        if len(ids) == 1:
-            return ids[0]
+        if special is not None or len(ids) == 1:
+            return ids[0] if special is None else special
         if not ids:
             raise TokenError("an empty text is not a token; give the text of one token")
         pieces = " + ".join(repr(self.text(token)) for token in ids)
@@ -219,10 +216,10 @@ class Tokenizer:
         for word in text.split():
             if word not in self._vocabulary:
                 words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
-                more = f" and {len(words) - 6} more" if len(words) > 6 else ""
+                known = list_some(list(map(repr, words)), 6)
                 raise TokenError(
-                    f"{shorten(word, 60)!r} is not a word of this tokenizer, which knows "
-                    f"{', '.join(map(repr, words[:6]))}{more}{near_misses(word, words)}"
+                    f"{shorten(word, 60)!r} is not a word of this tokenizer, which knows {known}"
+                    f"{near_misses(word, words)}"
                 )
 
     @cached_property
@@ -269,10 +266,7 @@ def _check_growth(text: str, name: str) -> tuple[float, float]:
 def _growth(rule: Any) -> float:
     """By how much a rule, or a list of rules in order, may multiply the bytes of a text."""
     if isinstance(rule, list):
-        product = 1.0
-        for each in rule:
-            product = min(product * _growth(each), 1e300)
-        return product
+        return min(math.prod(map(_growth, rule)), 1e300)
     if not isinstance(rule, dict):
         return 1.0
     # By fields first: the library also reads rules without a type.
@@ -383,8 +377,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 def start_token_of(tokenizer: Tokenizer) -> int:
     """The id of a tokenizer's start token, under any of the usual names."""
-    for text in _KNOWN_STARTS:
-        found = tokenizer.backend.token_to_id(text)
+    for found in map(tokenizer.backend.token_to_id, _KNOWN_STARTS):
         if found is not None:
             return found
     raise InputError(

@@ -66,11 +66,8 @@ class Checkpoint:
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors under a prefix, named without it."""
-        return {
-            name.removeprefix(prefix): tensor
-            for name, tensor in self.tensors.items()
-            if name.startswith(prefix)
-        }
+        inside = [name for name in self.tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self.tensors[name] for name in inside}
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -119,14 +116,12 @@ def _read(file: Path) -> Checkpoint:
 def _keep_previous(folder: Path) -> None:
     """Give the newest checkpoint a second name, which the next one does not replace."""
     newest, aside = folder / CHECKPOINT, folder / f".{PREVIOUS}.{os.getpid()}.part"
-    if not newest.exists():
-        return
-    aside.unlink(missing_ok=True)
-    try:
-        aside.hardlink_to(newest)
-    except OSError:  # a file system without links: for a moment there is no newest one
-        newest.replace(folder / PREVIOUS)
-    else:
+    if newest.exists():
+        aside.unlink(missing_ok=True)
+        try:
+            aside.hardlink_to(newest)
+        except OSError:  # a file system without links: for a moment there is no newest one
+            aside = newest
         aside.replace(folder / PREVIOUS)
 
 
@@ -178,24 +173,18 @@ def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
 def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     """The snapshots of a run, in order; tensors are read when first used."""
     run = Path(folder)
-    entries = [
-        entry
-        for entry in (run / SNAPSHOTS).glob("step-*")
-        if entry.is_dir() or entry.suffix == SUFFIX
-    ]
-    shared = read_model(run) if any(not entry.is_dir() for entry in entries) else None
-    snapshots: list[Snapshot] = []
-    for entry in sorted(entries, key=_step):
-        if shared is not None and not entry.is_dir():
-            snapshots.append(Snapshot(_step(entry), _with_weights(shared, entry)))
-        elif not _is_unfinished(entry):
-            snapshots.append(Snapshot(_step(entry), read_model(entry)))
-    return tuple(snapshots)
-
-
-def _is_unfinished(folder: Path) -> bool:
-    """Whether the run was killed before a file of a snapshot was in place; resuming repeats it."""
-    return all(file.suffix == ".part" for file in folder.iterdir())
+    found: dict[int, Model] = {}
+    shared: Model | None = None
+    for entry in (run / SNAPSHOTS).glob("step-*"):
+        if entry.suffix == SUFFIX:
+            shared = read_model(run) if shared is None else shared
+            found[_step(entry)] = _with_weights(shared, entry)
+        elif entry.is_dir():
+            step = _step(entry)
+            # If all are temporary, the run was killed before one was in place; it is saved again.
+            if any(file.suffix != ".part" for file in entry.iterdir()):
+                found[step] = read_model(entry)
+    return tuple(Snapshot(step, found[step]) for step in sorted(found))
 
 
 def _step(entry: Path) -> int:
@@ -265,19 +254,6 @@ def read_run(folder: Path) -> dict[str, Any]:
     return values
 
 
-def warn_of_other_threads(folder: Path) -> None:
-    """Warn if a run is resumed with another number of threads, which add in another order."""
-    machine = read_run(folder).get("machine")
-    before = machine.get("threads") if isinstance(machine, dict) else None
-    if isinstance(before, int) and before != torch.get_num_threads():
-        warnings.warn(
-            f"the run in {folder} began with {before} threads and continues with "
-            f"{torch.get_num_threads()}: its weights may differ in the last bits from a run "
-            f"that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
-            stacklevel=2,
-        )
-
-
 def read_recipe(folder: Path) -> Recipe:
     """The recipe of the run in a folder."""
     return Recipe.from_dict(read_run(folder)["recipe"])
@@ -304,14 +280,27 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
         )
 
 
-def check_same_text(folder: Path, fingerprint: str) -> None:
-    """Raise if the run's corpus has changed since it began."""
-    original = str(read_run(folder)["corpus"]["fingerprint"])
+def check_resumed(folder: Path, recipe: Recipe, fingerprint: str) -> None:
+    """Raise if a run has another recipe or its text has changed; warn if its threads differ.
+
+    Another number of threads adds in another order.
+    """
+    check_same_recipe(folder, recipe)
+    run = read_run(folder)
+    original, machine = run["corpus"]["fingerprint"], run.get("machine")
     if original != fingerprint:
         raise InputError(
             f"the run in {folder} learned from a text with fingerprint {original[:16]}, and the "
             f"corpus now has {fingerprint[:16]}: its files have changed; restore them, or start a "
             "new run"
+        )
+    before = machine.get("threads") if isinstance(machine, dict) else None
+    if isinstance(before, int) and before != torch.get_num_threads():
+        warnings.warn(
+            f"the run in {folder} began with {before} threads and continues with "
+            f"{torch.get_num_threads()}: its weights may differ in the last bits from a run "
+            f"that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
+            stacklevel=2,
         )
 
 
@@ -332,14 +321,13 @@ def held_out_tokens(
             "token ids, tokens=[sequence, pos]"
         )
     recipe, corpus = read_recipe(folder), read_run(folder)["corpus"]
-    built = Path(str(corpus["folder"]))
+    built, original = Path(corpus["folder"]), corpus["fingerprint"]
     opened = Corpus.at(built) if (built / HEAD).exists() else open_corpus(recipe, progress)
-    if opened.info.fingerprint != corpus["fingerprint"]:
+    if opened.info.fingerprint != original:
         raise InputError(
-            f"the run in {folder} learned from a text with fingerprint "
-            f"{str(corpus['fingerprint'])[:16]}, and the corpus {opened.info.name!r} is another "
-            f"one here ({opened.info.fingerprint[:16]}), so the held-out text is unknown; give "
-            "token ids, tokens=[sequence, pos]"
+            f"the run in {folder} learned from a text with fingerprint {original[:16]}, and the "
+            f"corpus {opened.info.name!r} is another one here ({opened.info.fingerprint[:16]}), "
+            "so the held-out text is unknown; give token ids, tokens=[sequence, pos]"
         )
     return opened.held_out_batch(sequences, recipe.config.n_ctx)
 
@@ -364,16 +352,10 @@ def reopen_corpus(folder: Path, recipe: Recipe, progress: Progress = silent) -> 
 
 def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
     """The corpus that a recipe trains on, built if it is not in the cache."""
-    data = recipe.data
-    given = Tokenizer.from_file(user_path(data.tokenizer)) if data.tokenizer else None
-    return Corpus.open(
-        data.corpus,
-        vocabulary=data.vocabulary,
-        tokenizer=given,
-        held_out=data.held_out,
-        field=data.field,
-        progress=progress,
-    )
+    options = dataclasses.asdict(recipe.data)
+    text, file = options.pop("corpus"), options.pop("tokenizer")
+    given = Tokenizer.from_file(user_path(file)) if file else None
+    return Corpus.open(text, tokenizer=given, **options, progress=progress)
 
 
 def bundled_runs() -> tuple[str, ...]:
@@ -382,14 +364,12 @@ def bundled_runs() -> tuple[str, ...]:
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a run: a bundled name, else an existing folder with snapshots in it."""
+    """The folder of a run: a bundled name, else an existing folder."""
     text = str(run)
     if isinstance(run, str) and text in bundled_runs():
         return BUNDLED / text
     folder = user_path(text)
     if exists(folder) and folder.is_dir():
-        if not (folder / SNAPSHOTS).is_dir():
-            raise without_snapshots(folder)
         return folder
     bundled = f" ({', '.join(bundled_runs())})" if bundled_runs() else ""
     if isinstance(run, str) and text in known_names():
@@ -400,12 +380,4 @@ def find_run(run: str | Path) -> Path:
     raise FileError(
         f"there is no run {text!r}{near_misses(text, bundled_runs())}: it is neither a folder nor "
         f"a bundled run{bundled}"
-    )
-
-
-def without_snapshots(folder: Path) -> InputError:
-    """The error for a run that saved no snapshots."""
-    return InputError(
-        f"{folder} has no snapshots, so its training cannot be followed; train with snapshots, "
-        "--set watching.snapshots=20"
     )

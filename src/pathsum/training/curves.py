@@ -1,4 +1,4 @@
-"""Curves over training: the phase change, principal components of losses, slopes in log(index).
+"""Dynamics: curves over training, their phase change, principal components of losses, slopes.
 
 The phase change is where a curve turns from one level to another. The fitted model is a logistic
 in log(step),
@@ -8,24 +8,29 @@ in log(step),
 by least squares. For each μ the best width w is taken from a grid, and a and b are exact. The
 interval of μ comes from its likelihood profile with unknown noise: every μ whose sum of squares is
 at most (1 + t²/f) times the smallest one, t the two-sided 95 % quantile of Student's t with f
-degrees of freedom. Snapshots before the first hundredth of the rise determine the level a but not
-how well a logistic describes the rise, so f counts the others, less one each for b, μ and w. A step
-between two snapshots is located no more precisely than those two: any μ between them fits as well.
-
-Residuals are taken as independent, and as no smaller than the measurement error.
+degrees of freedom. Snapshots before the first hundredth of the rise determine the level a, not how
+well a logistic fits, so f counts the others, less one each for b, μ and w. A step between two
+snapshots is located no more precisely than those two: any μ between them fits as well. Residuals
+are taken as independent, and as no smaller than the measurement error.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from pathsum.algebra.decompositions import eigh
-from pathsum.base import Record, Table, prose_column, text_column
+from pathsum.base import Column, Record, Table, prose_column, stacked, text_column
+from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import student
+from pathsum.base.sentence import sparkline
 
 FEWEST = 6
 CENTERS, WIDTHS = 1201, 60
@@ -34,6 +39,10 @@ NARROWEST = 0.01
 STRONG = 10.0
 # Widths before the middle at which a logistic has made a tenth, and a hundredth, of its rise.
 TENTH, HUNDREDTH = math.log(9.0), math.log(99.0)
+PLOTTED = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
+# Nine columns fit a terminal; the largest composition of any pair is only in the record.
+NOT_IN_TABLE = ("k_composition_largest",)
+_SHORT = {"in_context": "in context", "k_composition": "K excess", "k_composition_z": "K z"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +97,121 @@ class PhaseChange(Record, kind="phase-change"):
         return Table((text_column("change of"), prose_column(self.curve)), rows, note=self.about)
 
 
+@dataclass(frozen=True, eq=False)
+class Dynamics(Record, kind="dynamics"):
+    """A run over its snapshots, one row or value per snapshot; see `dynamics`.
+
+    `tokens`             predicted so far; empty where the run's recipe is not known
+    `curves`             named numbers over the snapshots, `run.curve("loss")`; a head score is that
+                         of the head that is best at the last snapshot
+    `heads`              labels of the columns of `previous_token`, `prefix_matching`, `induction`
+    `writer`, `reader`   the edge whose K-composition is followed: the best induction head, and the
+                         best previous-token head below it; empty where there is none
+    `loss_by_index`      mean held-out loss of the token at each index, from 1 on
+    `slope`              d loss / d log(index) around `slope_index`
+    `pca`                snapshots in the first two principal components of their per-token losses
+    `phase_change`       where prefix matching turns from one level to another, or None and
+                         `why_none`; `changes` are those of all curves that have one
+    `in_context_share`   the share of the total change of the in-context-learning score between the
+                         phase change's `begin` and `end`; None where there is none
+    `logged_loss`        the training loss at `logged_steps`, as the run wrote it to metrics.jsonl
+    """
+
+    run: str
+    steps: tuple[int, ...]
+    tokens: tuple[int, ...]
+    heads: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    previous_token: Float[Tensor, "step head"]
+    prefix_matching: Float[Tensor, "step head"]
+    induction: Float[Tensor, "step head"]
+    writer: str
+    reader: str
+    loss_by_index: Float[Tensor, "step next"]
+    slope_index: tuple[float, ...]
+    slope: Float[Tensor, "step index"]
+    pca: Float[Tensor, "step 2"]
+    pca_explained: tuple[float, float]
+    phase_change: PhaseChange | None
+    why_none: str
+    changes: tuple[PhaseChange, ...]
+    in_context_share: float | None
+    note: str
+    logged_steps: tuple[int, ...]
+    logged_loss: tuple[float, ...]
+    _token_losses: Float[Tensor, "step sequence next"]
+
+    @property
+    def token_losses(self) -> Float[Tensor, "step sequence next"]:
+        """The loss of every held-out token at every snapshot: the vectors of `pca`."""
+        return self._token_losses
+
+    def curve(self, name: str) -> Curve:
+        """One curve by its name."""
+        known = {curve.name: curve for curve in self.curves}
+        if name not in known:
+            near = near_misses(name, known)
+            raise InputError(
+                f"there is no curve {name!r}{near} (the curves are {', '.join(known)})"
+            )
+        return known[name]
+
+    def to_table(self) -> Table:
+        """One row per snapshot."""
+        shown = [curve for curve in self.curves if curve.name not in NOT_IN_TABLE]
+        columns = [Column("step")]
+        for curve in shown:
+            spec = "+.0f" if curve.name.endswith("_z") else ".3f"
+            columns.append(Column(_SHORT.get(curve.name, curve.title), spec, curve.unit))
+        rows = tuple(
+            (step, *(float(curve.values[row]) for curve in shown))
+            for row, step in enumerate(self.steps)
+        )
+        return Table(tuple(columns), rows, f"dynamics of {self.run}", "\n".join(self.remarks()))
+
+    def remarks(self) -> tuple[str, ...]:
+        """The findings, in sentences."""
+        main = self.phase_change
+        first = f"No phase change: {self.why_none}."
+        if main is not None:
+            first = (
+                f"Phase change of this run at step {main.step:.0f} (95% interval of the fit "
+                f"{main.low:.0f} to {main.high:.0f}; seeds vary more): {main.curve} of "
+                f"{main.head} rises from {main.before:.2f} to {main.after:.2f}, mostly "
+                f"between steps {main.begin:.0f} and {main.end:.0f}."
+            )
+        remarks = [
+            f"{change.curve}: {change.before:.2f} to {change.after:.2f} at step "
+            f"{change.step:.0f} [{change.low:.0f}, {change.high:.0f}]."
+            for change in self.changes
+            if change is not main
+        ]
+        if self.in_context_share is not None:
+            share = f"{self.in_context_share:.0%} of the change of the in-context-learning score"
+            remarks.append(f"{share} falls within the phase change.")
+        one, two = self.pca_explained
+        losses = f"Per-token losses: two components explain {one:.0%} and {two:.0%}."
+        return (first, *remarks, losses, self.note)
+
+    def __rich__(self) -> RenderableType:
+        lines = [_sparkline(curve, self.steps) for curve in self.curves if curve.name in PLOTTED]
+        return stacked(*lines, self.to_table())
+
+    def to_html(self) -> str:
+        """The table, because the figure shows the curves."""
+        return self.to_table().to_html()
+
+
+def _sparkline(curve: Curve, steps: Sequence[int]) -> Text:
+    """A curve on one line, a bar per snapshot after step 0; these are even in log(step)."""
+    pairs = zip(steps, curve.values.tolist(), strict=True)
+    known = [value for step, value in pairs if step > 0 and math.isfinite(value)]
+    if len(known) < 2:
+        return Text(f"{curve.title}: fewer than two snapshots after step 0")
+    low, high = min(known), max(known)
+    return Text(f"{curve.title:<22} {sparkline(known, low, high)}  {low:.3f} to {high:.3f}")
+
+
 @dataclass(frozen=True)
 class NoChange:
     """Why a curve has no phase change."""
@@ -110,7 +234,10 @@ def find_change(
     `errors` are the standard errors of the measurement, `least` the smallest rise or fall that
     counts. Step 0 has no logarithm and is left out.
     """
-    x, y, noise = _usable(steps, values, errors)
+    at = torch.tensor(steps, dtype=torch.float64)
+    usable = (at > 0) & ~values.isnan()
+    x, y = at[usable].log(), values[usable].double()
+    noise = errors[usable].double().nan_to_num(0.0)
     if len(x) < FEWEST:
         return NoChange(
             curve,
@@ -119,13 +246,11 @@ def find_change(
         )
     spread = float(y.max() - y.min())
     if spread < max(least, 1e-9):
-        return NoChange(
-            curve,
-            f"{curve} stays between {float(y.min()):.3f} and {float(y.max()):.3f} from step "
-            f"{steps[-len(x)]} to {steps[-1]}",
-        )
+        reach = f"between {float(y.min()):.3f} and {float(y.max()):.3f}"
+        return NoChange(curve, f"{curve} stays {reach} from step {steps[-len(x)]} to {steps[-1]}")
     fit = _fit(x, y)
-    residual = _line_residual(x, y)
+    dx, dy = x - x.mean(), y - y.mean()
+    residual = float((dy - dx * (dx @ dy) / (dx @ dx)).square().sum())
     floor = float(noise.square().mean()) * len(x) + 1e-12 * spread**2 * len(x)
     evidence = len(x) * math.log((residual + floor) / (fit.least + floor)) - 2 * math.log(len(x))
     if abs(fit.rise) < least or evidence < STRONG:
@@ -155,8 +280,7 @@ def find_change(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Fit:
+class _Fit(NamedTuple):
     centers: Float[Tensor, " center"]
     profile: Float[Tensor, " center"]
     center: float
@@ -165,14 +289,6 @@ class _Fit:
     rise: float
     least: float
     total: float
-
-
-def _usable(
-    steps: tuple[int, ...], values: Float[Tensor, " step"], errors: Float[Tensor, " step"]
-) -> tuple[Tensor, Tensor, Tensor]:
-    at = torch.tensor(steps, dtype=torch.float64)
-    usable = (at > 0) & ~values.isnan()
-    return at[usable].log(), values[usable].double(), errors[usable].double().nan_to_num(0.0)
 
 
 def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
@@ -196,16 +312,8 @@ def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
     chosen = int(width[best])
     slope = float(rise[best, chosen])
     level = float(y.mean() - slope * shape[best, chosen].mean())
-    return _Fit(
-        centers=centers,
-        profile=profile,
-        center=float(centers[best]),
-        width=float(widths[chosen]),
-        level=level,
-        rise=slope,
-        least=least,
-        total=float(total),
-    )
+    middle = float(centers[best]), float(widths[chosen])
+    return _Fit(centers, profile, *middle, level, slope, least, float(total))
 
 
 def _interval(fit: _Fit, floor: float, free: int) -> tuple[float, float]:
@@ -213,11 +321,6 @@ def _interval(fit: _Fit, floor: float, free: int) -> tuple[float, float]:
     # The narrowest logistic of the grid is not quite a step, but counts as one.
     inside = fit.centers[fit.profile <= fit.least + reach + 1e-5 * fit.total]
     return float(inside.min()), float(inside.max())
-
-
-def _line_residual(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> float:
-    dx, dy = x - x.mean(), y - y.mean()
-    return float((dy - dx * (dx @ dy) / (dx @ dx)).square().sum())
 
 
 def share_within(
@@ -229,9 +332,8 @@ def share_within(
     """
     if change is None:
         return None
-    rows = [row for row, step in enumerate(steps) if step > 0]
-    x = np.log([steps[row] for row in rows])
-    y = values[rows].double().numpy()
+    at = np.array(steps)
+    x, y = np.log(at[at > 0]), values.double().numpy()[at > 0]
     total = float(y[-1] - y[0])
     inside = np.interp(np.log([change.begin, change.end]), x, y)
     return float(inside[1] - inside[0]) / total if total else None
@@ -261,12 +363,10 @@ def principal_components(vectors: Float[Tensor, "step token"]) -> Components:
     coordinates = torch.zeros(len(vectors), 2, dtype=torch.float64)
     count = min(2, len(vectors))
     coordinates[:, :count] = axes[:, :count] * values[:count].sqrt()
-    if coordinates[-1, 0] < coordinates[0, 0]:
-        coordinates[:, 0] *= -1
-    if coordinates[coordinates[:, 1].abs().argmax(), 1] < 0:
-        coordinates[:, 1] *= -1
-    total = max(float(values.sum()), 1e-300)
-    shares = [float(value) / total for value in values[:2]] + [0.0, 0.0]
+    first, second = coordinates.T
+    first *= -1 if first[-1] < first[0] else 1
+    second *= -1 if second[second.abs().argmax()] < 0 else 1
+    shares = [*(values[:2] / values.sum().clamp_min(1e-300)).tolist(), 0.0, 0.0]
     return Components(coordinates, (shares[0], shares[1]))
 
 
@@ -285,17 +385,12 @@ def log_slopes(by_index: Float[Tensor, "step next"]) -> Slopes:
     fitted by least squares; its slope is reported at the octave's middle, √2 m. A loss of
     a + b log(index) has slope b everywhere.
     """
-    length = by_index.shape[1]
+    length, losses = by_index.shape[1], by_index.double()
     log_index = torch.arange(1, length + 1, dtype=torch.float64).log()
-    losses = by_index.double()
-    middles: list[float] = []
-    columns: list[Tensor] = []
-    first = 2
-    while 2 * first <= length:
+    octaves = [2**power for power in range(1, max(1, length.bit_length() - 1))]
+    values = losses.new_zeros(len(losses), len(octaves))
+    for column, first in enumerate(octaves):
         inside = slice(first - 1, 2 * first)
         x = log_index[inside] - log_index[inside].mean()
-        columns.append(losses[:, inside] @ x / (x @ x))
-        middles.append(first * 2**0.5)
-        first *= 2
-    values = torch.stack(columns, 1) if columns else losses.new_zeros(len(losses), 0)
-    return Slopes(tuple(middles), values)
+        values[:, column] = losses[:, inside] @ x / (x @ x)
+    return Slopes(tuple(first * 2**0.5 for first in octaves), values)

@@ -25,6 +25,7 @@ from pathsum.base.shapes import Tokens
 from pathsum.model import Model
 from pathsum.model.processes import World
 from pathsum.text import Corpus
+from pathsum.text.token_pool import prepend_start
 from pathsum.training.checkpoint import (
     CHECKPOINT,
     Checkpoint,
@@ -66,23 +67,16 @@ class Batches:
                 f"less than one batch needs ({batch} sequences of {n_ctx}, and {n_ctx} more for "
                 "the offset); give more text, or lower batch or n_ctx"
             )
-        self._epoch = -1
+        self._epoch, self._offset = -1, 0
         self._order = np.empty(0, dtype=np.int64)
-        self._offset = 0
 
     def at(self, step: int, part: int = 0, parts: int = 1) -> tuple[Tokens, Tokens]:
         """Inputs and targets of a step, or one of several equal parts."""
-        first = step * self.batch
-        numbers = range(
-            first + part * self.batch // parts, first + (part + 1) * self.batch // parts
-        )
+        first, size = step * self.batch, self.batch // parts
+        numbers = range(first + part * size, first + (part + 1) * size)
         by_epoch = groupby(numbers, key=lambda number: number // self.windows)
-        read = [self._windows(epoch, list(some)) for epoch, some in by_epoch]
-        windows = read[0] if len(read) == 1 else torch.cat(read)
-        inputs = torch.empty_like(windows)
-        inputs[:, 0] = self.start
-        inputs[:, 1:] = windows[:, :-1]
-        return inputs, windows
+        windows = torch.cat([self._windows(epoch, list(some)) for epoch, some in by_epoch])
+        return prepend_start(windows[:, :-1], self.start), windows
 
     def _windows(self, epoch: int, numbers: list[int]) -> Int[Tensor, "window pos"]:
         if epoch != self._epoch:
@@ -114,8 +108,7 @@ class TrainingLoop:
         self._losses: list[Tensor] = []
         self._loss = float("nan")
         self._seconds_before = 0.0
-        self._began = time.perf_counter()
-        self._paused = 0.0
+        self._began, self._paused = time.perf_counter(), 0.0
         self._mark = (0, 0.0)
         self._file: MetricsFile | None = None
 
@@ -133,21 +126,21 @@ class TrainingLoop:
             # Otherwise the next save would keep it as the previous one instead of the good one.
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
         weights = checkpoint.part("weights/")
-        if checkpoint.step > self.recipe.steps:
-            raise self._other_run(f"it is of step {checkpoint.step}")
+        parameters = dict(self.network.named_parameters())
+        wrong = f"it is of step {checkpoint.step}" if checkpoint.step > self.recipe.steps else ""
+        for name, parameter in parameters.items():
+            if name not in weights or weights[name].shape != parameter.shape:
+                wrong = wrong or f"its {name} does not fit"
+        if wrong:
+            raise FileError(
+                f"the checkpoint in {self.folder} is not of this run ({wrong}, and the run has "
+                f"{self.recipe.steps} steps); restore the file that belongs to it"
+            )
         with torch.no_grad():
-            for name, parameter in self.network.named_parameters():
-                if name not in weights or weights[name].shape != parameter.shape:
-                    raise self._other_run(f"its {name} does not fit")
+            for name, parameter in parameters.items():
                 parameter.copy_(weights[name])
         self.optimizers.load(checkpoint.part("optimizer/"))
         self.step, self._seconds_before = checkpoint.step, checkpoint.seconds
-
-    def _other_run(self, why: str) -> FileError:
-        return FileError(
-            f"the checkpoint in {self.folder} is not of this run ({why}, and the run has "
-            f"{self.recipe.steps} steps); restore the file that belongs to it"
-        )
 
     def run(self, stop: threading.Event) -> None:
         """Train to the last step. A stop request saves first and then interrupts."""
@@ -162,8 +155,7 @@ class TrainingLoop:
                 self.learn()
                 last = self.step == self.recipe.steps
                 if self.step % watching.log_every == 0 or last or self.step == 1:
-                    probes = self.step % watching.probe_every == 0 or last
-                    self._report(probes)
+                    self._report(probes=self.step % watching.probe_every == 0 or last)
                 self._save_snapshot_if_due()
                 if self.step % watching.checkpoint_every == 0 or last:
                     self.save()
@@ -188,9 +180,15 @@ class TrainingLoop:
             self.recipe.name, self.corpus.tokenizer, self.corpus.token_counts
         )
 
+    @contextmanager
+    def _pause(self) -> Generator[None]:
+        """Leave the time of a probe or a save out of the time of training."""
+        began = time.perf_counter()
+        yield
+        self._paused += time.perf_counter() - began
+
     def save(self) -> None:
         """Write a checkpoint, or raise if a number in it is not finite."""
-        began = time.perf_counter()
         self._average_losses()
         weights = self.network.named_parameters()
         tensors = {f"weights/{name}": tensor.detach() for name, tensor in weights}
@@ -198,8 +196,8 @@ class TrainingLoop:
         if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise self._diverged(self.step)
         if self.world.is_first:
-            write_checkpoint(self.folder, Checkpoint(self.step, self.seconds, tensors))
-        self._paused += time.perf_counter() - began
+            with self._pause():
+                write_checkpoint(self.folder, Checkpoint(self.step, self.seconds, tensors))
 
     def learn(self) -> None:
         """Take one step, without reports."""
@@ -236,18 +234,18 @@ class TrainingLoop:
 
     def _report(self, probes: bool) -> None:
         self._average_losses()
-        seconds = self.seconds
-        rate = self._tokens_per_second(seconds)
-        if probes:
-            began = time.perf_counter()
-            self.probe_result = self.probe.measure(self.model()) if self.world.is_first else None
-            self._paused += time.perf_counter() - began
-        if not self.world.is_first or self._file is None:
+        config, device, seconds = self.recipe.config, self.world.device, self.seconds
+        tokens_per_step = self.recipe.batch * config.n_ctx
+        step, then = self._mark
+        self._mark = (self.step, seconds)
+        rate = (self.step - step) * tokens_per_step / max(seconds - then, 1e-9)
+        if self._file is None:  # another process reports
             return
-        config, device = self.recipe.config, self.world.device
+        if probes:
+            with self._pause():
+                self.probe_result = self.probe.measure(self.model())
         dtype = torch.bfloat16 if self.recipe.precision == "bfloat16" else torch.float32
         peak = gemm_rate(str(device), dtype) * self.world.size
-        tokens_per_step = self.recipe.batch * config.n_ctx
         metrics = Metrics(
             step=self.step,
             steps=self.recipe.steps,
@@ -263,25 +261,17 @@ class TrainingLoop:
         self._file.write(metrics)
         self.watch(metrics)
 
-    def _tokens_per_second(self, seconds: float) -> float:
-        step, then = self._mark
-        self._mark = (self.step, seconds)
-        tokens = (self.step - step) * self.recipe.batch * self.recipe.config.n_ctx
-        return tokens / max(seconds - then, 1e-9)
-
     def _save_snapshot_if_due(self) -> None:
         if self.step in self.snapshot_steps and self.world.is_first:
-            began = time.perf_counter()
-            save_snapshot(self.folder, self.step, self.model())
-            self._paused += time.perf_counter() - began
+            with self._pause():
+                save_snapshot(self.folder, self.step, self.model())
 
     def _must_stop(self, stop: threading.Event) -> bool:
         if self.world.size == 1:
             return stop.is_set()
         # Processes must agree, which costs a message: only at reports.
-        if self.step % self.recipe.watching.log_every:
-            return False
-        return self.world.any(stop.is_set())
+        at_report = self.step % self.recipe.watching.log_every == 0
+        return at_report and self.world.any(stop.is_set())
 
 
 @contextmanager
@@ -296,18 +286,18 @@ def stop_signals() -> Generator[threading.Event]:
         yield request  # signals are only delivered to the main thread
         return
     names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    signals = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    known = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in known}
+    before = {number: then for number, then in before.items() if then is not signal.SIG_IGN}
 
     def handle(number: int, _: FrameType | None) -> None:
         request.set()
         signal.signal(number, before[signal.Signals(number)])
 
-    for number in signals:
+    for number in before:
         signal.signal(number, handle)
     try:
         yield request
     finally:
-        for number in signals:
-            signal.signal(number, before[number])
+        for number, then in before.items():
+            signal.signal(number, then)

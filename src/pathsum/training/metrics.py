@@ -5,6 +5,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from pathsum.base import HeadId
 from pathsum.base.files import read_bytes, write_text
-from pathsum.heads.pattern_scores import stripe as induction
+from pathsum.heads.probe import stripe as induction
 from pathsum.model import Config, Model
 from pathsum.model.losses import run_losses, token_losses
 from pathsum.text import Corpus
@@ -61,20 +62,17 @@ class Probe:
     def measure(self, model: Model) -> ProbeResult:
         """Probe a model."""
         trace = model.trace(self.repeats.tokens.to(model.weights.device))
-        previous = _best_head(
-            [pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2)) for pattern in trace.patterns]
-        )
-        stripe = _best_head(
-            [induction(pattern, self.repeats).mean(0) for pattern in trace.patterns]
-        )
+        back = [pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2)) for pattern in trace.patterns]
+        stripes = [induction(pattern, self.repeats).mean(0) for pattern in trace.patterns]
+        (previous, previous_head), (stripe, stripe_head) = _best_head(back), _best_head(stripes)
         losses = token_losses(trace.logits, trace.tokens)
         first, length = self.repeats.first, self.repeats.length
         return ProbeResult(
             held_out_loss=float(run_losses(model, self.held_out).mean()),
-            previous_token=previous[0],
-            previous_token_head=previous[1],
-            induction=stripe[0],
-            induction_head=stripe[1],
+            previous_token=previous,
+            previous_token_head=previous_head,
+            induction=stripe,
+            induction_head=stripe_head,
             repeat_first=float(losses[:, first : first + length - 1].mean()),
             repeat_second=float(losses[:, first + length :].mean()),
         )
@@ -103,8 +101,9 @@ def flops_per_token(config: Config) -> float:
 
 
 @cache
-def gemm_rate(device: str, dtype: torch.dtype, size: int = 1024) -> float:
+def gemm_rate(device: str, dtype: torch.dtype) -> float:
     """Floating-point operations per second of a large square matrix product, best of several."""
+    size = 1024
     a = torch.ones(size, size, device=device, dtype=dtype)
     torch.mm(a, a)
     best = float("inf")
@@ -178,7 +177,11 @@ class MetricsFile:
         lines = [line for line in read_metrics(folder) if line["step"] <= step]
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
         self._file = file.open("a", encoding="utf-8")
-        self._board = _tensorboard(folder / "tensorboard", step)
+        self._board: Any = None
+        with suppress(ImportError):  # TensorBoard is an extra view of the same numbers
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, metrics: Metrics) -> None:
         """Add a line."""
@@ -206,34 +209,18 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         return []
     # A killed process can leave an incomplete last line, without a newline.
     *whole, _ = read_bytes(file, LARGEST_METRICS).decode("utf-8", "replace").split("\n")
-    parsed = [_parse(line) for line in whole]
-    found = [line for line in parsed if line is not None]
-    if len(found) < len(parsed):
-        warnings.warn(
-            f"{len(parsed) - len(found)} of {len(parsed)} lines of {file} are not metrics and are "
-            "ignored",
-            stacklevel=2,
-        )
+    found: list[dict[str, Any]] = []
+    for line in whole:
+        with suppress(ValueError, RecursionError):
+            values = json.loads(line)
+            if isinstance(values, dict) and type(values.get("step")) is int:
+                found.append(values)
+    if len(found) < len(whole):
+        bad = f"{len(whole) - len(found)} of {len(whole)}"
+        warnings.warn(f"{bad} lines of {file} are not metrics and are ignored", stacklevel=2)
     return found
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    step = values.get("step") if isinstance(values, dict) else None
-    return values if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def null_to_nan(values: dict[str, Any]) -> dict[str, Any]:
     """Values as they were before they were written as JSON."""
     return {key: float("nan") if value is None else value for key, value in values.items()}
-
-
-def _tensorboard(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None  # TensorBoard is an extra view of the same numbers
-    return SummaryWriter(str(folder), purge_step=step + 1)

@@ -11,7 +11,7 @@ is slower.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -44,7 +44,11 @@ class Network(nn.Module):
                 "which the model would attend to; use causal=True"
             )
         self.config, self.start = config, start
-        draw = _GaussianParameters(seed)
+        generator = seeded(seed)
+
+        def draw(shape: tuple[int, ...], std: float) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, generator=generator) * std)
+
         d, vocab = config.d_model, config.d_vocab
         self.W_E = draw((vocab, d), start.embedding_std)
         if not config.tied:
@@ -72,9 +76,8 @@ class Network(nn.Module):
     def logits(self, tokens: Tokens) -> Logits:
         """Logits at every position."""
         stream = F.embedding(tokens, self.W_E)
-        shared = self.W_pos[: tokens.shape[1]] if self.shares_table else None
-        if self.config.positions == "residual":
-            assert shared is not None
+        shared: Tensor | None = self.W_pos[: tokens.shape[1]] if self.shares_table else None
+        if shared is not None and self.config.positions == "residual":
             stream, shared = stream + shared, None
         for layer in self.layers:
             stream = layer(stream, shared)
@@ -89,37 +92,32 @@ class Network(nn.Module):
         token_counts: Tensor | None = None,
     ) -> Model:
         """A `Model` with a copy of these weights."""
-        weights = {key: value.detach() for key, value in self.named_parameters()}
-        tensors = {
-            key: weights[key] for key in ("W_E", "W_U", "ln_f_w", "ln_f_b") if key in weights
+        tensors: dict[str, Tensor] = {
+            key: value for key, value in self.named_parameters() if "." not in key
         }
-        layers = [self.layer_tensors(layer, weights) for layer in range(self.config.n_layers)]
-        if self.config.positions == "residual":
-            tensors["W_pos"] = weights["W_pos"]
+        layers = [self.layer_tensors(layer) for layer in range(self.config.n_layers)]
+        if self.config.positions == "qk":
+            tensors.pop("W_pos", None)
         for key in layers[0] if layers else ():
             tensors[key] = torch.stack([tensors_of[key] for tensors_of in layers])
         copies = {
-            key: value.to("cpu", torch.float32, copy=True).contiguous()
+            key: value.detach().to("cpu", torch.float32, copy=True).contiguous()
             for key, value in tensors.items()
         }
         return from_tensors(
             self.config, copies, name=name, tokenizer=tokenizer, token_counts=token_counts
         )
 
-    def layer_tensors(self, layer: int, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def layer_tensors(self, layer: int) -> dict[str, Tensor]:
         """One layer's tensors, named as in the paper."""
-        config, prefix = self.config, f"layers.{layer}."
-        own = {
-            key.removeprefix(prefix): value
-            for key, value in weights.items()
-            if key.startswith(prefix)
-        }
+        config = self.config
+        own: dict[str, Tensor] = dict(self.layers[layer].named_parameters())
         packed = own.pop("W_QKV").unflatten(1, (-1, config.d_head)).transpose(0, 1)
         kv = config.n_kv_heads
         own["W_Q"], own["W_K"], own["W_V"] = packed.split((config.n_heads, kv, kv))
         own["W_O"] = own["W_O"].unflatten(0, (config.n_heads, config.d_head))
         if config.positions == "qk":
-            table = weights["W_pos"] if self.shares_table else own["W_pos"]
+            table = self.W_pos if self.shares_table else own["W_pos"]
             own["W_pos"] = table * position_scale(self.start, layer)
         return own
 
@@ -131,7 +129,7 @@ class Layer(nn.Module):
         self,
         config: Config,
         start: Start,
-        draw: "_GaussianParameters",
+        draw: Callable[[tuple[int, ...], float], nn.Parameter],
         table: Float[Tensor, "ctx d"] | None,
         scale: float,
     ) -> None:
@@ -231,16 +229,6 @@ def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
     frequencies = 0.75 * math.pi * max(n_ctx / 2, 1.0) ** (-planes / d)
     angles = torch.arange(n_ctx, dtype=torch.float64)[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :d].float()
-
-
-class _GaussianParameters:
-    """Gaussian parameters drawn one after another from one seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = seeded(seed)
-
-    def __call__(self, shape: tuple[int, ...], std: float) -> nn.Parameter:
-        return nn.Parameter(torch.randn(shape, generator=self.generator) * std)
 
 
 def causal_attention(

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import AdamW, Optimizer
 
-from pathsum.base.errors import InputError
 from pathsum.model import Config
 from pathsum.training.recipe import Recipe
 
@@ -57,9 +56,8 @@ class Optimizers:
         betas = (settings.beta1, settings.beta2)
         self.all: list[Optimizer] = [AdamW(groups, betas=betas, fused=True)]
         if matrices:
-            decay = settings.matrix_decay
-            muon = Muon(matrices, lr=settings.matrix_lr, momentum=settings.momentum, decay=decay)
-            self.all.append(muon)
+            lr, decay = settings.matrix_lr, settings.matrix_decay
+            self.all.append(Muon(matrices, lr=lr, momentum=settings.momentum, decay=decay))
         self.rates = [
             [float(group["lr"]) for group in optimizer.param_groups] for optimizer in self.all
         ]
@@ -92,15 +90,9 @@ class Optimizers:
         }
         for key, tensor in tensors.items():
             name, _, kind = key.rpartition("/")
-            if name not in owners:
-                continue
-            optimizer, parameter = owners[name]
-            if tensor.ndim and tensor.shape != parameter.shape:  # AdamW's step count is a scalar
-                raise InputError(
-                    f"the checkpoint's {kind} of {name} has shape {list(tensor.shape)}, but the "
-                    f"parameter has {list(parameter.shape)}; resume with the recipe that wrote it"
-                )
-            optimizer.state[parameter][kind] = tensor.clone().to(parameter.device)
+            if name in owners:
+                optimizer, parameter = owners[name]
+                optimizer.state[parameter][kind] = tensor.clone().to(parameter.device)
 
 
 def matrix_blocks(config: Config, name: str) -> "MatrixBlocks | None":

@@ -1,18 +1,24 @@
-"""Recipe: everything that determines a training run, as one frozen value."""
+"""Recipe: everything that determines a training run, as one frozen value.
+
+`recipe` returns one by name, from the TOML files in `presets/` or from your own file.
+"""
 
 import dataclasses
+import json
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from pathsum.base.errors import InputError
+from pathsum.base.errors import FileError, InputError, near_misses
+from pathsum.base.files import read_text, user_path
 from pathsum.base.json_schema import read_record
 from pathsum.model import Config
 
-PositionTables: TypeAlias = Literal["each", "shared"]
-MatrixOptimizer: TypeAlias = Literal["muon", "adamw"]
-Precision: TypeAlias = Literal["float32", "bfloat16"]
+_FOLDER = Path(__file__).parent / "presets"
+PRESETS = tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Start:
     attention_gain: float = 1.0
     unembedding_std: float = 0.5
     position_amplitude: float = 1.0
-    position_tables: PositionTables = "each"
+    position_tables: Literal["each", "shared"] = "each"
     later_position_scale: float = 0.25
 
 
@@ -56,7 +62,7 @@ class Optimizer:
     embedding_lr: float = 0.01
     unembedding_lr: float = 0.01
     position_lr: float = 0.01
-    matrices: MatrixOptimizer = "muon"
+    matrices: Literal["muon", "adamw"] = "muon"
     matrix_lr: float = 0.02
     matrix_decay: float = 0.0
     momentum: float = 0.9
@@ -108,7 +114,7 @@ class Recipe:
     batch: int = 4
     seed: int = 0
     about: str = ""
-    precision: Precision = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"
     data: Data = field(default_factory=Data)
     start: Start = field(default_factory=Start)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -150,12 +156,8 @@ class Recipe:
 def differences(one: Recipe, other: Recipe) -> list[tuple[str, Any, Any]]:
     """The settings in which two recipes differ: (dotted name, value in one, value in the other)."""
     left, right = flatten(one.to_dict()), flatten(other.to_dict())
-    names = [*left, *(name for name in right if name not in left)]
-    return [
-        (name, left.get(name), right.get(name))
-        for name in names
-        if left.get(name) != right.get(name)
-    ]
+    pairs = [(name, left.get(name), right.get(name)) for name in left | right]
+    return [(name, old, new) for name, old, new in pairs if old != new]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -171,19 +173,16 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _model_values(config: Config) -> dict[str, Any]:
     sizes = ("n_layers", "n_heads", "d_model", "d_head", "n_ctx")
-    plain = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")})
-    return {
-        name: value
-        for name, value in config.to_dict().items()
-        if name in sizes or (name != "d_vocab" and value != getattr(plain, name))
-    }
+    plain = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")}).to_dict()
+    values = {name: each for name, each in config.to_dict().items() if each != plain[name]}
+    return {name: getattr(config, name) for name in sizes} | values
 
 
 # The least and the most that a setting may be.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "steps": (1, 1e12),
     "batch": (1, 1e12),
-    "seed": (0, math.inf),
+    "seed": (0, 2**63 - 1),
     "watching.log_every": (1, math.inf),
     "watching.probe_every": (1, math.inf),
     "watching.checkpoint_every": (1, math.inf),
@@ -193,8 +192,6 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "optimizer.clip": (0, math.inf),
     "optimizer.matrix_decay": (0, math.inf),
 }
-# At 1 a running mean would never forget where it began.
-_BELOW_ONE = ("optimizer.momentum", "optimizer.beta1", "optimizer.beta2")
 
 
 def _check_numbers(flat: Mapping[str, Any]) -> None:
@@ -202,14 +199,12 @@ def _check_numbers(flat: Mapping[str, Any]) -> None:
         if not low <= flat[name] <= high:
             bound = f"at most {high:,.0f}" if flat[name] > high else f"at least {low:g}"
             raise InputError(f"{name} is {flat[name]}, but must be {bound}")
-    for name in _BELOW_ONE:
-        if not 0 <= flat[name] < 1:
-            raise InputError(f"{name} is {flat[name]}, but must be at least 0 and below 1")
-    if flat["seed"] >= 2**63:
-        raise InputError(f"seed is {flat['seed']}, but must be below 2^63")
     for name, value in flat.items():
         if name.endswith("_lr") and not value >= 0:
             raise InputError(f"{name} is {value}, but a learning rate must be 0 or more")
+        # At 1 a running mean would never forget where it began.
+        if name.endswith(("momentum", "beta1", "beta2")) and not 0 <= value < 1:
+            raise InputError(f"{name} is {value}, but must be at least 0 and below 1")
 
 
 def _check(recipe: Recipe) -> None:
@@ -228,8 +223,7 @@ def _check(recipe: Recipe) -> None:
         )
     imported = ("norm_place", "windows", "sinks", "n_experts")
     for name in (*imported, "rotary_factors", "rotary_local_base", "rotary_layers"):
-        default = type(recipe.config).__dataclass_fields__[name].default
-        if getattr(recipe.config, name) != default:
+        if getattr(recipe.config, name) != getattr(Config, name):
             raise InputError(f"{name} is for models loaded from elsewhere; it cannot be trained")
     gates = ("gelu_gated", "gelu_tanh_gated", "clamped_gated")
     if recipe.config.qk_norm in ("rms_per_head", "rms_all") or recipe.config.mlp in gates:
@@ -238,3 +232,96 @@ def _check(recipe: Recipe) -> None:
             f"qk_norm={recipe.config.qk_norm!r} and mlp={recipe.config.mlp!r}); use qk_norm='rms' "
             "or 'none', and 'silu_gated', 'bilinear' or an ungated GELU"
         )
+
+
+def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
+    """A recipe: a model's name in a preset, or your own TOML file, with changes.
+
+    Changes are given by dotted name, a double underscore for the dot:
+
+    >>> recipe("two-layer", "quick", steps=100, optimizer__clip=1.0).optimizer.clip
+    1.0
+
+    A file is a table like those of the presets, without variants; with `base = "quick/two-layer"`
+    everything that the file does not set comes from there.
+    """
+    text = str(name)
+    if text.endswith(".toml"):
+        values = {"name": Path(text).stem, **_read(user_path(text))}
+        base, _, model = str(values.pop("base", "")).partition("/")
+        values = _merged(_preset_values(model, base), values) if base else values
+    else:
+        values = _preset_values(text, preset)
+    for key, value in changes.items():
+        for part in reversed(key.split("__")):
+            value = {part: value}
+        values = _merged(values, value)
+    return Recipe.from_dict(values)
+
+
+def find_recipe(what: Recipe | str | Path, preset: str, changes: Mapping[str, Any]) -> Recipe:
+    """`recipe` for an argument that may already be a recipe, which takes no changes."""
+    if not isinstance(what, Recipe):
+        return recipe(what, preset, **changes)
+    if changes:
+        raise InputError("a Recipe takes no other settings; change it with dataclasses.replace")
+    return what
+
+
+def variants(preset: str) -> tuple[str, ...]:
+    """The models of a preset."""
+    return tuple(_read_preset(preset)["variants"])
+
+
+def _preset_values(name: str, preset: str) -> dict[str, Any]:
+    """The plain values of a model of a preset."""
+    values = _read_preset(preset)
+    choices = values.pop("variants")
+    if name not in choices:
+        raise InputError(
+            f"the preset {preset!r} has no model {name!r}{near_misses(name, choices)} (it has "
+            f"{', '.join(choices)}); your own file must end in .toml"
+        )
+    return _merged({"name": name, **values}, choices[name])
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with some values replaced."""
+    result = dict(values)
+    for name, value in changes.items():
+        inner = result.get(name)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = _merged(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value))
+        result[name] = value
+    return result
+
+
+def to_toml(chosen: Recipe) -> str:
+    """The TOML text of a recipe."""
+    text, table = "", ""
+    plain_first = sorted(flatten(chosen.to_dict()).items(), key=lambda item: "." in item[0])
+    for dotted, value in plain_first:
+        inside, _, name = dotted.rpartition(".")
+        if inside != table:
+            text += f"\n[{inside}]\n"
+            table = inside
+        # JSON's strings and booleans are TOML too.
+        written = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        text += f"{name} = {written}\n"
+    return text
+
+
+def _read_preset(preset: str) -> dict[str, Any]:
+    if preset not in PRESETS:
+        raise InputError(
+            f"there is no preset {preset!r}{near_misses(preset, PRESETS)} "
+            f"(the presets are {', '.join(PRESETS)})"
+        )
+    return _read(_FOLDER / f"{preset}.toml")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FileError(f"{file} is not TOML ({error})") from error

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 from pathsum.base import Column, Progress, Record, silent, text_column
 from pathsum.base.errors import InputError
@@ -14,8 +14,7 @@ from pathsum.heads import Induction, induction
 from pathsum.heads.induction import Mechanism
 from pathsum.training.checkpoint import RUN, check_same_recipe, read_recipe
 from pathsum.training.metrics import Watch, ignore
-from pathsum.training.presets import find_recipe
-from pathsum.training.recipe import Recipe
+from pathsum.training.recipe import Recipe, find_recipe
 from pathsum.training.train import TrainingRun, read_result, train
 
 SEEDS = "seeds.json"
@@ -65,8 +64,8 @@ class SeedRuns(Record, kind="seed-runs"):
     @property
     def table_note(self) -> str:
         """The number of seeds per mechanism, and why seeds have none."""
-        kinds: tuple[Mechanism, ...] = ("K-composition", "Q-composition", "none")
-        counts = ", ".join(f"{self.count(kind)} {kind}" for kind in kinds if self.count(kind))
+        kinds = [kind for kind in get_args(Mechanism) if self.count(kind)]
+        counts = ", ".join(f"{self.count(kind)} {kind}" for kind in kinds)
         why = [f"seed {run.seed}: {run.why_none}" for run in self.runs if run.why_none]
         return "\n".join([f"{len(self.runs)} seeds: {counts}", *why])
 

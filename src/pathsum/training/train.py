@@ -6,13 +6,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
-from pathsum.base.errors import FailedError, FileError, InputError
+from pathsum.base import Progress, Record, Row, silent
+from pathsum.base.errors import FileError, InputError
 from pathsum.base.files import (
     JOURNAL,
     SAVED_TOGETHER,
@@ -29,41 +29,35 @@ from pathsum.base.options import checked
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
-from pathsum.text import Corpus
 from pathsum.training.checkpoint import (
     CHECKPOINT,
     HELD_OUT_SEQUENCES,
     PREVIOUS,
     RUN,
     SNAPSHOTS,
-    check_same_recipe,
-    check_same_text,
+    check_resumed,
     open_corpus,
     read_checkpoint,
     read_recipe,
     reopen_corpus,
-    warn_of_other_threads,
     with_absolute_paths,
     write_run,
 )
 from pathsum.training.loop import TrainingLoop, stop_signals
 from pathsum.training.metrics import (
     METRICS,
+    ProbeResult,
     Watch,
     ignore,
     null_to_nan,
     read_metrics,
     warn_of_slow_precision,
 )
-from pathsum.training.presets import find_recipe
-from pathsum.training.recipe import Recipe
+from pathsum.training.recipe import Recipe, find_recipe
 
 RESULT = "result.json"
-# Fields that a result copies from the last probe in the metrics.
-_COPIED = (
-    *("held_out_loss", "previous_token", "previous_token_head", "induction"),
-    *("induction_head", "repeat_first", "repeat_second", "tokens", "loss", "seconds"),
-)
+# Fields that a result copies from the last line with a probe in the metrics.
+_COPIED = (*(field.name for field in dataclasses.fields(ProbeResult)), "tokens", "loss", "seconds")
 
 
 @dataclass(frozen=True)
@@ -74,43 +68,26 @@ class TrainingRun(Record, kind="training-run"):
     and `previous_token` are the scores of the best heads on repeated random tokens.
     """
 
-    name: str
-    folder: str
-    steps: int
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    gemm_share: float
+    name: Annotated[str, Row("trained")]
+    folder: Annotated[str, Row("folder")]
+    steps: Annotated[int, Row("steps", ",")]
+    tokens: Annotated[int, Row("tokens", ",")]
+    seconds: Annotated[float, Row("seconds", ".0f")]
+    tokens_per_second: Annotated[float, Row("tokens per second", ",.0f")]
+    gemm_share: Annotated[float, Row("share of the GEMM rate", ".0%")]
     loss: float
-    held_out_loss: float
-    previous_token: float
-    previous_token_head: str
-    induction: float
-    induction_head: str
-    repeat_first: float
-    repeat_second: float
+    held_out_loss: Annotated[float, Row("held-out loss, nats", ".3f")]
+    previous_token: Annotated[float, Row("previous token", ".3f")]
+    previous_token_head: Annotated[str, Row("its head")]
+    induction: Annotated[float, Row("induction stripe", ".3f")]
+    induction_head: Annotated[str, Row("its head")]
+    repeat_first: Annotated[float, Row("random tokens, first copy, nats", ".2f")]
+    repeat_second: Annotated[float, Row("random tokens, second copy, nats", ".2f")]
 
     @property
     def model(self) -> Model:
         """The trained model, read from its folder."""
         return read_model(Path(self.folder))
-
-    def to_table(self) -> Table:
-        """One row per number."""
-        rows: list[tuple[str, str]] = [
-            ("tokens", f"{self.tokens:,} in {self.steps:,} steps"),
-            ("time", f"{self.seconds:.0f} s, {self.tokens_per_second:,.0f} tokens per second"),
-            ("share of the GEMM rate", f"{self.gemm_share:.0%}"),
-            ("held-out loss", f"{self.held_out_loss:.3f} nats"),
-        ]
-        if self.induction_head:
-            rows += [
-                ("previous token", f"{self.previous_token:.3f}, {self.previous_token_head}"),
-                ("induction stripe", f"{self.induction:.3f}, {self.induction_head}"),
-            ]
-        copies = f"{self.repeat_first:.2f} / {self.repeat_second:.2f} nats"
-        rows += [("random tokens, first / second copy", copies), ("folder", self.folder)]
-        return Table((text_column("trained"), prose_column(self.name)), tuple(rows))
 
 
 @checked
@@ -140,12 +117,18 @@ def train(
         _check_batch_divides(chosen.batch, world)
         if not resume and world.is_first:
             _check_not_started(folder)
-        corpus = _open_corpus(chosen, folder if resume else None, world, progress)
-        chosen = _with_start_token(chosen, corpus)
+        if not world.is_first:
+            world.wait()  # the first process builds the corpus, and the others open it
         if resume:
-            check_same_recipe(folder, chosen)
-            check_same_text(folder, corpus.info.fingerprint)
-            warn_of_other_threads(folder)
+            corpus = reopen_corpus(folder, chosen, progress)
+        else:
+            corpus = open_corpus(chosen, progress)
+        if world.is_first:
+            world.wait()
+        start = chosen.config.replace(start_token=corpus.start_token)
+        chosen = dataclasses.replace(chosen, config=start)
+        if resume:
+            check_resumed(folder, chosen, corpus.info.fingerprint)
         if world.is_first:
             warn_of_slow_precision(chosen.precision, str(world.device))
         loop = TrainingLoop(chosen, corpus, folder, world, watch)
@@ -190,15 +173,13 @@ def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:
             f"report; the model itself is in {folder}"
         )
     numbers = null_to_nan(last)
-    seconds = float(numbers["seconds"])
-    rate = numbers["tokens"] / max(seconds, 1e-9)
-    share = numbers["gemm_share"] * rate / numbers["tokens_per_second"]
+    rate = numbers["tokens"] / max(float(numbers["seconds"]), 1e-9)
     return TrainingRun(
         name=chosen.name,
         folder=str(folder),
         steps=chosen.steps,
         tokens_per_second=rate,
-        gemm_share=share,
+        gemm_share=numbers["gemm_share"] * rate / numbers["tokens_per_second"],
         **{key: numbers[key] for key in _COPIED},
     )
 
@@ -209,16 +190,16 @@ def read_result(folder: Path) -> TrainingRun | None:
     if not file.exists():
         return None
     values = read_object(file, "remove it, and resume the run")
-    if values.pop("format", None) != f"pathsum-{TrainingRun.record_kind}":
-        raise FileError(f"{file} is not the result of a training run")
+    is_result = values.pop("format", None) == f"pathsum-{TrainingRun.record_kind}"
+    values = null_to_nan(values) | {"folder": str(folder)}
     values.pop("version", None)
     try:
-        return read_record(
-            TrainingRun, null_to_nan(values) | {"folder": str(folder)}, "the result of a run"
-        )
+        if not is_result:
+            raise InputError("its format is another")
+        return read_record(TrainingRun, values, "the result of a run")
     except InputError as error:
         raise FileError(
-            f"{file} is not the result of a training run: {error}; remove it, and resume the run"
+            f"{file} is not the result of a training run ({error}); remove it, and resume the run"
         ) from error
 
 
@@ -300,24 +281,3 @@ def _check_not_started(folder: Path) -> None:
         f"{folder} already holds a run, {at}; add --resume (resume=True) to continue it, or "
         "name another folder with --out"
     )
-
-
-def _open_corpus(chosen: Recipe, resumed: Path | None, world: World, progress: Progress) -> Corpus:
-    if not world.is_first:
-        world.wait()  # the first process builds the corpus, and the others open it
-    if resumed is None:
-        corpus = open_corpus(chosen, progress)
-    else:
-        corpus = reopen_corpus(resumed, chosen, progress)
-    if world.is_first:
-        world.wait()
-    return corpus
-
-
-def _with_start_token(chosen: Recipe, corpus: Corpus) -> Recipe:
-    if corpus.info.vocabulary != chosen.config.d_vocab:
-        raise FailedError(
-            f"the corpus has a vocabulary of {corpus.info.vocabulary}, but the recipe has "
-            f"{chosen.config.d_vocab}"
-        )
-    return dataclasses.replace(chosen, config=chosen.config.replace(start_token=corpus.start_token))

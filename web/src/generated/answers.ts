@@ -900,7 +900,6 @@ export interface ProgramAnswer {
   share: Estimate;
   agreement: Estimate;
   loss: number;
-  loss_model: number;
   curve: CurvePoint[];
   rules: RuleLine[];
 }

@@ -92,7 +92,11 @@ _ROW_MEANINGS: dict[str, str] = page_words("row_meanings")
 def answer_composition(session: Session, params: ModelParams) -> CompositionAnswer:
     """Q-, K- and V-composition of all heads, and how many edges are expected under the null."""
     found = all_composition(session, params)
-    return CompositionAnswer(found, tuple(_chance(found, z) for z in THRESHOLDS))
+    chance = [
+        ChanceCount(z, *(found.edges([kind], min_z=z, k=1).expected for kind in KINDS))
+        for z in THRESHOLDS
+    ]
+    return CompositionAnswer(found, tuple(chance))
 
 
 def all_composition(session: Session, params: ModelParams) -> Composition:
@@ -104,20 +108,16 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
     """Two heads composed: the score, the circuit between tokens, and the effect on losses."""
     model = session.model(params)
     writer, reader, kind = _parse_edge(model, params.edge)
-    steps = ("virtual weights", "eigenvalues", "strongest rows", "patching the edge")
-
-    def begin(step: int) -> None:
-        session.progress(step, len(steps), steps[step])
-
-    begin(0)
+    session.progress(0, 4, "virtual weights")
     weights = virtual_weights(model, writer, f"{reader}.{kind}")
     circuit = _token_circuit(model, writer, reader, kind)
-    begin(1)
+    session.progress(1, 4, "eigenvalues")
     values = circuit.eigenvalues()
     null = _null_eigenvalues(model, writer, reader, kind)
-    begin(2)
+    session.progress(2, 4, "strongest rows")
     rows = strongest_rows(model, circuit)
-    begin(3)
+    session.progress(3, 4, "patching the edge")
+    scales = "the circuit between tokens omits the scales of normalization"
     return EdgePage(
         edge=Site(writer, reader, Side(kind)),
         weights=weights,
@@ -126,7 +126,7 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
         rows=rows,
         row_meaning=_ROW_MEANINGS[kind].format(writer=writer, reader=reader),
         patching=_patching(session, params, writer, reader, kind),
-        note=_note(model),
+        note=joined(("" if model.config.norm == "none" else scales, rows_note(model))),
     )
 
 
@@ -137,11 +137,6 @@ def _parse_edge(model: Model, name: str) -> tuple[HeadId, HeadId, CompositionKin
     writer, reader = model.head(edge.writer).id, model.head(edge.reader).id
     assert edge.side is not None
     return writer, reader, parse_choice(KINDS, edge.side.value, "side")
-
-
-def _chance(found: Composition, z: float) -> ChanceCount:
-    q, k, v = (found.edges([kind], min_z=z, k=1).expected for kind in KINDS)
-    return ChanceCount(z, q, k, v)
 
 
 def _token_circuit(model: Model, writer: str, reader: str, kind: str) -> Factored:
@@ -187,11 +182,6 @@ def _patching(
     return tuple(rows)
 
 
-def _note(model: Model) -> str:
-    scales = "the circuit between tokens omits the scales of normalization"
-    return joined(("" if model.config.norm == "none" else scales, rows_note(model)))
-
-
 @dataclass(frozen=True, eq=False)
 class EmbedAndLogitEdges(Record, kind="page-embed-and-logit-edges"):
     """The edges at both ends of the graph of heads, the strongest first; `note` lists omissions.
@@ -216,15 +206,15 @@ def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogi
             (), f"The embedding and the logits are omitted above {MAX_END_HEADS} heads."
         )
     found: list[ScoredEdge] = []
-    notes: list[str] = []
+    notes: dict[str, None] = {}
     labels = [head.label for head in model.heads]
     pairs = [("embed", f"{label}.{side}") for label in labels for side in "qkv"]
     for write, read in (*pairs, *((label, "logits") for label in labels)):
         try:
             weights = virtual_weights(model, write, read)
         except (InputError, NotExactError) as error:
-            notes.append(str(error))
+            notes[str(error)] = None
             continue
         found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
     found.sort(key=lambda edge: -edge.z)
-    return EmbedAndLogitEdges(tuple(found), joined(tuple(dict.fromkeys(notes))))
+    return EmbedAndLogitEdges(tuple(found), joined(tuple(notes)))

@@ -29,7 +29,6 @@ from pathsum.circuits.token_basis import (
     token_of,
     top_scored,
 )
-from pathsum.claims.examples import Sequences
 from pathsum.explorer.params import HeadParams
 from pathsum.explorer.session import Session
 from pathsum.heads.contexts import TopContexts, read_contexts
@@ -85,49 +84,42 @@ def token(session: Session, params: TokenParams) -> TokenTables:
     name, wanted = model.head(params.head).label, model.token_id(params.token)
     shown = common_tokens(model)
     k = min(TABLE_LENGTH, int(shown.sum()))
-    circuits = head_circuits(session, params)
-    moved = effect(model, name, wanted, k, ov=circuits.ov)
-    attends = token_attention(model, name, wanted, k, qk=circuits.qk)
+    ov, qk = head_circuits(session, params)
+    moved = effect(model, name, wanted, k, ov=ov)
+    attends = token_attention(model, name, wanted, k, qk=qk)
     return TokenTables(
         effect=moved,
-        raised_by=top_scored(model, circuits.ov.column(wanted), k, shown),
+        raised_by=top_scored(model, ov.column(wanted), k, shown),
         attention=attends,
-        note=joined(tuple(dict.fromkeys((*moved.note.split("; "), *attends.note.split("; "))))),
+        note=_remarks(moved.note, attends.note),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class HeadCircuits:
-    """A head's full OV and QK in the token basis."""
+def head_circuits(session: Session, params: HeadParams) -> tuple[Factored, Factored]:
+    """A head's full OV and QK in the token basis; those of a small vocabulary are kept."""
+    config = session.model(params).config
+    head = session.model(params).head(params.head).label
 
-    ov: Factored
-    qk: Factored
+    def make(model: Model, _: Progress) -> tuple[Factored, Factored]:
+        return token_ov(model, head), token_qk(model, head)
 
-
-def head_circuits(session: Session, params: HeadParams) -> HeadCircuits:
-    """A head's circuits between tokens; those of a small vocabulary are kept."""
-
-    model = session.model(params)
-    head = model.head(params.head).label
-
-    def make(_: Progress) -> HeadCircuits:
-        return HeadCircuits(token_ov(model, head), token_qk(model, head))
-
-    if model.config.d_vocab > MAX_TOKENS:
-        return make(session.progress)
-    size = 16 * model.config.d_vocab * model.config.d_head
-    return session.cached(
-        ("circuits", session.open_model(params).name, params.step, head), make, size
-    )
+    if config.d_vocab > MAX_TOKENS:
+        return make(session.model(params), session.progress)
+    size = 16 * config.d_vocab * config.d_head
+    return session.result(params, ("circuits", head), make, size)
 
 
 def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:
     """The rows that hold the largest entries of a circuit between tokens, strongest first.
 
-    Each is one token with the largest entries of its row. Rare tokens are omitted.
+    Each is one token with the largest entries of its row. Rare tokens are omitted; of many tokens,
+    the most common are searched, or the first if counts are unknown.
     """
     shown = common_tokens(model)
-    ids = _searched(model, shown).to(circuit.device)
+    ids = shown.nonzero()[:, 0]
+    if len(ids) > MAX_TOKENS and model.token_counts is not None:
+        ids = ids[model.token_counts.cpu()[ids].argsort(descending=True, stable=True)]
+    ids = ids[:MAX_TOKENS].sort().values.to(circuit.device)
     part = Factored(circuit.A[ids], circuit.B[:, ids])
     best = extremes.topk(part, min(ENTRIES, len(ids) ** 2))
     tokens = list(dict.fromkeys(ids[best.rows].tolist()))[:ROWS]
@@ -143,16 +135,6 @@ def rows_note(model: Model) -> str:
         return ""
     which = "first" if model.token_counts is None else "most common"
     return f"rows are chosen among the {MAX_TOKENS:,} {which} tokens"
-
-
-def _searched(model: Model, shown: Tensor) -> Tensor:
-    """The ids that rows are searched among: the most common, or the first if counts are unknown."""
-    ids = shown.nonzero()[:, 0]
-    if len(ids) <= MAX_TOKENS:
-        return ids
-    if model.token_counts is not None:
-        ids = ids[model.token_counts.cpu()[ids].argsort(descending=True, stable=True)]
-    return ids[:MAX_TOKENS].sort().values
 
 
 def as_pairs(values: Tensor) -> Tensor:
@@ -238,21 +220,21 @@ def head(session: Session, params: HeadParams) -> HeadPage:
     drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
     placed = model.config.at(model.head(name).id.layer).positions != "none"
     profile = positional(model, name).heads[0] if placed else None
-    circuits = head_circuits(session, params)
+    ov, qk = head_circuits(session, params)
     return HeadPage(
         head=name,
         copying=copies,
         null_eigenvalues=as_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
         offsets=profile,
-        ov_rows=strongest_rows(model, circuits.ov),
-        qk_rows=strongest_rows(model, circuits.qk),
-        note=joined(_distinct(copies.note, profile.note if profile else "", rows_note(model))),
+        ov_rows=strongest_rows(model, ov),
+        qk_rows=strongest_rows(model, qk),
+        note=_remarks(copies.note, profile.note if profile else "", rows_note(model)),
     )
 
 
-def _distinct(*notes: str) -> list[str]:
+def _remarks(*notes: str) -> str:
     """The remarks of several notes, each once."""
-    return list(dict.fromkeys(remark for note in notes for remark in note.split("; ")))
+    return joined(tuple(dict.fromkeys(remark for note in notes for remark in note.split("; "))))
 
 
 def own_logits(session: Session, params: HeadParams) -> OwnLogits:
@@ -265,14 +247,9 @@ def own_logits(session: Session, params: HeadParams) -> OwnLogits:
 def trigrams(session: Session, params: HeadParams) -> SkipTrigrams:
     """A head's strongest skip-trigrams, and the strongest bugs that they force."""
     model = session.model(params)
-    most = int(common_tokens(model).sum()) ** 2
-    k = min(TRIPLES, most)
+    k = min(TRIPLES, int(common_tokens(model).sum()) ** 2)
     found = skip_trigrams(
-        model,
-        params.head,
-        k,
-        sequences=TRIPLE_SEQUENCES,
-        progress=session.progress,
+        model, params.head, k, sequences=TRIPLE_SEQUENCES, progress=session.progress
     )
     listed = {(each.source, each.destination, each.out) for each in found}
     others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
@@ -287,21 +264,17 @@ def ablation(session: Session, params: HeadParams) -> HeadAblation:
     sequences = session.sequences(params)
     for place, on in enumerate(sequences):
         session.progress(place, len(sequences), f"ablating {name} on {on.name}")
-        tests.append(_ablation_on(model, name, on))
+        ablations = [
+            ablate(model, name, on.tokens, reference=reference, after=after, from_position=on.first)
+            for reference, after in _ABLATIONS
+        ]
+        replacements = [
+            replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)
+            for pattern in IdealPattern
+        ]
+        copied = replace_head(model, name, on.tokens, ov="copying", from_position=on.first)
+        tests.append(AblationOn(on.name, tuple(ablations), (*replacements, copied)))
     return HeadAblation(name, tuple(tests))
-
-
-def _ablation_on(model: Model, name: str, on: Sequences) -> AblationOn:
-    ablations = [
-        ablate(model, name, on.tokens, reference=reference, after=after, from_position=on.first)
-        for reference, after in _ABLATIONS
-    ]
-    replacements = [
-        replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)
-        for pattern in IdealPattern
-    ]
-    replacements.append(replace_head(model, name, on.tokens, ov="copying", from_position=on.first))
-    return AblationOn(on.name, tuple(ablations), tuple(replacements))
 
 
 # Contexts in each order on a page, and sequences that are read: fewer than the library's defaults,

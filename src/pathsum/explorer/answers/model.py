@@ -13,7 +13,7 @@ from pathsum.explorer.params import ModelParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import Model
 from pathsum.paths import expand_logits
-from pathsum.sources.named import FETCHED, HAND_BUILT, NamedModel, bundled_names, named_models
+from pathsum.sources.named import FETCHED, HAND_BUILT, named_models
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,11 @@ GUIDE = tuple(GuideLink(**link) for link in page_words("guide"))
 
 def model_info(session: Session, params: ModelParams) -> ModelInfo:
     """Sizes and abilities of a model."""
-    one, model = session.open_model(params), session.model(params)
-    why_not = _why_not_exact(model)
+    one, model, why_not = session.open_model(params), session.model(params), ""
+    try:
+        expand_logits(model.trace([0]))
+    except NotExactError as error:
+        why_not = str(error)
     names = tuple(dict.fromkeys((*session.model_names, one.name)))
     others = [session.open_model(ModelParams(model=name)) for name in names]
     return ModelInfo(
@@ -158,15 +161,6 @@ def token_label(model: Model, token: int) -> str:
     return shown.removeprefix("·")
 
 
-def _why_not_exact(model: Model) -> str:
-    """Why this model's logits are not an exact sum over paths; "" if they are."""
-    try:
-        expand_logits(model.trace([0]))
-    except NotExactError as error:
-        return str(error)
-    return ""
-
-
 LESSONS: dict[str, str] = page_words("lessons")
 
 
@@ -191,15 +185,13 @@ class Gallery(Record, kind="page-gallery"):
 def gallery(session: Session, params: ModelParams) -> Gallery:
     """The models that the page can show, trained ones first."""
     del params  # the same for every model
-    known = {one.name: one for one in named_models().models}
-    others = [name for name in session.model_names if name not in known]
-    cards = [_card(session, known[name]) for name in known]
-    own = [ModelCard(name, "Opened with this page.", "", "yours", True) for name in others]
+    cards: list[ModelCard] = []
+    for one in named_models().models:
+        built = "built by hand" if one.name in HAND_BUILT else "trained"
+        group = "fetched" if one.name in FETCHED else built
+        opens = one.name not in FETCHED or one.name in session.model_names
+        cards.append(ModelCard(one.name, LESSONS.get(one.name, one.about), one.size, group, opens))
+    others = set(session.model_names) - {card.name for card in cards}
+    names = [name for name in session.model_names if name in others]
+    own = [ModelCard(name, "Opened with this page.", "", "yours", True) for name in names]
     return Gallery((*own, *cards))
-
-
-def _card(session: Session, one: NamedModel) -> ModelCard:
-    is_bundled = one.name in bundled_names()
-    group = "trained" if is_bundled else "built by hand" if one.name in HAND_BUILT else "fetched"
-    opens = one.name not in FETCHED or one.name in session.model_names
-    return ModelCard(one.name, LESSONS.get(one.name, one.about), one.size, group, opens)

@@ -1,27 +1,26 @@
-"""`why`, `paths`, `sources`, `without` and `texts`: one prediction, explained and intervened on."""
+"""`why`, `paths`, `sources`, `lens`, `lens_parts`, `neurons`, `neuron`: explained predictions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import LOGITS, Record
-from pathsum.base.errors import HeadError, InputError
+from pathsum.base.errors import InputError
 from pathsum.circuits.token_basis import find_token
-from pathsum.explorer.answers.model import piece, shown_piece
-from pathsum.explorer.answers.text import predictions
-from pathsum.explorer.params import TextParams
+from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.explorer.session import Session
+from pathsum.heads import Neuron
+from pathsum.heads import neuron as read_neuron
 from pathsum.model import HeadId, Model, Trace
-from pathsum.model.losses import trace_losses
+from pathsum.model.transformer import soft_cap
 from pathsum.paths import expand_logits
-from pathsum.paths.breakdown import find_name
+from pathsum.paths.breakdown import NodeNeurons, find_name
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
-from pathsum.paths.patching import without
+from pathsum.paths.lens import OwnPositions
 from pathsum.paths.target import Target, Versus, find_target
 
 
@@ -49,22 +48,12 @@ MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
 ROUTES = 40
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """The prediction that a question is about: a run, a position, a token and its comparison."""
-
-    trace: Trace
-    position: int
-    token: int
-    versus: Versus
-
-
-def find_prediction(session: Session, params: PredictionParams) -> Prediction:
-    """The prediction that a question is about, with its defaults filled in."""
+def find_prediction(session: Session, params: PredictionParams) -> tuple[Trace, int, int, Versus]:
+    """The run, position, token and comparison of a question, with its defaults filled in."""
     trace = session.run(params).trace
     position = find_position(trace.tokens.shape[1], params.position)
     token = find_target_token(trace, position, params.token)
-    return Prediction(trace, position, token, _parse_versus(trace.model, params.versus))
+    return trace, position, token, _parse_versus(trace.model, params.versus)
 
 
 def _parse_versus(model: Model, versus: str | int) -> Versus:
@@ -93,30 +82,23 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
 
 def why(session: Session, params: PredictionParams) -> Graph:
     """A prediction as a graph of its edges, each with the effect of cutting it."""
-    return circuit(session, params)
-
-
-def circuit(session: Session, params: PredictionParams) -> Graph:
-    """The circuit of a prediction, computed once for it and for the neurons of its nodes."""
-    at = find_prediction(session, params)
-    where = (session.open_model(params).name, params.step, session.run(params).ids)
-    return session.cached(
-        ("why", *where, at.position, at.token, at.versus),
-        lambda report: find_circuit(
-            at.trace, at.position, at.token, at.versus, THRESHOLD, progress=report
-        ),
+    trace, position, token, versus = find_prediction(session, params)
+    return session.result(
+        params,
+        ("why", session.run(params).ids, position, token, versus),
+        lambda _, report: find_circuit(trace, position, token, versus, THRESHOLD, progress=report),
     )
 
 
 def paths(session: Session, params: PredictionParams) -> PathExplanation:
     """A prediction as a sum over paths."""
-    at = find_prediction(session, params)
-    count = expand_logits(at.trace).count
+    trace, position, token, versus = find_prediction(session, params)
+    count = expand_logits(trace).count
     k = count if count <= MAX_PATHS else STRONGEST
-    steps = len(at.trace.model.heads) * (at.position + 1) or 1
+    steps = len(trace.model.heads) * (position + 1) or 1
     budget = max(MIN_BUDGET, min(MAX_BUDGET, STEPS // steps))
     return explain_prediction(
-        at.trace, at.position, at.token, at.versus, k, budget, session.progress, n_routes=ROUTES
+        trace, position, token, versus, k, budget, session.progress, n_routes=ROUTES
     )
 
 
@@ -138,104 +120,12 @@ class SourceTotals(Record, kind="page-sources"):
 
 def sources(session: Session, params: PredictionParams) -> SourceTotals:
     """A prediction by source token, through MLPs as well."""
-    at = find_prediction(session, params)
-    toward = expand_logits(at.trace, "linear").toward(at.position, at.token, at.versus)
+    trace, position, token, versus = find_prediction(session, params)
+    toward = expand_logits(trace, "linear").toward(position, token, versus)
     grid = toward.by_source
     tokens = grid.values[find_name(grid.rows, "embed")]
     rest = grid.sum() - float(tokens.sum())
-    return SourceTotals(at.position, at.token, toward.total, tokens, rest, toward.remainder)
-
-
-# Predictions that are listed, and things that may be switched off in one link.
-TOP, MAX_SWITCHES = 8, 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithoutParams(PredictionParams):
-    """`off` lists the heads and edges that are off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
-
-    `head` is the one whose pattern is sent, by default the one whose attention changed most.
-    """
-
-    off: str
-    head: str | None = None
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One prediction in one of the two runs."""
-
-    total: float
-    probability: float
-    rank: int
-
-
-@dataclass(frozen=True, eq=False)
-class WithoutAnswer(Record, kind="page-without"):
-    """A prediction before and after, with each component's direct contribution to its logit.
-
-    `parts` are the embedding, every head, every MLP, and positions with biases. In each run they
-    add up to `total`, the logit minus the one it is compared with. `top_ids` are the strongest
-    predictions of either run. `moved[head]` is how much of its attention a head moved elsewhere at
-    the position; `pattern_before` and `pattern_after` are those of `head`, and None for a model
-    without heads. `loss_before` and `loss_after` are those of the whole text.
-    """
-
-    off: tuple[str, ...]
-    position: int
-    token: int
-    before: Measured
-    after: Measured
-    top_ids: tuple[int, ...]
-    top_before: Tensor
-    top_after: Tensor
-    parts: tuple[str, ...]
-    parts_before: Tensor
-    parts_after: Tensor
-    heads: tuple[str, ...]
-    moved: Tensor
-    head: str | None
-    pattern_before: Tensor | None
-    pattern_after: Tensor | None
-    loss_before: Tensor
-    loss_after: Tensor
-
-
-def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
-    """Run a text without some heads and edges."""
-    at = find_prediction(session, params)
-    trace, position, token = at.trace, at.position, at.token
-    target = find_target(trace, position, token, at.versus)
-    off = tuple(dict.fromkeys(part.strip() for part in params.off.split(",") if part.strip()))
-    if len(off) > MAX_SWITCHES:
-        raise InputError(f"{len(off)} things are switched off; at most {MAX_SWITCHES} are allowed")
-    cut = without(trace, off)
-    before, after = direct_parts(trace, target), direct_parts(cut, target)
-    probabilities = [run.logits_at(position)[0].softmax(-1) for run in (trace, cut)]
-    top = _top(probabilities)
-    moved = _moved(trace, cut, position)
-    heads = tuple(head.label for head in trace.model.heads)
-    shown = _shown(heads, moved, params.head)
-    return WithoutAnswer(
-        off=off,
-        position=position,
-        token=token,
-        before=_measured(trace, target),
-        after=_measured(cut, target),
-        top_ids=tuple(top),
-        top_before=probabilities[0][top],
-        top_after=probabilities[1][top],
-        parts=tuple(before),
-        parts_before=torch.tensor([*before.values()]),
-        parts_after=torch.tensor([*after.values()]),
-        heads=heads,
-        moved=moved,
-        head=shown,
-        pattern_before=None if shown is None else trace.pattern(shown)[0].half(),
-        pattern_after=None if shown is None else cut.pattern(shown)[0].half(),
-        loss_before=-predictions(session, params).next_log_prob,
-        loss_after=_losses(cut),
-    )
+    return SourceTotals(position, token, toward.total, tokens, rest, toward.remainder)
 
 
 def direct_parts(trace: Trace, target: Target, layers: int | None = None) -> dict[str, float]:
@@ -267,165 +157,143 @@ def direct_parts(trace: Trace, target: Target, layers: int | None = None) -> dic
     return {**parts, "positions and biases": float(rest @ gradient + bias[0])}
 
 
-def _measured(trace: Trace, target: Target) -> Measured:
-    logits = trace.logits_at(target.positions)[0]
-    own = logits[int(target.tokens[0])]
-    return Measured(
-        total=float(target.of_rows(trace.uncapped_logits_at(target.positions))[0]),
-        probability=float(logits.softmax(-1)[int(target.tokens[0])]),
-        rank=int((logits > own).sum()) + 1,
-    )
-
-
-def _top(probabilities: Sequence[Float[Tensor, " vocab"]]) -> list[int]:
-    """The strongest predictions of either run, by the larger of the two."""
-    either = torch.stack(list(probabilities)).amax(0)
-    return either.topk(min(TOP, len(either))).indices.tolist()
-
-
-def _moved(trace: Trace, cut: Trace, position: int) -> Float[Tensor, " head"]:
-    """Half the absolute change of each head's row: the share of its attention that moved."""
-    rows = [
-        (after[0, :, position] - before[0, :, position]).abs().sum(-1) / 2
-        for before, after in zip(trace.patterns, cut.patterns, strict=True)
-    ]
-    return torch.cat(rows) if rows else torch.zeros(0)
-
-
-def _shown(heads: Sequence[str], moved: Tensor, wanted: str | None) -> str | None:
-    if wanted is not None:
-        if wanted not in heads:
-            raise HeadError(f"there is no head {wanted!r} in this model")
-        return wanted
-    return heads[int(moved.argmax())] if heads else None
-
-
-def _losses(trace: Trace) -> Float[Tensor, " pos"]:
-    """The loss of predicting each next token; NaN at the last position."""
-    return torch.nn.functional.pad(trace_losses(trace)[0], (0, 1), value=torch.nan)
+# Neurons that are listed, and rows of each list on the page of one.
+NEURONS, ROWS = 10, 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextsParams(TextParams):
-    """The clean text, a position in it, and the corrupted text, typed or as ids.
+class NeuronsParams(PredictionParams):
+    """An MLP node of the prediction's circuit, such as mlp3@7."""
 
-    Without a corrupted text, one is made: the earlier copy of the token at the position is
-    replaced, or the token before it if there is none. The target is `token`, by default the one
-    that the clean text predicts at the position, against the one that the corrupted text predicts
-    instead.
-    """
+    node: str
 
-    position: int
-    token: int | None = None
-    other_text: str | None = None
-    other_ids: str | None = None
+
+def neurons(session: Session, params: NeuronsParams) -> NodeNeurons:
+    """The strongest neurons of an MLP at a position, with the rest as one number."""
+    split = why(session, params).neurons(params.node)
+    return NodeNeurons.of(params.node, split, NEURONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuronParams(ModelParams):
+    """One neuron, such as mlp3.n512."""
+
+    neuron: str
+
+
+def neuron(session: Session, params: NeuronParams) -> Neuron:
+    """The page of one neuron: its inputs, its output, its top contexts, its ablation cost."""
+    return read_neuron(session.model(params), params.neuron, k=ROWS, progress=session.progress)
+
+
+# Positions of one answer: every one takes the whole unembedding at every layer.
+LENS_POSITIONS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensParams(TextParams):
+    """A readout (see `pathsum.paths.lens`), and the first of at most 64 positions."""
+
+    readout: Literal["direct", "held"] = "direct"
+    start: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class TwoTexts(Record, kind="page-texts"):
-    """Logit of `token` minus that of `rival` at `position` on both texts, and patched.
+class LensAnswer(Record, kind="page-lens"):
+    """The top token of the stream before each layer and after the last, at positions from `start`.
 
-    `broken[i]` is the difference on the clean text with the output of `parts[i]` taken from the
-    corrupted text; `restored[i]` is the difference on the corrupted text with it from the clean.
+    `predictions` are the model's own top tokens, which both readouts end with. Tensors are
+    [layer, position]: the top token, its probability, and that of the prediction.
     """
 
-    ids: tuple[int, ...]
-    pieces: tuple[str, ...]
-    other_ids: tuple[int, ...]
-    other_pieces: tuple[str, ...]
+    readout: str
+    start: int
+    predictions: tuple[int, ...]
+    top_ids: Tensor
+    top_probs: Tensor
+    prediction_probs: Tensor
+
+
+@torch.no_grad()
+def answer_lens(session: Session, params: LensParams) -> LensAnswer:
+    """The lens of a text."""
+    trace = session.run(params).trace
+    length = trace.tokens.shape[1]
+    start = find_position(length, params.start)
+    own = OwnPositions(trace, slice(start, min(start + LENS_POSITIONS, length)))
+    cap = trace.weights.config.logit_cap
+    streams = own.streams
+    predicted = own.logits(streams[-1]).argmax(-1)
+    tops: list[Tensor] = []
+    probabilities: list[Tensor] = []
+    carried = own.carry(streams) if params.readout == "held" else streams
+    for layer, stream in enumerate(carried):
+        session.progress(layer, len(carried), f"reading the stream before layer {layer}")
+        found = soft_cap(own.logits(stream), cap).softmax(-1)
+        tops.append(found.argmax(-1))
+        both = torch.stack([tops[-1], predicted], -1)
+        probabilities.append(found.gather(-1, both))
+    top_probs, prediction_probs = torch.stack(probabilities).unbind(-1)
+    return LensAnswer(
+        readout=params.readout,
+        start=start,
+        predictions=tuple(predicted.tolist()),
+        top_ids=torch.stack(tops),
+        top_probs=top_probs,
+        prediction_probs=prediction_probs,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LensPartsParams(TextParams):
+    """A layer whose stream is read, a position, and a token, by default the prediction there."""
+
+    layer: int
+    position: int
+    token: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LensPartsAnswer(Record, kind="page-lens-parts"):
+    """The logit of one token, relative to the mean, that a stream reads, by component.
+
+    `written` splits the direct lens by the components below, `carried` the held lens by the last
+    component above; the first of these is the stream itself, the direct lens. `by_order` splits
+    the held lens by the number of heads and MLPs above that a path goes through.
+    """
+
+    layer: int
     position: int
     token: int
-    rival: int
-    clean: float
-    corrupted: float
-    parts: tuple[str, ...]
-    broken: Tensor
-    restored: Tensor
+    direct: float
+    held: float
+    writers: tuple[str, ...]
+    written: Tensor
+    above: tuple[str, ...]
+    carried: Tensor
+    by_order: Tensor
 
 
-def texts(session: Session, params: TextsParams) -> TwoTexts:
-    """Patch every head and MLP from one text to the other, in both directions."""
-    clean = session.run(params).trace
-    model, ids = clean.model, tuple(clean.tokens[0].tolist())
-    position = find_position(len(ids), params.position)
-    corrupted = _corrupted(session, params, ids, position)
-    token, rival = _tokens(clean, corrupted, position, params.token)
-    parts = (
-        *(str(head.id) for head in model.heads),
-        *(f"mlp{layer}" for layer in range(model.config.n_layers) if model.config.mlp != "none"),
-    )
-
-    def difference(trace: Trace) -> float:
-        at = trace.uncapped_logits_at(position)[0]
-        return float(at[token] - at[rival])
-
-    patched: list[tuple[float, float]] = []
-    for place, part in enumerate(parts):
-        session.progress(place, len(parts), f"taking {part} from one text to the other")
-        patched.append(
-            (
-                difference(clean.patch({part: corrupted})),
-                difference(corrupted.patch({part: clean})),
-            )
-        )
-    broken, restored = torch.tensor(patched).reshape(len(parts), 2).T
-    return TwoTexts(
-        ids=ids,
-        pieces=tuple(shown_piece(model, one) for one in ids),
-        other_ids=tuple(corrupted.tokens[0].tolist()),
-        other_pieces=tuple(shown_piece(model, one) for one in corrupted.tokens[0].tolist()),
+def lens_parts(session: Session, params: LensPartsParams) -> LensPartsAnswer:
+    """One cell of the lens by component."""
+    trace = session.run(params).trace
+    position = find_position(trace.tokens.shape[1], params.position)
+    n_layers = trace.model.config.n_layers
+    if not 0 <= params.layer <= n_layers:
+        raise InputError(f"there is no stream {params.layer}: streams are 0 to {n_layers}")
+    target = find_target(trace, position, params.token, "mean")
+    token = int(target.tokens[0])
+    below = direct_parts(trace, target, params.layer)
+    found = OwnPositions(trace, slice(0, position + 1)).parts(params.layer, position, token)
+    return LensPartsAnswer(
+        layer=params.layer,
         position=position,
         token=token,
-        rival=rival,
-        clean=difference(clean),
-        corrupted=difference(corrupted),
-        parts=parts,
-        broken=broken,
-        restored=restored,
+        direct=found.direct,
+        held=found.held,
+        writers=tuple(below),
+        written=torch.tensor([*below.values()]),
+        above=tuple(map(str, found.by_last.names)),
+        carried=found.by_last.values,
+        by_order=found.by_order.values,
     )
-
-
-def _corrupted(session: Session, params: TextsParams, ids: tuple[int, ...], position: int) -> Trace:
-    text, other = params.other_text, params.other_ids
-    if text is None and other is None:
-        other = ",".join(map(str, _corrupt(session.model(params), ids, position)))
-    about = TextParams(model=params.model, step=params.step, text=text, ids=other)
-    trace = session.run(about).trace
-    length = trace.tokens.shape[1]
-    if length != len(ids):
-        raise InputError(
-            f"the clean text has {len(ids)} tokens and the corrupted one {length}; patching needs "
-            "the same number, so that every position has a partner"
-        )
-    return trace
-
-
-def _corrupt(model: Model, ids: tuple[int, ...], position: int) -> list[int]:
-    """The text with the earlier copy of a token replaced by one that does not occur.
-
-    If the model has a tokenizer, the new token resembles the old one: letters or none, a leading
-    space or none, the same length.
-    """
-    earlier = [place for place in range(position) if ids[place] == ids[position]]
-    place = earlier[-1] if earlier else max(position - 1, 0)
-    old = ids[place]
-    pool = [token for token in model.token_pool().ids().tolist() if token not in ids] or [old]
-    alike = [token for token in pool if _shape(model, token) == _shape(model, old)] or pool
-    # Deterministic, and different for different tokens.
-    return [*ids[:place], alike[old % len(alike)], *ids[place + 1 :]]
-
-
-def _shape(model: Model, token: int) -> tuple[bool, bool, int] | None:
-    """Whether a token has a leading space and letters, and its length; None if it has no text."""
-    text = piece(model, token)
-    if text is None:
-        return None
-    return text.startswith(" "), text.strip().isalpha(), len(text)
-
-
-def _tokens(clean: Trace, corrupted: Trace, position: int, wanted: int | None) -> tuple[int, int]:
-    """The target, and the best other prediction of the corrupted text."""
-    best: Float[Tensor, " vocab"] = clean.logits_at(position)[0]
-    token = int(best.argmax()) if wanted is None else clean.model.token_id(wanted)
-    ranked = corrupted.logits_at(position)[0].argsort(descending=True).tolist()
-    return token, next(other for other in ranked if other != token)

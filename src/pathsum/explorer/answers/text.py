@@ -1,6 +1,7 @@
 """`run`, `attention` and `scores`: a text through the model, where its heads attend, and why."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -14,9 +15,9 @@ from pathsum.base.errors import NotExactError
 from pathsum.base.shapes import Pattern
 from pathsum.explorer.answers.model import shown_piece
 from pathsum.explorer.params import TextParams
-from pathsum.explorer.session import Session
+from pathsum.explorer.session import Run, Session
 from pathsum.model import Trace
-from pathsum.paths import Part, effects_by_layer, expand_scores, moved_by_layer
+from pathsum.paths import effects_by_layer, expand_scores, moved_by_layer
 from pathsum.paths.path_sum import PartialRemainder
 from pathsum.paths.score_sum import SideSum
 
@@ -56,26 +57,51 @@ TOP_PREDICTIONS = 10
 def answer_run(session: Session, params: TextParams) -> TextRun:
     """Run a text: predictions and losses at every position."""
     found = session.run(params)
-    model = found.trace.model
-    predicted = predictions(session, params)
-    next_prob = predicted.next_log_prob.exp()
-    highlight, source = rank_by_interest(found.ids, next_prob.tolist())[0]
+    key = ("predictions", found.ids, found.given)
+    return session.result(params, key, lambda _, report: _predict(found, report))
+
+
+def _predict(found: Run, progress: Progress) -> TextRun:
+    """Some positions at a time: the logits of a long text may take more memory than its run."""
+    trace, following = found.trace, found.trace.tokens[0].roll(-1)
+    remainder = None
+    with suppress(NotExactError):
+        remainder = PartialRemainder(trace.paths())
+    parts: list[tuple[Tensor, ...]] = []
+    for at, logits in trace.logits_in_parts():
+        progress(at.start, len(following), "predicting the next token")
+        if remainder is not None:
+            remainder.add(at, logits)
+        parts.append(_rank_next(logits[0], following[at]))
+    top_ids, top_logits, top_log_probs, rank, log_prob = map(torch.cat, zip(*parts, strict=True))
+    rank[-1], log_prob[-1] = 0, torch.nan
+    highlight, source = rank_by_interest(found.ids, log_prob.exp().tolist())[0]
     return TextRun(
         ids=found.ids,
-        pieces=tuple(shown_piece(model, token) for token in found.ids),
+        pieces=tuple(shown_piece(trace.model, token) for token in found.ids),
         given=found.given,
-        truncated=found.truncated,
-        n_ctx=model.config.n_ctx,
-        top_ids=predicted.top_ids,
-        top_probs=predicted.top_log_probs.exp(),
-        top_logits=predicted.top_logits,
-        next_rank=predicted.next_rank,
-        next_prob=next_prob,
-        loss=-predicted.next_log_prob,
-        remainder=predicted.remainder,
+        truncated=found.given > len(found.ids),
+        n_ctx=trace.model.config.n_ctx,
+        top_ids=top_ids,
+        top_probs=top_log_probs.exp(),
+        top_logits=top_logits,
+        next_rank=rank,
+        next_prob=log_prob.exp(),
+        loss=-log_prob,
+        remainder=None if remainder is None else remainder.value,
         highlight=highlight,
         highlight_source=source,
     )
+
+
+def _rank_next(
+    logits: Float[Tensor, "pos vocab"], following: Int[Tensor, " pos"]
+) -> tuple[Tensor, ...]:
+    total = logits.logsumexp(-1, keepdim=True)
+    best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
+    own = logits.gather(-1, following[:, None])
+    rank = (logits > own).sum(-1) + 1
+    return best.indices, best.values, best.values - total, rank, (own - total)[:, 0]
 
 
 # A pair that returns counts as learned from the text from this probability on, and this many times
@@ -123,62 +149,6 @@ def rank_by_interest(
     ranked = sorted(range(last), key=order)
     ranked.insert(max(len(learned), min(1, len(repeats))), last)
     return [(place, repeats[place][1] if place in repeats else None) for place in ranked]
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """The strongest predictions at every position, and how the next token ranks there.
-
-    At the last position, which has no next token, `next_rank` is 0 and `next_log_prob` NaN.
-    `remainder` is that of the sum over paths, None if the model has no exact one.
-    """
-
-    top_ids: Int[Tensor, "pos k"]
-    top_logits: Float[Tensor, "pos k"]
-    top_log_probs: Float[Tensor, "pos k"]
-    next_rank: Int[Tensor, " pos"]
-    next_log_prob: Float[Tensor, " pos"]
-    remainder: float | None
-
-
-def predictions(session: Session, params: TextParams) -> Predictions:
-    """The predictions of a text, computed once for all answers about it."""
-    found = session.run(params)
-    key = ("predictions", session.open_model(params).name, params.step, found.ids)
-    return session.cached(key, lambda report: _predict(found.trace, report))
-
-
-def _predict(trace: Trace, progress: Progress) -> Predictions:
-    """Some positions at a time: the logits of a long text may take more memory than its run."""
-    length, following = trace.tokens.shape[1], trace.tokens[0].roll(-1)
-    remainder = _partial_remainder(trace)
-    parts: list[tuple[Tensor, ...]] = []
-    for at, logits in trace.logits_in_parts():
-        progress(at.start, length, "predicting the next token")
-        if remainder is not None:
-            remainder.add(at, logits)
-        parts.append(_rank_next(logits[0], following[at]))
-    ids, values, log_probs, rank, log_prob = map(torch.cat, zip(*parts, strict=True))
-    rank[-1], log_prob[-1] = 0, torch.nan
-    exact = None if remainder is None else remainder.value
-    return Predictions(ids, values, log_probs, rank, log_prob, exact)
-
-
-def _rank_next(
-    logits: Float[Tensor, "pos vocab"], following: Int[Tensor, " pos"]
-) -> tuple[Tensor, ...]:
-    total = logits.logsumexp(-1, keepdim=True)
-    best = logits.topk(min(TOP_PREDICTIONS, logits.shape[-1]))
-    own = logits.gather(-1, following[:, None])
-    rank = (logits > own).sum(-1) + 1
-    return best.indices, best.values, best.values - total, rank, (own - total)[:, 0]
-
-
-def _partial_remainder(trace: Trace) -> PartialRemainder | None:
-    try:
-        return PartialRemainder(trace.paths())
-    except NotExactError:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,9 +281,8 @@ def scores(session: Session, params: ScoresParams) -> ScoreParts:
     trace = session.run(params).trace
     found = expand_scores(trace, params.head)
     config = trace.model.config
-    length = trace.tokens.shape[1]
     heads = found.head.layer * config.n_heads
-    coarse = heads * length * config.d_head > MAX_NUMBERS
+    coarse = heads * trace.tokens.shape[1] * config.d_head > MAX_NUMBERS
     query_names, query = _side(found.query, coarse)
     key_names, key = _side(found.key, coarse)
     return ScoreParts(
@@ -331,12 +300,7 @@ def _side(side: SideSum, coarse: bool) -> tuple[tuple[str, ...], Float[Tensor, "
     """The parts of one side by name; the heads of a layer are combined if coarse."""
     parts: dict[str, Tensor] = {}
     for part, vectors in side.writers():
-        name = _name(part, coarse)
+        is_joined = coarse and part.kind == "writer"
+        name = f"heads of layer {part.heads[0].layer}" if is_joined else str(part)
         parts[name] = parts[name] + vectors[0] if name in parts else vectors[0]
     return tuple(parts), torch.stack(list(parts.values()))
-
-
-def _name(part: Part, coarse: bool) -> str:
-    if part.kind == "writer" and coarse:
-        return f"heads of layer {part.heads[0].layer}"
-    return str(part)

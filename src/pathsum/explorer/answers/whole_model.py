@@ -1,17 +1,14 @@
-"""`first_scores`, `atlas`, `terms`, `training`, `compare`, `paper`, `claim`, `weights`: models."""
+"""`first_scores`, `atlas`, `terms`, `training`, `compare`, `paper`, `claim`, `program`, `rules`."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pathsum.algebra.nulls import ALPHA
-from pathsum.base import Progress, Record
-from pathsum.base.errors import InputError, NotExactError
+from pathsum.base import Estimate, Progress, Record
+from pathsum.base.errors import InputError
 from pathsum.circuits import align_heads
 from pathsum.circuits.align_heads import HeadAlignment
 from pathsum.circuits.copying import layer_eigenvalues
@@ -31,20 +28,20 @@ from pathsum.claims.claim import (
 )
 from pathsum.claims.paper import STATEMENTS, find_statement
 from pathsum.claims.verdict import OVER_SEEDS
-from pathsum.explorer.answers.prediction import MAX_PATHS
-from pathsum.explorer.answers.text import MAX_CELLS, MAX_DENSE_TOKENS
-from pathsum.explorer.params import ModelParams, PlainParams
+from pathsum.explorer.answers.prediction import find_position
+from pathsum.explorer.params import ModelParams, PlainParams, TextParams
 from pathsum.explorer.session import Session
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
 from pathsum.heads.kinds import UNKNOWN, HeadEntry
-from pathsum.heads.pattern_scores import PATTERN_SCORES
+from pathsum.heads.probe import PATTERN_SCORES
 from pathsum.heads.probe_scores import attention_on_repeats
-from pathsum.model import Config, Model
+from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
+from pathsum.program import Explanation, Program, decompile
+from pathsum.program.program import CurvePoint
 from pathsum.sources.named import BUNDLED, bundled_names
-from pathsum.text.tokenizer import Tokenizer
 from pathsum.training import Dynamics, dynamics
 from pathsum.training.checkpoint import RUN
 
@@ -158,9 +155,6 @@ def _named(session: Session, params: ModelParams) -> str:
     return name if params.step is None else f"{name} at step {params.step}"
 
 
-# URL keys of the page by the names that claims use.
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClaimParams(ModelParams):
     """One claim, by its id."""
@@ -200,11 +194,9 @@ def claim(session: Session, params: ClaimParams) -> Claim:
 def claim_subject(session: Session, params: ModelParams) -> Subject:
     """A model of the page to measure claims on, with links to its views and shared results."""
     opened = session.open_model(params)
-    chosen: dict[str, str | int] = (
-        {} if opened.name == session.models[0].name else {"model": opened.name}
-    )
-    chosen |= {} if params.step is None else {"step": params.step}
-
+    address: dict[str, str | int] = {} if params.step is None else {"step": params.step}
+    if opened != session.models[0]:
+        address["model"] = opened.name
     result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
     return Subject(
         model=session.model(params),
@@ -214,11 +206,11 @@ def claim_subject(session: Session, params: ModelParams) -> Subject:
         step=params.step,
         folder=BUNDLED / opened.path if opened.path in bundled_names() else Path(opened.path),
         is_own=opened in session.models,
-        address=chosen,
+        address=address,
     )
 
 
-def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
+def picture_questions(picture: Picture | None) -> tuple[tuple[str, PlainParams], ...]:
     """The questions that a picture is drawn from: names and parameters, without the model."""
     match picture:
         case PatternPicture(head, example):
@@ -234,127 +226,84 @@ def picture_questions(picture: Picture) -> tuple[tuple[str, PlainParams], ...]:
             return ()
 
 
-# A page loads and runs so many numbers without a noticeable delay.
-MAX_PARAMETERS = 6_000_000
-# Fields of a config that the page's forward pass does not know: it assumes their defaults.
-_NOT_IN_PAGE = (
-    *("norm", "mlp", "block", "qk_norm", "windows"),
-    *("sinks", "score_cap", "logit_cap", "causal"),
-)
+# Values in a program: few enough to read, and what one run can be asked for.
+BUDGET, MAX_BUDGET = 400, 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramParams(ModelParams):
+    """The most values that the program may have."""
+
+    budget: int = BUDGET
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulesParams(TextParams):
+    """The position of the prediction; the token is the program's own, unless one is given."""
+
+    position: int
+    token: int | None = None
+    budget: int = BUDGET
+
+
+@dataclass(frozen=True)
+class RuleLine:
+    """A rule in words; `head` is empty for the direct path, and `gain` in nats per prediction."""
+
+    text: str
+    head: str
+    size: int
+    gain: float | None
 
 
 @dataclass(frozen=True, eq=False)
-class PageWeights(Record, kind="page-weights"):
-    """The weights of a model, stacked by layer and head, and the JSON of its tokenizer.
+class ProgramAnswer(Record, kind="page-program"):
+    """The rules by their gain; `share` is the part of KL(model ‖ unigram) that they close.
 
-    `name` is that of the model itself, which the page may list under another. Half floats where
-    they hold the weights exactly, as those of the bundled models do.
+    `curve` has the share while the program grew to its `size`.
     """
 
-    name: str
-    score_scale: float
-    start_token: int | None
-    tokenizer: str | None
-    W_E: Tensor
-    W_pos: Tensor | None
-    W_Q: Tensor
-    W_K: Tensor
-    W_V: Tensor
-    W_O: Tensor
-    W_U: Tensor
+    size: int
+    share: Estimate
+    agreement: Estimate
+    loss: float
+    curve: tuple[CurvePoint, ...]
+    rules: tuple[RuleLine, ...]
 
 
-def page_weights(session: Session, params: ModelParams) -> PageWeights:
-    """The weights of a model that runs in the page; NotExactError if it does not."""
-    model = session.model(params)
-    reason = why_not_in_page(model)
-    if reason:
-        raise NotExactError(f"{model.name} does not run in the page: {reason}")
-    weights, config = model.weights, model.config
-    positions = _stacked_positions(model) if config.positions == "qk" else None
-    stacked = (weights.W_E, weights.W_U, model.W_Q, model.W_K, model.W_V, model.W_O)
-    every = stacked if positions is None else (*stacked, positions)
-    is_half = all(bool((one.half() == one).all()) for one in every)
-    dtype = torch.float16 if is_half else torch.float32
-    W_E, W_U, W_Q, W_K, W_V, W_O = (one.to(dtype) for one in stacked)
-    return PageWeights(
-        name=model.name,
-        score_scale=config.score_scale,
-        start_token=config.start_token,
-        tokenizer=None if model.tokenizer is None else model.tokenizer.to_json(),
-        W_E=W_E,
-        W_pos=None if positions is None else positions.to(dtype),
-        W_Q=W_Q,
-        W_K=W_K,
-        W_V=W_V,
-        W_O=W_O,
-        W_U=W_U,
+def program(session: Session, params: ProgramParams) -> ProgramAnswer:
+    """The program of a model, ranked by what its rules gain on held-out text."""
+    found = _program(session, params, params.budget)
+    return ProgramAnswer(
+        size=found.size,
+        share=found.fidelity.share,
+        agreement=found.fidelity.agreement,
+        loss=found.fidelity.loss.value,
+        curve=found.curve,
+        rules=tuple(
+            RuleLine(str(rule), rule.head, rule.size, rule.gain and rule.gain.value)
+            for rule in found.rules
+        ),
     )
 
 
-def _stacked_positions(model: Model) -> Tensor:
-    found = [layer.W_pos for layer in model.weights.layers]
-    each = [one for one in found if one is not None]
-    return torch.stack(each) if each else torch.zeros(0, model.config.n_ctx, model.config.d_model)
+def rules(session: Session, params: RulesParams) -> Explanation:
+    """The rules that act at a position of a text, with their terms in a logit of the program."""
+    ids = session.run(params).ids
+    position = find_position(len(ids), params.position)
+    found = _program(session, params, params.budget)
+    return found.explain(list(ids), position, params.token)
 
 
-def why_not_in_page(model: Model) -> str:
-    """Why the page cannot run a model itself; "" if it can.
-
-    >>> from pathsum.model import construct
-    >>> why_not_in_page(construct.induction())
-    ''
-    """
-    config, weights = model.config, model.weights
-    if weights.n_parameters > MAX_PARAMETERS:
-        return f"it has {weights.n_parameters:,} parameters, and the page runs {MAX_PARAMETERS:,}"
-    for name in _NOT_IN_PAGE:
-        if getattr(config, name) != getattr(Config, name):
-            return f"{name} is {getattr(config, name)!r}"
-    if config.positions not in ("qk", "none"):
-        return f"positions is {config.positions!r}"
-    if config.n_kv_heads != config.n_heads or config.d_vocab_out != config.d_vocab:
-        return "heads share keys and values, or outputs are not tokens"
-    if weights.edits:
-        return "it was edited"
-    if weights.b_U is not None or any(_biases(model)):
-        return "it has biases"
-    return _too_large(config) or _unknown_tokenizer(model.tokenizer)
-
-
-def _biases(model: Model) -> Sequence[bool]:
-    return [
-        one is not None
-        for layer in model.weights.layers
-        for one in (layer.b_Q, layer.b_K, layer.b_V, layer.b_O)
-    ]
-
-
-def _too_large(config: Config) -> str:
-    if (1 + config.n_heads) ** config.n_layers > MAX_PATHS:
-        return f"it has more than {MAX_PATHS} paths"
-    heads, tokens = config.n_layers * config.n_heads, config.n_ctx
-    if tokens > MAX_DENSE_TOKENS or heads * tokens**2 > MAX_CELLS:
-        return f"its context of {tokens:,} tokens is too long"
-    return ""
-
-
-def _unknown_tokenizer(tokenizer: Tokenizer | None) -> str:
-    """Why the page cannot split text as a tokenizer does; "" for byte-level BPE and for words."""
-    if tokenizer is None:
-        return ""
-    rules: dict[str, Any] = json.loads(tokenizer.to_json())
-    split, model = rules["pre_tokenizer"] or {}, rules["model"]
-    words = model["type"] == "WordLevel" and split.get("type") == "WhitespaceSplit"
-    plain = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    byte_pairs = (
-        model["type"] == "BPE"
-        and split.get("type") == "ByteLevel"
-        and not split["add_prefix_space"]
-        and split["use_regex"]
-        and not any(model.get(name) for name in (*plain, "ignore_merges"))
+def _program(session: Session, params: ModelParams, budget: int) -> Program:
+    if not 1 <= budget <= MAX_BUDGET:
+        raise InputError(f"budget is {budget}; choose 1 to {MAX_BUDGET:,} values")
+    about = ModelParams(model=params.model, step=params.step)
+    # As `pathsum decompile` does, on the model's held-out text; else on the example texts.
+    known = session.model(about).held_out is not None
+    texts = None if known else session.text_pieces(about).tokens
+    return session.result(
+        about,
+        f"program {budget}",
+        lambda model, progress: decompile(model, texts, budget=budget, progress=progress),
     )
-    stripped = any(one["lstrip"] or one["rstrip"] for one in rules["added_tokens"])
-    if rules["normalizer"] is None and not stripped and (words or byte_pairs):
-        return ""
-    return "its tokenizer is neither byte-level BPE nor one token per word"

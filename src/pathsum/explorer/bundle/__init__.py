@@ -4,6 +4,7 @@ The files are part of the package, so running pathsum needs neither Node nor a n
 """
 
 from importlib.resources import files
+from pathlib import Path
 
 from pathsum.base.errors import FileError
 
@@ -20,25 +21,19 @@ CONTENT_TYPES = {
 
 def read(name: str) -> bytes:
     """One file of the bundle."""
-    found = files(__name__) / name
-    if name not in names() or not found.is_file():
+    if name not in names():
         raise FileError(
             f"the built front end has no {name}; run `make web` in a checkout, or reinstall pathsum"
         )
-    return found.read_bytes()
+    return (files(__name__) / name).read_bytes()
 
 
 def names() -> tuple[str, ...]:
     """The files of the bundle that a page may load."""
-    return tuple(
-        sorted(
-            entry.name
-            for entry in files(__name__).iterdir()
-            if entry.is_file() and any(entry.name.endswith(end) for end in CONTENT_TYPES)
-        )
-    )
+    found = [entry.name for entry in files(__name__).iterdir() if entry.is_file()]
+    return tuple(sorted(name for name in found if Path(name).suffix in CONTENT_TYPES))
 
 
 def content_type(name: str) -> str:
     """The content type of a file."""
-    return next(kind for end, kind in CONTENT_TYPES.items() if name.endswith(end))
+    return CONTENT_TYPES[Path(name).suffix]

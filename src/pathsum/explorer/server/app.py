@@ -13,8 +13,7 @@ refusals are plain responses.
 import asyncio
 import json
 import logging
-import threading
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -56,22 +55,17 @@ class Asked:
         self.name, self.params = name, params
         self.at = (0, 0, WAITING)
         self.future: Future[bytes] | None = None
-        self._left = threading.Event()
-
-    @property
-    def left(self) -> bool:
-        """Whether the client has left."""
-        return self._left.is_set()
+        self.left = False
 
     def leave(self) -> None:
         """The client does not want the answer any more."""
-        self._left.set()
+        self.left = True
         if self.future is not None:
             self.future.cancel()
 
     def report(self, done: int, total: int, what: str) -> None:
         """The progress callback of its computation."""
-        if self._left.is_set():
+        if self.left:
             raise CanceledError
         self.at = (done, total, what)
 
@@ -88,9 +82,21 @@ def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
 
 
 async def _answer(explorer: Explorer, request: Request) -> Response:
+    """The response to a question; the question is withdrawn when its client leaves."""
     asked = Asked(request.path_params["name"], _params(await _body(request)))
-    stream = PROGRESS in request.headers.get("accept", "")
-    return await respond(asked, _answered(explorer, asked), request.receive, stream=stream)
+    is_stream = PROGRESS in request.headers.get("accept", "")
+    computing = asyncio.ensure_future(_answered(explorer, asked))
+    leaving = asyncio.ensure_future(_leave_with_client(asked, request.receive))
+    computing.add_done_callback(lambda _: leaving.cancel())
+    try:
+        if is_stream:
+            await asyncio.wait({computing}, timeout=FIRST_SECONDS)
+        if not is_stream or computing.done():
+            return await computing
+    except asyncio.CancelledError:
+        asked.leave()
+        raise
+    return StreamingResponse(_lines(asked, computing), media_type=PROGRESS)
 
 
 async def _answered(explorer: Explorer, asked: Asked) -> Response:
@@ -168,24 +174,6 @@ def _refused(error: Exception) -> Response:
     _LOG.error("an answer failed", exc_info=error)
     text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
     return refuse(500, text, "FailedError")
-
-
-async def respond(
-    asked: Asked, answer: Awaitable[Response], receive: Receive, *, stream: bool
-) -> Response:
-    """The response to a question; the question is withdrawn when its client leaves."""
-    computing = asyncio.ensure_future(answer)
-    leaving = asyncio.ensure_future(_leave_with_client(asked, receive))
-    computing.add_done_callback(lambda _: leaving.cancel())
-    try:
-        if stream:
-            await asyncio.wait({computing}, timeout=FIRST_SECONDS)
-        if not stream or computing.done():
-            return await computing
-    except asyncio.CancelledError:
-        asked.leave()
-        raise
-    return StreamingResponse(_lines(asked, computing), media_type=PROGRESS)
 
 
 async def _leave_with_client(asked: Asked, receive: Receive) -> None:

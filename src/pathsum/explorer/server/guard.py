@@ -22,14 +22,14 @@ import re
 import secrets
 import socket
 from base64 import b64encode
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -157,35 +157,27 @@ class Names:
 
     def allows_origin(self, origin: str | None) -> bool:
         """Whether an Origin header, if there is one, names this server."""
-        if origin is None:
-            return True
-        scheme, _, authority = origin.lower().partition("://")
-        return scheme == "http" and authority in self.authorities
+        scheme, _, authority = (origin or "").lower().partition("://")
+        return origin is None or (scheme == "http" and authority in self.authorities)
 
 
 def names_of(host: str, port: int) -> Names:
     """The names of a server that listens on an address: those of loopback, and the address itself.
 
-    A server that listens on all interfaces answers to the machine's name and addresses.
+    A server that listens on all interfaces answers to the machine's name and addresses. An IPv6
+    address is in brackets, as headers and links write it.
     """
     known = [*LOOPBACK, *(_machine_names() if host in ALL_INTERFACES else [host])]
-    return Names(tuple(dict.fromkeys(_in_brackets(name.lower()) for name in known)), port)
-
-
-def _in_brackets(name: str) -> str:
-    """A host name as headers and links write it: an IPv6 address is in brackets."""
-    return f"[{name}]" if ":" in name and not name.startswith("[") else name
+    names = dict.fromkeys(name.strip("[]").lower() for name in known)
+    return Names(tuple(f"[{name}]" if ":" in name else name for name in names), port)
 
 
 def _machine_names() -> list[str]:
     name = socket.gethostname()
     found = [name, socket.getfqdn()]
-    try:
+    with suppress(OSError):  # the machine cannot resolve its own name
         addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:  # the machine cannot resolve its own name
-        return found
-    for _, _, _, _, address in addresses:
-        found.append(str(address[0]))
+        found += [str(address[0]) for *_, address in addresses]
     return found
 
 
@@ -200,18 +192,18 @@ class Guard:
         if scope["type"] != "http":
             return  # neither websockets nor lifespan events are supported
         refusal = self._refusal(scope, Headers(scope=scope))
-        added = list(HEADERS.items())
+        added = dict(HEADERS)
         if refusal is not None:
             # Otherwise a stranger's further requests would be read.
-            added.append(("Connection", "close"))
-        if refusal is None and self.access.token and self.access.in_link(scope):
-            added.append(("Set-Cookie", self.access.set_cookie()))
+            added["Connection"] = "close"
+        elif self.access.token and self.access.in_link(scope):
+            added["Set-Cookie"] = self.access.set_cookie()
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in message["headers"]}
-                more = [pair for pair in _raw(added) if pair[0] not in own]
-                message["headers"] = [*message["headers"], *more]
+                headers = MutableHeaders(scope=message)
+                for name, value in added.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await (refusal or self.app)(scope, receive, send_with_headers)
@@ -249,10 +241,6 @@ def _ask_for_token(scope: Scope) -> Response:
 def refuse(status: int, error: str, kind: str = "Refused") -> Response:
     """An error response with its reason."""
     return JSONResponse({"error": error, "kind": kind}, status_code=status)
-
-
-def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers]
 
 
 def connections(access: Access, most: int) -> type[H11Protocol]:

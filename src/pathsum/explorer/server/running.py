@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 
 import uvicorn
 
@@ -35,15 +35,6 @@ from pathsum.explorer.server.guard import (
 from pathsum.model import Model
 
 HEIGHT = 760
-
-
-@runtime_checkable
-class Sender(Protocol):
-    """Sends a message with binary buffers."""
-
-    def send(self, content: Any, buffers: list[bytes] | None = None) -> None:
-        """Send it."""
-        ...
 
 
 def explorer_widget(explorer: Explorer, *, height: int = HEIGHT, place: str = "") -> Any:
@@ -71,23 +62,18 @@ def explorer_widget(explorer: Explorer, *, height: int = HEIGHT, place: str = ""
 
     widget = ExplorerWidget(height=height, place=place)
 
-    def receive(sender: Any, content: Any, _: Any) -> None:
-        reply(explorer, cast("Sender", sender), content)
-
-    widget.on_msg(receive)
+    widget.on_msg(lambda sender, content, _: reply(explorer, sender, content))
     return widget
 
 
-def reply(explorer: Explorer, sender: Sender, content: Any) -> None:
+def reply(explorer: Explorer, sender: Any, content: Any) -> None:
     """Answer one message; messages without an id are ignored."""
     if not isinstance(content, dict) or not isinstance(content.get("id"), int):
         return
     message, name, params = content["id"], content.get("name"), content.get("params", {})
-    if not isinstance(name, str) or not isinstance(params, dict):
-        text = "a question has a name and an object of parameters"
-        sender.send({"id": message, "error": text, "kind": "InputError"})
-        return
     try:
+        if not isinstance(name, str) or not isinstance(params, dict):
+            raise InputError("a question has a name and an object of parameters")
         wire = explorer.ask(name, params)
     except PathsumError as error:
         sender.send({"id": message, "error": str(error), "kind": type(error).__name__})

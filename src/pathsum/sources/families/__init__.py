@@ -187,7 +187,7 @@ def rotary_fields(
 
 
 @dataclass(frozen=True)
-class Names:
+class TensorNames:
     """The names of tensors outside layers, and how those of layers begin; by default Llama's.
 
     Checkpoints of a model without its unembedding leave `stem` out of every name.
@@ -200,14 +200,14 @@ class Names:
     head: str = "lm_head"
 
 
-_LLAMA = Names()
+_LLAMA = TensorNames()
 
 
 def family_layout(
     foreign: ForeignConfig,
     fields: Mapping[str, Any],
     layer: Mapping[str, Stored],
-    names: Names = _LLAMA,
+    names: TensorNames = _LLAMA,
     *,
     bias: bool = False,
     embed_scale: float = 1.0,

@@ -28,7 +28,7 @@ from torch import Tensor
 from pathsum.algebra.spectrum import remove_mean
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -76,7 +76,7 @@ def _bloom(foreign: ForeignConfig) -> CheckpointLayout:
         "W_U": Stored(f"{table}.weight", "v d -> d v"),
         "W_pos": _position_row(fields, "transformer.ln_f.weight"),
     }
-    names = Names("transformer.", "h.{}.", norm="ln_f")
+    names = TensorNames("transformer.", "h.{}.", norm="ln_f")
     return family_layout(foreign, fields, layer, names, bias=True, model=model)
 
 
@@ -99,7 +99,7 @@ def _mpt(foreign: ForeignConfig) -> CheckpointLayout:
         **norm_rows(ln2="norm_2"),
         **mlp_rows("ffn.up_proj", "ffn.down_proj"),
     }
-    names = Names("transformer.", "blocks.{}.", "wte", "norm_f")
+    names = TensorNames("transformer.", "blocks.{}.", "wte", "norm_f")
     model = {"W_pos": _position_row(fields, "transformer.norm_f.weight")}
     return family_layout(foreign, fields, layer, names, model=model)
 

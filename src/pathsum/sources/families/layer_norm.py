@@ -21,7 +21,7 @@ from pathsum.algebra.spectrum import remove_mean
 from pathsum.base.errors import ConfigError
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -67,7 +67,7 @@ def _gpt_layout(
     model: dict[str, Stored],
 ) -> CheckpointLayout:
     """The names that GPT-2, GPT-Neo and GPT-J share."""
-    names = Names("transformer.", "h.{}.", "wte", "ln_f")
+    names = TensorNames("transformer.", "h.{}.", "wte", "ln_f")
     return family_layout(foreign, fields, layer, names, bias=True, model=model)
 
 
@@ -168,7 +168,7 @@ def _gpt_neox(foreign: ForeignConfig) -> CheckpointLayout:
             layer[f"b_{letter}"] = Stored(f"{qkv}.bias", "(h 3 k) -> 3 h k", part=part)
     # The unembedding is called embed_out in files and, in memory, lm_head by transformers 5.
     head = {"W_U": Stored("embed_out.weight|lm_head.weight", "v d -> d v")}
-    names = Names("gpt_neox.", table="embed_in", norm="final_layer_norm")
+    names = TensorNames("gpt_neox.", table="embed_in", norm="final_layer_norm")
     more = {} if fields["tied"] else head
     return family_layout(foreign, fields, layer, names, bias=True, model=more)
 
@@ -189,7 +189,7 @@ def _opt(foreign: ForeignConfig) -> CheckpointLayout:
         **mlp_rows("fc1", "fc2", bias=bias),
     }
     places = Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1)
-    names = Names(
+    names = TensorNames(
         "model.", "decoder.layers.{}.", "decoder.embed_tokens", "decoder.final_layer_norm"
     )
     return family_layout(foreign, fields, layer, names, bias=True, model={"W_pos": places})
@@ -220,7 +220,7 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
         **attention_rows(*names, bias=True),
         **mlp_rows("mlp.fc1", "mlp.fc2", bias=True),
     }
-    names, head = Names(norm="final_layernorm"), {"b_U": Stored("lm_head.bias", "v")}
+    names, head = TensorNames(norm="final_layernorm"), {"b_U": Stored("lm_head.bias", "v")}
     return family_layout(foreign, fields, layer, names, bias=True, model=head)
 
 
@@ -309,7 +309,7 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
         **output_rows("self_attention.dense", bias=bias),
         **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
     }
-    names = Names("transformer.", "h.{}.", "word_embeddings", "ln_f")
+    names = TensorNames("transformer.", "h.{}.", "word_embeddings", "ln_f")
     return family_layout(foreign, fields, layer, names, bias=True)
 
 

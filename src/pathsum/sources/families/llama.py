@@ -14,7 +14,7 @@ from typing import Any
 
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -146,7 +146,7 @@ def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
         **output_rows("attention.wo", bias=bias),
         **mlp_rows("feed_forward.w3", "feed_forward.w2", "feed_forward.w1"),
     }
-    names = Names(table="tok_embeddings", head="output")
+    names = TensorNames(table="tok_embeddings", head="output")
     return family_layout(foreign, rotary_fields(foreign), layer, names)
 
 
@@ -158,7 +158,7 @@ def _exaone(foreign: ForeignConfig) -> CheckpointLayout:
         **attention_rows(*(f"attn.attention.{end}" for end in ends)),
         **mlp_rows("mlp.c_fc_1", "mlp.c_proj", "mlp.c_fc_0"),
     }
-    names = Names("transformer.", "h.{}.", "wte", "ln_f")
+    names = TensorNames("transformer.", "h.{}.", "wte", "ln_f")
     return family_layout(foreign, rotary_fields(foreign), layer, names)
 
 

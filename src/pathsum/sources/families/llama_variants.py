@@ -26,7 +26,7 @@ from torch import Tensor
 from pathsum.base.errors import ConfigError
 from pathsum.sources.families import (
     Family,
-    Names,
+    TensorNames,
     attention_rows,
     block_norms,
     family_layout,
@@ -109,7 +109,7 @@ def _olmo(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("clip_qkv", None)
     fields = rotary_fields(foreign, "layer") | {"norm_eps": 1e-5}
     layer = attention_rows(bias=foreign.flag("attention_bias", False)) | mlp_rows()
-    return family_layout(foreign, fields, layer, Names(norm=None))
+    return family_layout(foreign, fields, layer, TensorNames(norm=None))
 
 
 def _olmo2(foreign: ForeignConfig) -> CheckpointLayout:
