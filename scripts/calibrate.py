@@ -197,7 +197,6 @@ PRINTED: dict[str, tuple[str, ...]] = {
     "PartnerEdge.p": (COMPOSITION,),
     "VirtualWeights.p": (VIRTUAL,),
     "NeuronEdge.p": (NEURON,),
-    "RotationScores.p": (NEURON, NEURON_COSINE),
     "NeuronSummary.embed_p": (NEURON,),
     "NeuronSummary.logits_p": (NEURON,),
     "NeuronSummary.cosine_p": (NEURON_COSINE,),

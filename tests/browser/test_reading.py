@@ -308,3 +308,49 @@ def test_a_link_holds_that_no_head_is_chosen(page: Page, live: str) -> None:
     settled(page)
     expect(page.get_by_role("button", name="all heads")).to_have_attribute("aria-pressed", "true")
     expect(page.get_by_role("status").filter(has_text="which the link names")).to_have_count(0)
+
+
+def test_a_model_without_heads_shows_predictions_alone(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?model=zero-layer")
+    expect(page.get_by_text("zero-layer has no heads")).to_be_visible()
+    expect(page.get_by_role("region", name="Details")).to_contain_text("predicts")
+    expect(page.get_by_role("region", name="Heads")).to_have_count(0)
+    expect(page.get_by_role("img", name="attention")).to_have_count(0)
+    page.goto(f"{live}#/why?model=zero-layer")
+    expect(page.get_by_role("region", name="Circuit")).to_be_visible()
+    expect(page.get_by_role("region", name="Switched off")).to_have_count(0)
+
+
+def test_an_explanation_that_was_closed_opens_again(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?example=0")
+    story = page.get_by_role("region", name="What to see first")
+    story.get_by_role("button", name="Hide this").click()
+    expect(story).to_have_count(0)
+    page.get_by_role("button", name="show the explanation").click()
+    expect(story).to_be_visible()
+    expect(page).not_to_have_url(re.compile("story="))
+
+
+def test_heads_are_ranked_by_their_effect_on_the_prediction(page: Page, live: str) -> None:
+    page.goto(f"{live}#/text?example=0")
+    rows = page.get_by_role("region", name="Heads").locator("tbody tr")
+    expect(rows.first).to_contain_text(INDUCTION)
+    expect(rows.first).to_contain_text("+13")
+
+
+def test_places_are_in_prose_unless_all_text_is_asked_for(page: Page, live: str) -> None:
+    page.goto(f"{live}#/head?head=L1H0")
+    panel = page.get_by_role("region", name="Where it does most in a text")
+    expect(panel).to_contain_text("prose in held-out text")
+    panel.get_by_role("radio", name="all text").click()
+    expect(panel).not_to_contain_text("prose in held-out text")
+    expect(panel).to_contain_text("sequences of held-out text")
+    expect(page).to_have_url(re.compile("context=all"))
+
+
+def test_kinds_say_how_many_heads_chance_would_give(page: Page, live: str) -> None:
+    page.goto(f"{live}#/atlas")
+    kinds = page.locator("dl.kinds")
+    expect(kinds).to_contain_text("by chance at most 0.")
+    named = kinds.locator("dt").all_inner_texts()
+    assert kinds.get_by_text("by chance at most").count() == len({*named} - {"mixed", "unknown"})

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from tests.browser.heads import INDUCTION, PREVIOUS
 from tests.browser.test_live import settled, token
 
@@ -268,3 +268,56 @@ def test_a_head_shows_ordinary_places_too(page: Page, live: str) -> None:
         for each in panel.locator("tbody tr td:nth-child(3)").all_inner_texts()
     ]
     assert weights == sorted(weights, reverse=True) and weights[0] > 5 * weights[-1]
+
+
+def test_a_model_that_is_being_opened_is_not_shown_as_another(page: Page, live: str) -> None:
+    page.goto(live)
+    expect(page.locator(".headline")).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "one-layer" in (route.request.post_data or "") and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/model", hold)
+    page.evaluate("location.hash = '#/story?model=one-layer'")
+    expect(page.locator("main")).to_contain_text("the page of one-layer")
+    expect(page.locator(".headline")).to_have_count(0)
+    held[0].continue_()
+    expect(page.locator(".headline")).to_be_visible()
+    expect(page.locator("footer")).to_contain_text("one-layer")
+
+
+def test_the_picture_of_a_model_with_mlps_does_not_wait_for_cuts(page: Page, live: str) -> None:
+    """Thousands of cuts take a deep model ten times as long as its circuit."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if '"effects":false' in (route.request.post_data or ""):
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/api/why", hold)
+    page.goto(f"{live}#/why?model=two-layer-mlp&example=0")
+    graph = page.get_by_role("group", name="The circuit of this prediction")
+    expect(graph.locator(".node").first).to_be_visible()
+    legend = page.get_by_label("Legend")
+    expect(legend).to_contain_text("the effect of cutting each edge")
+    edges = graph.locator(".edge[aria-label*='cutting it costs']")
+    expect(edges).to_have_count(0)
+    for route in held:
+        route.continue_()
+    expect(edges).not_to_have_count(0)
+    expect(legend).not_to_contain_text("the effect of cutting each edge")
+
+
+def test_a_rival_from_the_text_leads_to_the_contrast(page: Page, live: str) -> None:
+    page.goto(f"{live}#/story?text=Mary met John. John met Mary. Mary met")
+    link = page.get_by_role("link", name=re.compile("why .* rather than"))
+    link.click()
+    expect(page).to_have_url(re.compile(r"#/why\?.*versus=\d+"))
+    expect(page.get_by_role("radio", name="other token")).to_have_attribute("aria-checked", "true")
+    expect(page.locator("section[aria-label=Details]")).to_contain_text("logit difference")

@@ -43,7 +43,7 @@ def test_several_heads_and_mlps_are_told_together() -> None:
     got = told(Explorer([two_copying_heads()]))
     text = plain_text(got.sentence)
     assert "This is induction: 2 heads attend mostly to “b”, which followed “a” before: L1H" in text
-    assert "without all 2, it would drop to" in text
+    assert "without all of them, it would drop to" in text
     assert re.search(r"any single one of them, “b” keeps at least \S+ \(L1H\d matters most\)", text)
 
 

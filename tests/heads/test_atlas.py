@@ -256,7 +256,10 @@ def test_of_100_random_models_at_most_one_has_a_kind() -> None:
     assert len(named) <= 1, named
 
 
-def test_an_atlas_without_evidence_prints_its_scores_and_one_line_about_kinds() -> None:
+def test_an_atlas_without_evidence_prints_its_scores_and_one_line_about_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     found = ps.atlas(ps.random_model(CONFIG), scores=["previous_token"], sequences=2, draws=99)
     printed = str(found)
     assert not any(entry.evidence for entry in found.heads)

@@ -155,7 +155,7 @@ def test_bytes_are_not_ids() -> None:
         model.trace(memoryview(b"\x01\x02"))
     with pytest.raises(ps.PathsumError, match="neither text nor token ids"):
         model.trace({"x": 1})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ps.PathsumError, match="an iterable of an object"):
+    with pytest.raises(ps.PathsumError, match=r"an iterable \(each item an object\)"):
         model.trace(None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ps.PathsumError, match="is not a word") as error:
         model.trace("z" * 100_000)

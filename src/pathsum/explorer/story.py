@@ -25,7 +25,7 @@ from pathsum.base.sentence import (
 )
 from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.answers.prediction import (
-    THRESHOLD,
+    circuit_at,
     direct_parts,
     find_position,
     find_target_token,
@@ -34,7 +34,6 @@ from pathsum.explorer.answers.text import answer_run, rank_by_interest
 from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
-from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
 from pathsum.paths.graph_views import write_through, write_tokens
 from pathsum.paths.patching import without
@@ -145,9 +144,7 @@ def story(session: Session, params: StoryParams) -> Story:
     token = find_target_token(trace, position, params.token)
     graph = None
     with suppress(NotExactError):
-        graph = find_circuit(
-            trace, position, token, threshold=THRESHOLD, effects=False, progress=session.progress
-        )
+        graph = circuit_at(session, params, position, token)
     numbers = StoryBuilder(trace, position, token).build(first, graph)
     sentence = sentence_of(numbers, trace)
     if graph is not None and trace.model.config.mlp != "none":

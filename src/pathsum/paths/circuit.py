@@ -98,8 +98,11 @@ def find_circuit(
         rival=rival,
         progress=progress,
     )
-    if not effects:
-        return graph
+    return with_effects(graph, progress) if effects else graph
+
+
+def with_effects(graph: Graph, progress: Progress = silent) -> Graph:
+    """A circuit with the effect of cutting each of its edges alone."""
     cuts = cut_effects(graph.prediction, [[e.edge] for e in graph.edges], _cut_to(graph), progress)
     pairs = zip(graph.edges, cuts, strict=True)
     return replace(graph, edges=tuple(replace(edge, effect=effect) for edge, effect in pairs))

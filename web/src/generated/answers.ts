@@ -529,6 +529,7 @@ export interface AtlasAnswer {
   version: 1;
   atlas: Atlas;
   eigenvalues: Matrix;
+  by_chance: Record<string, number>;
 }
 
 export interface HeadCopying {
@@ -1197,6 +1198,18 @@ export interface ScoresParams {
   head: string;
 }
 
+export interface WhyParams {
+  model?: string;
+  step?: number;
+  text?: string;
+  ids?: string;
+  example?: number;
+  position: number;
+  token?: number;
+  versus?: string | number;
+  effects?: boolean;
+}
+
 export interface PredictionParams {
   model?: string;
   step?: number;
@@ -1283,6 +1296,13 @@ export interface TokenParams {
   token: number;
 }
 
+export interface ContextsParams {
+  model?: string;
+  step?: number;
+  head: string;
+  text?: "prose" | "all";
+}
+
 export interface EdgeParams {
   model?: string;
   step?: number;
@@ -1340,7 +1360,7 @@ export interface Questions {
   run: { params: TextParams; answer: TextRun };
   attention: { params: AttentionParams; answer: AttentionAnswer };
   scores: { params: ScoresParams; answer: ScoreParts };
-  why: { params: PredictionParams; answer: Graph };
+  why: { params: WhyParams; answer: Graph };
   paths: { params: PredictionParams; answer: PathExplanation };
   sources: { params: PredictionParams; answer: SourceTotals };
   story: { params: StoryParams; answer: Story };
@@ -1356,7 +1376,7 @@ export interface Questions {
   token: { params: TokenParams; answer: TokenTables };
   trigrams: { params: HeadParams; answer: SkipTrigrams };
   ablation: { params: HeadParams; answer: HeadAblation };
-  contexts: { params: HeadParams; answer: TopContexts };
+  contexts: { params: ContextsParams; answer: TopContexts };
   composition: { params: ModelParams; answer: CompositionAnswer };
   embed_and_logit_edges: { params: ModelParams; answer: EmbedAndLogitEdges };
   edge: { params: EdgeParams; answer: EdgePage };

@@ -9,7 +9,7 @@ export const WORDS = {
     "induction": " This is {induction}: ",
     "one_copies": "{head} attends to “{source}”, which followed “{token}” before",
     "comma": ",",
-    "many_copy": "{count} heads attend mostly to “{source}”, which followed “{token}” before: {heads}. Without any single one of them, “{predicted}” keeps at least {least} ({head} matters most); without all {count}, it would {without_heads}.",
+    "many_copy": "{count} heads attend mostly to “{source}”, which followed “{token}” before: {heads}. Without any single one of them, “{predicted}” keeps at least {least} ({head} matters most); without all of them, it would {without_heads}.",
     "attends_there": " {head} attends there",
     "adds_most": " {head} adds most to its logit ({share} of {total}) and attends to “{source}”",
     "adds_most_of_heads": " Among the heads, {head} adds most ({share}); it attends to “{source}”",

@@ -43,8 +43,6 @@ export function parseHead(text: string): { layer: number; head: number } | null 
 /** The layer of a head; 0 for what is not a head. */
 export const layerOf = (head: string): number => parseHead(head)?.layer ?? 0;
 
-export const printPath = (path: Path): string => [path.source, ...path.heads].join(ARROW);
-
 export function parsePath(text: string): Path | null {
   const [source = "", ...heads] = split(text);
   const found = SOURCE.exec(source);

@@ -1,6 +1,8 @@
 """`head`, `copying`, `token`, `trigrams`, `contexts` and `ablation`: the page of one head."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,7 +39,6 @@ from pathsum.model.sequences import require_tokens_out
 from pathsum.paths import Ablation, After, IdealPattern, Reference, Replacement, ablate
 from pathsum.paths import replace as replace_head
 from pathsum.sources.load import load
-from pathsum.text.shards import spaced
 
 
 @dataclass(frozen=True)
@@ -280,13 +281,22 @@ def ablation(session: Session, params: HeadParams) -> HeadAblation:
 # Contexts in each order on a page, and sequences that are read: fewer than the library's defaults,
 # so that the page appears soon.
 CONTEXTS, CONTEXT_SEQUENCES = 8, 24
+# From this share of letters and spaces on, a sequence is prose rather than code or a table.
+PROSE = 0.92
 # The bundled model whose held-out text serves models without one, and the tokens of a sequence.
 CORPUS_OF, CONTEXT_LENGTH = "two-layer", 128
 # The most heads of a model whose text is read for all of them at once, and the size of that.
 SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 
-def _context_text(session: Session, params: HeadParams) -> tuple[Tensor | list[Tensor], str]:
+@dataclass(frozen=True, kw_only=True)
+class ContextsParams(HeadParams):
+    """A head, and the text of its contexts: prose, if there is any, or all of it."""
+
+    text: Literal["prose", "all"] = "prose"
+
+
+def _context_text(session: Session, params: HeadParams) -> tuple[Sequence[Tensor], str]:
     """The text that contexts are looked for in, and its name.
 
     The model's held-out text; for a model without one, the texts that the page was given, or the
@@ -294,7 +304,7 @@ def _context_text(session: Session, params: HeadParams) -> tuple[Tensor | list[T
     """
     model = session.model(params)
     if model.held_out is not None:
-        return model.held_out, "held-out text"
+        return list(model.held_out), "held-out text"
     if not session.texts and (bundled := _bundled_text(model)) is not None:
         return bundled, "the bundled prose and code"
     ids = [example.ids for example in session.examples(params) if len(example.ids) > 1]
@@ -306,26 +316,34 @@ def _bundled_text(model: Model) -> list[Tensor] | None:
     source = load(CORPUS_OF)
     if model.tokenizer is None or source.tokenizer is None or source.held_out is None:
         return None
-    rows = source.held_out[spaced(len(source.held_out), CONTEXT_SEQUENCES)]
     length = min(CONTEXT_LENGTH, model.config.n_ctx)
     try:
         # The first token of a row is the start token.
-        ids = [model.encode(source.tokenizer.decode(row[1:].tolist())) for row in rows]
+        ids = [model.encode(source.tokenizer.decode(row[1:].tolist())) for row in source.held_out]
     except TokenError:
         return None
     return [torch.tensor(row[:length]) for row in ids]
 
 
-def contexts(session: Session, params: HeadParams) -> TopContexts:
+def _is_prose(model: Model, ids: Tensor) -> bool:
+    if model.tokenizer is None:
+        return False
+    letters = [each.isalpha() or each == " " for each in model.tokenizer.decode(ids[1:].tolist())]
+    return sum(letters) >= PROSE * len(letters)
+
+
+def contexts(session: Session, params: ContextsParams) -> TopContexts:
     """The contexts where a head does most in a text (`_context_text`), and ordinary ones."""
     model = session.model(params)
     text, name = _context_text(session, params)
+    prose = [row for row in text if _is_prose(model, row)] if params.text == "prose" else []
+    text, name = (prose, f"prose in {name}") if prose else (text, name)
     # In a small model the pages of all heads share one reading of the text.
     shared = len(model.heads) <= SHARED_HEADS
     labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]
     read = session.result(
         params,
-        "contexts" if shared else f"contexts of {labels[0]}",
+        f"contexts in {name}" + ("" if shared else f" of {labels[0]}"),
         lambda model, report: read_contexts(
             model, labels, text, sequences=CONTEXT_SEQUENCES, progress=report
         ),

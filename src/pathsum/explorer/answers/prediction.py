@@ -17,7 +17,7 @@ from pathsum.model import HeadId, Model, Trace
 from pathsum.model.transformer import soft_cap
 from pathsum.paths import expand_logits
 from pathsum.paths.breakdown import NodeNeurons, find_name
-from pathsum.paths.circuit import find_circuit
+from pathsum.paths.circuit import find_circuit, with_effects
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
 from pathsum.paths.lens import OwnPositions
@@ -80,13 +80,34 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
     return int(trace.logits_at(position)[0].argmax())
 
 
-def why(session: Session, params: PredictionParams) -> Graph:
+@dataclass(frozen=True, kw_only=True)
+class WhyParams(PredictionParams):
+    """A prediction; without `effects`, no edge is cut, which takes most of the time."""
+
+    effects: bool = True
+
+
+def why(session: Session, params: WhyParams) -> Graph:
     """A prediction as a graph of its edges, each with the effect of cutting it."""
-    trace, position, token, versus = find_prediction(session, params)
+    _, position, token, versus = find_prediction(session, params)
+    found = circuit_at(session, params, position, token, versus)
+    if not params.effects:
+        return found
+    about = ("effects", session.run(params).ids, position, token, versus)
+    return session.result(params, about, lambda _, report: with_effects(found, report))
+
+
+def circuit_at(
+    session: Session, params: TextParams, position: int, token: int, versus: Versus = "mean"
+) -> Graph:
+    """A circuit without effects, computed once for its story, its graph and its neurons."""
+    found = session.run(params)
     return session.result(
         params,
-        ("why", session.run(params).ids, position, token, versus),
-        lambda _, report: find_circuit(trace, position, token, versus, THRESHOLD, progress=report),
+        ("circuit", found.ids, position, token, versus),
+        lambda _, report: find_circuit(
+            found.trace, position, token, versus, THRESHOLD, effects=False, progress=report
+        ),
     )
 
 
@@ -170,7 +191,8 @@ class NeuronsParams(PredictionParams):
 
 def neurons(session: Session, params: NeuronsParams) -> NodeNeurons:
     """The strongest neurons of an MLP at a position, with the rest as one number."""
-    split = why(session, params).neurons(params.node)
+    _, position, token, versus = find_prediction(session, params)
+    split = circuit_at(session, params, position, token, versus).neurons(params.node)
     return NodeNeurons.of(params.node, split, NEURONS)
 
 

@@ -33,9 +33,10 @@ from pathsum.explorer.params import ModelParams, PlainParams, TextParams
 from pathsum.explorer.session import Session
 from pathsum.heads.atlas import Atlas
 from pathsum.heads.atlas import atlas as make_atlas
-from pathsum.heads.kinds import UNKNOWN, HeadEntry
+from pathsum.heads.kinds import KINDS, UNKNOWN, HeadEntry, Kind
 from pathsum.heads.probe import PATTERN_SCORES
 from pathsum.heads.probe_scores import attention_on_repeats
+from pathsum.heads.score import text_name
 from pathsum.model import Model
 from pathsum.model.storage import HELD_OUT
 from pathsum.paths import TermImportance, by_head, by_layer, term_importance
@@ -48,10 +49,16 @@ from pathsum.training.checkpoint import RUN
 
 @dataclass(frozen=True, eq=False)
 class AtlasAnswer(Record, kind="page-atlas"):
-    """The atlas of a model; `eigenvalues` [head, n, 2] of full OV, divided by the largest."""
+    """The atlas of a model; `eigenvalues` [head, n, 2] of full OV, divided by the largest.
+
+    `by_chance` limits the number of heads of each kind that would be expected if every head were
+    one of its random heads: α for each test that a head can pass. That the weights must agree too
+    makes it smaller still.
+    """
 
     atlas: Atlas
     eigenvalues: Tensor
+    by_chance: dict[str, float]
 
 
 # Eigenvalues per thumbnail, the largest first.
@@ -60,10 +67,19 @@ MAX_EIGENVALUES = 64
 
 def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
     """Every head's scores with their null distributions, its kind, and its eigenvalues."""
+    found = whole_atlas(session, params)
     return AtlasAnswer(
-        whole_atlas(session, params),
+        found,
         _thumbnail_eigenvalues(session.model(params), session.progress),
+        {kind.name: _by_chance(found, kind) for kind in KINDS},
     )
+
+
+def _by_chance(found: Atlas, kind: Kind) -> float:
+    names = (kind.score, text_name(kind.on_text or kind.score))
+    scores = [entry.scores.get(name) for entry in found.heads for name in names]
+    tests = [1 + (score.part is not None) for score in scores if score and score.p is not None]
+    return found.alpha * sum(tests)
 
 
 def first_scores(session: Session, params: ModelParams) -> AtlasAnswer:
@@ -74,7 +90,7 @@ def first_scores(session: Session, params: ModelParams) -> AtlasAnswer:
     entries = tuple(HeadEntry(head, UNKNOWN, (), named, (), ()) for head, named in scores.items())
     infos = tuple(score.info for score in PATTERN_SCORES)
     found = Atlas(model.name, entries, infos, {}, ALPHA, "Values alone, without nulls and kinds.")
-    return AtlasAnswer(found, torch.zeros(len(entries), 0, 2))
+    return AtlasAnswer(found, torch.zeros(len(entries), 0, 2), {})
 
 
 def whole_atlas(session: Session, params: ModelParams) -> Atlas:

@@ -78,9 +78,8 @@ def _cwm(foreign: ForeignConfig) -> CheckpointLayout:
     layers = range(foreign.size("num_hidden_layers"))
     usual = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
     windows = ForeignConfig({"layer_types": usual, **foreign.values}, foreign.where).windows()
-    return family_layout(
-        foreign, rotary_fields(foreign, eps=1e-5, base=1e6) | {"windows": windows}, _rows(foreign)
-    )
+    fields = rotary_fields(foreign, eps=1e-5, base=1e6) | {"windows": windows}
+    return family_layout(foreign, fields, _rows(foreign))
 
 
 def _seed_oss(foreign: ForeignConfig) -> CheckpointLayout:

@@ -113,6 +113,7 @@ export const KEYS = {
   highlight: text("head"),
   lookup: number("head", "tokens"),
   places: choice("head", "attention", "effect", "deciles"),
+  context: choice("head", "prose", "all"),
 
   claim: text("paper"),
 

@@ -24,6 +24,8 @@ export interface AtlasTable {
   readonly kinds: readonly string[];
   readonly scores: readonly AtlasScore[];
   readonly eigenvalues: Matrix;
+  /** The most heads of each kind that are expected among as many random ones. */
+  readonly byChance: Readonly<Record<string, number>>;
   /** Whether nulls, kinds and all scores are there: the first scores arrive before them. */
   readonly complete: boolean;
 }
@@ -36,12 +38,13 @@ export interface HeadRow {
   readonly values: ReadonlyMap<string, number>;
 }
 
-export function atlasTable({ atlas, eigenvalues }: AtlasAnswer, complete = true): AtlasTable {
+export function atlasTable({ atlas, eigenvalues, by_chance }: AtlasAnswer, complete = true): AtlasTable {
   return {
     heads: atlas.heads.map((entry) => entry.head),
     kinds: atlas.heads.map((entry) => entry.kind),
     scores: atlas.infos.filter((info) => !(info.name in atlas.absent)).map((info) => score(atlas, info)),
     eigenvalues,
+    byChance: by_chance,
     complete,
   };
 }

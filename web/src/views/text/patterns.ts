@@ -155,12 +155,12 @@ export class Patterns {
     return out;
   }
 
-  /** The same in its own unit, by head, the most first. */
-  caring(token: number, side: Side): { head: string; value: number }[] {
-    const source = (side === "dest" ? this.answer.activity : this.answer.source_activity).data;
+  /** The sum of each head's row at a token, the largest first. */
+  effects(token: number): { head: string; value: number }[] {
+    if (token >= this.n) return [];
     return this.heads
-      .map((head, h) => ({ head, value: source[h * this.n + token] as number }))
-      .sort((a, b) => b.value - a.value);
+      .map((head, h) => ({ head, value: this.row(h, token).reduce((sum, value) => sum + value, 0) }))
+      .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   }
 
   /** How much each token is read (or, as a source of arrows, does) through one head or all. */

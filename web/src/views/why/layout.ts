@@ -54,9 +54,9 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
   const labelOf = (node: Node): string => {
     if (node.component === "logits") return predicted;
     if (node.component === "embed") return short(token(node.position), MOST_LETTERS);
-    return node.component.startsWith("pos") ? "position" : node.component;
+    return node.component.startsWith("pos") ? `@${node.position}` : node.component;
   };
-  const widthOf = (node: Node): number => Math.max(46, 18 + LETTER * labelOf(node).length);
+  const widthOf = (node: Node): number => Math.max(node.component.startsWith("pos") ? 0 : 46, 18 + LETTER * labelOf(node).length);
   const groupAt = (position: number, { first, last }: Band) =>
     nodes.filter((node) => node.position === position && node.layer >= first && node.layer <= last);
   const rowWidth = (group: readonly Node[]): number => group.reduce((sum, node) => sum + widthOf(node) + GAP, -GAP);
