@@ -169,6 +169,7 @@ def test_leftovers_of_a_kill_are_removed(text: Path, tmp_path: Path) -> None:
     (folder / "snapshots" / ".step-0000002.safetensors.1.part").write_bytes(b"half")
     # Other programs name unfinished downloads so.
     theirs = [folder / ".film.mkv.1.part", folder / "Downloads" / ".config.json.1.part"]
+    theirs += [folder / "snapshots" / ".step-stone.9.part"]
     for file in theirs:
         file.parent.mkdir(exist_ok=True)
         file.write_text("half")

@@ -235,7 +235,9 @@ def _folder_lock(folder: Path, world: World) -> Generator[None]:
         remove_leftovers(folder, (*together, CHECKPOINT, PREVIOUS, RUN, RESULT, METRICS))
         for inside in (folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
             if inside.is_dir():
-                small = [file.name[1:].rsplit(".", 2)[0] for file in inside.glob(".step-*.part")]
+                small = [
+                    file.name[1:].rsplit(".", 2)[0] for file in inside.glob(".step-[0-9]*.part")
+                ]
                 remove_leftovers(inside, (*together, *small))
         yield
 

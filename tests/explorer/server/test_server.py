@@ -389,3 +389,24 @@ def test_an_interrupt_ends_the_command_cleanly() -> None:
         finally:
             running.kill()
     assert running.returncode == 0 and "closed" in out and err == ""
+
+
+INTERRUPTED = """
+import signal, time
+from pathsum.explorer import Explorer
+from pathsum.explorer.server import ExplorerServer
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 1.5)
+ExplorerServer(Explorer(["hand-built-induction"]), port=0).run()
+time.sleep(1)
+"""
+
+
+def test_an_interrupt_lets_the_server_close_its_own_socket() -> None:
+    """Closed before it, uvicorn's thread ends in an exception, which the process may outlive."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and done.stderr == ""

@@ -180,8 +180,10 @@ class ExplorerServer:
         """
         try:
             self.start()
+            # Not `join`: Python 3.11 takes a thread for ended if an interrupt arrives in its join.
+            waited = threading.Event()
             while self._thread is not None and self._thread.is_alive():
-                self._thread.join(1.0)
+                waited.wait(1.0)
         except KeyboardInterrupt:
             pass
         finally:
