@@ -79,7 +79,7 @@ def test_mlps_at_the_first_position_are_one_row() -> None:
 def test_a_head_that_acts_through_an_mlp_is_named() -> None:
     sentence = construct.gated_value().trace("a ! b c").circuit(effects=False).sentence
     assert "through MLPs, attending to '!' (100%, position 2)." in sentence
-    assert "Tokens that contribute most: '!'" in sentence
+    assert "Tokens whose replacement costs most: 'b' (+10.00), '!' (+9.64)." in sentence
 
 
 # In the last, the last token enters a query that is the same for all tokens: removed, it costs as

@@ -23,8 +23,11 @@ from pathsum.base.sentence import (
 )
 from pathsum.base.site import MLP_SIDES, Side, Site
 from pathsum.paths.edges import node_position
+from pathsum.paths.flows import flows
+from pathsum.paths.frozen import Frozen, Gates
 from pathsum.paths.graph import Graph, GraphEdge, LeftOut, Method, layer_of
 from pathsum.paths.reasons import (
+    COMPARABLE,
     LEAST_EFFECT,
     strongest_head,
     substitution_drops,
@@ -285,17 +288,17 @@ _HALF = 0.5
 
 MLP_WORDS = {
     "through": "{head} contributes {share} of {total} logits through MLPs{attends}.",
-    "tokens": " Tokens that contribute most: {tokens}.",
+    "tokens": " Tokens whose replacement costs most: {tokens}.",
 }
 """Templates for models with MLPs."""
-# Tokens that the sentence names, and the share of the first one's contribution that others need.
-_TOKENS, _COMPARABLE = 3, 0.25
+# Tokens that the sentence names at most.
+_TOKENS = 3
 
 
 def write_sentence(graph: Graph) -> Sentence:
     """Describe the leading head in words: its share, its attention and the reasons for it.
 
-    Where MLPs are in the graph, the tokens that contribute most are named too.
+    Where MLPs are in the graph, the tokens whose replacement costs most are named too.
     """
     coverage = concat()
     if graph.coverage < _HALF:
@@ -355,27 +358,43 @@ def write_through(graph: Graph) -> Sentence:
 
 
 def write_tokens(graph: Graph) -> Sentence:
-    """The tokens whose embeddings contribute most, if the graph passes through MLPs.
+    """The tokens whose replacement costs most, if the graph passes through MLPs.
 
-    A token without which the prediction stays as it is, because any other one would do, is not
-    among them.
+    Candidates carry most in the graph, or in the sum over paths with gates held. Each is replaced
+    by two other tokens of the text. A token is named if the prediction drops by more than 2%, and
+    by at least half of the largest drop.
     """
+    if graph.is_mean or not _has_mlps(graph):
+        return ()
     sign = 1 if graph.total > 0 else -1
-    found = {
+    in_graph = {
         node_position(one.node): sign * one.value
         for one in graph.nodes
-        if one.node.writer == Source("embed") and sign * one.value > 0
+        if one.node.writer == Source("embed")
     }
-    if graph.is_mean or not found or not _has_mlps(graph):
-        return ()
-    best = sorted(found, key=lambda at: -found[at])[:_TOKENS]
-    large = [at for at in best if found[at] >= _COMPARABLE * found[best[0]]]
-    drops = substitution_drops(graph.prediction, large)
-    named = [at for at in large if sign * drops[at] > LEAST_EFFECT * abs(graph.total)]
+    places = {at for found in (in_graph, _by_token(graph, sign)) for at in _largest(found)}
+    drops = {
+        at: sign * drop for at, drop in substitution_drops(graph.prediction, [*places]).items()
+    }
+    least = max(LEAST_EFFECT * abs(graph.total), COMPARABLE * max(drops.values(), default=0.0))
+    named = [at for at in sorted(drops, key=lambda at: -drops[at])[:_TOKENS] if drops[at] > least]
     if not named:
         return ()
-    spans = [concat(_token(graph, at), f" ({signed(sign * found[at])})") for at in named]
+    spans = [concat(_token(graph, at), f" ({signed(drops[at])})") for at in named]
     return fill(MLP_WORDS["tokens"], tokens=join_spans(spans))
+
+
+def _by_token(graph: Graph, sign: int) -> dict[int, float]:
+    """The contribution of each token but the first, with patterns and gates held fixed."""
+    trace, target = graph.prediction.alone()
+    frozen = Frozen(trace, gates=Gates(trace))
+    values = flows(frozen, target).source[0, frozen.sources.index(Source("embed"))]
+    return {at: sign * value for at, value in enumerate(values.tolist()) if at > 0}
+
+
+def _largest(values: dict[int, float]) -> list[int]:
+    """The positions of the largest values above zero."""
+    return [at for at in sorted(values, key=lambda at: -values[at])[:_TOKENS] if values[at] > 0]
 
 
 def _token(graph: Graph, position: int) -> Span:
