@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 CHECKED_CALLS = 8
 """In each test, run-time type checks apply to this many calls of each function."""
-_calls: Counter[Callable[..., Any]] = Counter()
+_calls: Counter[object] = Counter()
 _check_all_calls = jaxtyping.jaxtyped
 
 
@@ -70,12 +70,14 @@ def _check_first_calls(*, typechecker: Any) -> Callable[[Any], Any]:
                 target.__init__ = decorate(target.__init__)
             return target
         checked = _check_all_calls(target, typechecker=typechecker)
+        # Its code, because a function that was made in another one keeps that one's values alive.
+        code = getattr(target, "__code__", target)
 
         @functools.wraps(target)
         def call(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            _calls[target] += 1
-            return (checked if _calls[target] <= CHECKED_CALLS else target)(*args, **kwargs)
+            _calls[code] += 1
+            return (checked if _calls[code] <= CHECKED_CALLS else target)(*args, **kwargs)
 
         return call
 
