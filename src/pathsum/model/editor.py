@@ -119,9 +119,14 @@ class Editor:
         return Site(LOGITS) in self.values or Site(LOGITS, value="pre") in self.values
 
     def enter(self, layer: int, stream: Stream) -> WideStream:
-        """The stream before a layer; point 4."""
+        """The stream before a layer, with the embedding replaced before the first; points 1, 4."""
         self.size = self._sizes[layer]
-        return self.replaced(Site(Source("residual", layer)), self.widen(stream))
+        stream = self.widen(stream)
+        if layer == 0:
+            own = self.widen(self.weights.W_E[self.tokens])
+            written = self._source(Source("embed"), own)
+            stream = stream if written is own else stream + (written - own)
+        return self.replaced(Site(Source("residual", layer)), stream)
 
     # ---- values
 
@@ -235,15 +240,7 @@ class Editor:
 
     # ---- sources, point 1
 
-    def embedding(self, stream: Stream) -> WideStream:
-        """The stream before the first layer, with the embedding replaced."""
-        own = self.widen(self.weights.W_E[self.tokens])
-        written = self.source(Source("embed"), own)
-        if written is own:
-            return stream
-        return self.widen(stream) + (written - own)
-
-    def source(self, source: Source, own: Stream) -> WideStream:
+    def _source(self, source: Source, own: Stream) -> WideStream:
         """The output of the embedding or of an MLP."""
         written = self.replaced(Site(source), own)
         if source in self.writers:
@@ -252,23 +249,25 @@ class Editor:
         return written
 
     def mlp(self, layer: LayerWeights, stream: Stream) -> tuple[WideStream, Tensor]:
-        """The output of an MLP, before its own edits, and the scale of its read."""
+        """The output of an MLP and the scale of its read."""
         mlp = Source("mlp", layer.index)
         stream = self.as_read(Site(None, mlp), stream)
         sides = [Site(None, mlp, side) for side in MLP_SIDES]
-        edits = self.neurons(layer)
-        if not any(one in self.edges or self.nodes.reach(one) for one in sides):
-            return transformer.mlp(self.config, layer, stream, edits)
-        for value in ("pre", "gate"):
-            if Site(mlp, value=value) in self.values:
-                raise InputError(
-                    f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
-                    "nothing; use one of the two"
-                )
-        value, gate = (self.as_read(one, stream) for one in sides)
-        return gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
+        edits = self._neurons(layer)
+        if any(one in self.edges or self.nodes.reach(one) for one in sides):
+            for value in ("pre", "gate"):
+                if Site(mlp, value=value) in self.values:
+                    raise InputError(
+                        f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
+                        "nothing; use one of the two"
+                    )
+            value, gate = (self.as_read(one, stream) for one in sides)
+            own, scale = gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
+        else:
+            own, scale = transformer.mlp(self.config, layer, stream, edits)
+        return self._source(mlp, own), scale
 
-    def neurons(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
+    def _neurons(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
         """The edits of an MLP's neurons, points 1 and 4; None if there are none."""
         mlp = Source("mlp", layer.index)
         components = {site.writer for site in self.values} | self.writers
