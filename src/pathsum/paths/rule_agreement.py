@@ -39,8 +39,7 @@ from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.gating import Neurons, mean_slopes, neurons_of
 from pathsum.paths.circuit import bootstrap_weights, name_prompt
-from pathsum.paths.component_edges import ComponentRuns, EdgeScores
-from pathsum.paths.edge_curve import component_runs
+from pathsum.paths.component_edges import ComponentRuns, EdgeScores, component_runs
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt
 from pathsum.paths.score import cut_effects
