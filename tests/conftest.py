@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import jaxtyping

@@ -97,7 +97,8 @@ def test_sizes_in_the_shapes_of_a_caller_do_not_apply() -> None:
         return True
 
     with jaxtyped("context"):
-        assert isinstance(torch.zeros(1, 2), Float[Tensor, "batch pos"])
+        shape: Any = Float[Tensor, "batch pos"]
+        assert isinstance(torch.zeros(1, 2), shape)
         assert call(torch.zeros(1, 3), torch.zeros(1, 4))
 
 

@@ -75,8 +75,7 @@ def test_half_a_circuit_by_hand() -> None:
 
 def test_an_mlp_recomputed_or_held_by_hand() -> None:
     """With all its inputs zero, an MLP without biases writes nothing unless its output is held."""
-    sizes = {"n_layers": 1, "n_heads": 2, "d_model": 12, "d_head": 6, "d_mlp": 20}
-    config = Config(**sizes, d_vocab=9, n_ctx=6, mlp="relu", positions="rotary")
+    config = Config(1, 2, 12, 6, d_vocab=9, n_ctx=6, mlp="relu", d_mlp=20, positions="rotary")
     model = random_model(config, seed=3, dtype=torch.float64)
     trace = model.trace(torch.tensor([[1, 4, 2]]))
     target = find_target(trace, -1, versus="mean")
