@@ -184,7 +184,7 @@ def test_the_sentence_of_a_token_that_is_lowered() -> None:
     found = trace.circuit(token="c", versus="b")
     assert found.total < -9
     assert found.sentence.startswith("L1H0 adds −")
-    assert "L0H0 wrote 'a', just before it, into its key" in found.sentence
+    assert "L0H0 moved 'a' from the preceding position into its key" in found.sentence
     # Nothing attends before the first position, and the first token has no head that moves it.
     alone = construct.virtual_head({"a": "x"}).trace("b").circuit(0, "x", "y", threshold=1.0)
     assert alone.sentence == "No head that is kept adds to this prediction."

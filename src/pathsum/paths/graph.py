@@ -558,9 +558,9 @@ class Graph(Record, kind="circuit"):
         if self.is_mean:
             return (
                 f"{shown} of {len(self.edges)} edges. Means over prompts with 95% intervals; an "
-                "edge below the threshold counts as 0, and 'prompts' is the number of prompts that "
-                "keep it; 'probability' is how often it belongs to the circuit over bootstrap "
-                "samples of the prompts. 'cut' is the drop of the prediction without it."
+                "edge below the threshold counts as 0. 'prompts' is the number of prompts that "
+                "keep the edge, 'probability' the fraction of bootstrap samples of the prompts in "
+                "which it belongs to the circuit, and 'cut' the drop of the prediction without it."
             )
         raised = ""
         if self.raised_from is not None:
@@ -568,15 +568,15 @@ class Graph(Record, kind="circuit"):
         error = f"quadrature error {self.quadrature_error:.1g} logits"
         if self.by is Method.INTEGRATED:
             rule = (
-                "Shares are of the difference from the reference run, with the slopes of attention "
-                f"and MLPs integrated between the two runs ({error}); all shares into a node add up"
+                "Shares are of the difference from the reference run, with gradients of attention "
+                f"and MLPs integrated between the runs ({error}); all shares into a node add up"
             )
         else:
             mlps = any(edge.kind in MLP_SIDES for edge in self.edges)
             views = (
-                "; U (gates held) and G (values held) are two views of an MLP, never added, and "
-                "each counts half in its writer's own inputs; edges whose removal from one read "
-                "matters are kept, whatever their share"
+                "; U (gates held) and G (values held) are two views of an MLP and must not be "
+                "added; each counts half in its writer's own inputs; edges whose removal from one "
+                "read matters are kept whatever their share"
             )
             rule = (
                 "V edges are exact with patterns and scales held fixed; Q and K shares are "

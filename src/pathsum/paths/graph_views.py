@@ -272,7 +272,7 @@ def _independent(mine: Estimate | None, theirs: Estimate | None) -> Estimate:
 
 
 WORDS = {
-    "no_head": "No head that is kept adds to this prediction.",
+    "no_head": "No head of the circuit adds to this prediction.",
     "adds": "{head} adds {share} of {total} logits{attends}{because}.{coverage}",
     "attends": ", attending to {token} ({weight}, position {position}{kind})",
     "induction": ", induction",
