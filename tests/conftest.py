@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import jaxtyping
@@ -56,12 +55,14 @@ _calls: Counter[object] = Counter()
 _check_all_calls = jaxtyping.jaxtyped
 
 
-def _check_first_calls(*, typechecker: Any) -> Callable[[Any], Any]:
+def _check_first_calls(*context: Any, typechecker: Any = None) -> Any:
     """`jaxtyping.jaxtyped` for the first calls of a function in each test.
 
     A check takes longer than most small functions, and functions that are called often are called
-    with the same types.
+    with the same types. With a `context`, it is jaxtyping's own context manager.
     """
+    if context:
+        return _check_all_calls(*context)
 
     def decorate(target: Any) -> Any:
         if isinstance(target, type):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, jaxtyped
 from torch import Tensor
 
 import pathsum as ps
@@ -89,6 +89,17 @@ def test_the_sentence(hint: Any, value: object, said: str) -> None:
         checked(call)(value)
     assert said in str(found.value)
     assert isinstance(found.value, TypeError)
+
+
+def test_sizes_in_the_shapes_of_a_caller_do_not_apply() -> None:
+    @checked
+    def call(x: Float[Tensor, "batch pos"], y: Float[Tensor, "batch pos"]) -> bool:
+        return True
+
+    with jaxtyped("context"):
+        shape: Any = Float[Tensor, "batch pos"]
+        assert isinstance(torch.zeros(1, 2), shape)
+        assert call(torch.zeros(1, 3), torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

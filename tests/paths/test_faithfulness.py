@@ -73,6 +73,36 @@ def test_half_a_circuit_by_hand() -> None:
     assert float(found[0]) == pytest.approx(float(value), rel=1e-4)
 
 
+def test_an_mlp_recomputed_or_held_by_hand() -> None:
+    """With all its inputs zero, an MLP without biases writes nothing unless its output is held."""
+    config = Config(1, 2, 12, 6, d_vocab=9, n_ctx=6, mlp="relu", d_mlp=20, positions="rotary")
+    model = random_model(config, seed=3, dtype=torch.float64)
+    trace = model.trace(torch.tensor([[1, 4, 2]]))
+    target = find_target(trace, -1, versus="mean")
+    rows, zero = [[Site.parse("mlp0@2→logits@2")]], Writes.zero(trace)
+    held = prediction_with_only(trace, rows, zero, target, hold_mlps=True)
+    logits = trace.mlp_outputs[0][0, 2] @ model.weights.W_U
+    torch.testing.assert_close(held[0], logits[target.tokens[0]] - logits.mean())
+    assert prediction_with_only(trace, rows, zero, target).tolist() == [0.0]
+    last = trace.circuit(effects=False).faithfulness("zero", baselines=()).points[-1]
+    assert last.held is not None
+    assert last.held.value != last.kept.value
+
+
+def test_only_models_with_mlps_in_circuits_have_a_share_kept_with_mlps_held() -> None:
+    found = induction().faithfulness("zero", baselines=())
+    assert found.held is None
+    assert "MLPs held" not in str(found)
+    model = load("two-layer-mlp")
+    of_mlps = (
+        model.trace("self.quixel = quixel\n        return self.quix")
+        .circuit(effects=False)
+        .faithfulness(baselines=())
+    )
+    assert of_mlps.held is not None
+    assert "MLPs held" in str(of_mlps)
+
+
 def test_random_circuits_keep_little_and_the_circuit_beats_them() -> None:
     found = induction().faithfulness("zero", draws=30, baselines=["random"])
     assert found.points[-1].random is not None

@@ -77,6 +77,15 @@ def test_a_memory_is_explained_by_every_rule_that_sees_its_gate() -> None:
     assert "95% intervals over 4 prompts" in str(found.to_table().note)
 
 
+def test_texts_are_paired_with_the_next_of_their_length() -> None:
+    model, texts = construct.memory(), ["a b", "c e a", "c b", "e b", "g i a"]
+    other = {"a b": "c b", "c b": "e b", "e b": "a b", "c e a": "g i a", "g i a": "c e a"}
+    pairs = [ps.Prompt(text, corrupted=other[text]) for text in texts]
+    assert rule_agreement(model, texts).dumps() == rule_agreement(model, pairs).dumps()
+    ids = [model.encode(text) for text in texts]
+    assert rule_agreement(model, ids).dumps() == rule_agreement(model, pairs).dumps()
+
+
 def test_messages() -> None:
     pairs = [ps.Prompt("a b", corrupted="c b")] * 2
     with pytest.raises(InputError, match="has no MLPs, so there are no rules to compare"):
@@ -84,6 +93,6 @@ def test_messages() -> None:
     with pytest.raises(InputError, match="1 prompts have no intervals; give at least two"):
         rule_agreement(construct.memory(), pairs[:1])
     with pytest.raises(InputError, match="prompt 0: it has no corrupted partner"):
-        rule_agreement(construct.memory(), [ps.Prompt("a b"), ps.Prompt("b a")])
+        rule_agreement(construct.memory(), [ps.Prompt("a b"), ps.Prompt("b a c")])
     with pytest.raises(InputError, match="there is no rule 'best'; the rules are gates held"):
         _ = rule_agreement(construct.memory(), pairs)["best"]

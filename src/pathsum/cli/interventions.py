@@ -193,7 +193,8 @@ def rules_command(session: CommandSession, prompts: Path, *, k: int = 8, seed: i
     """Compare MLP attribution rules with effects of cutting edges.
 
     Options:
-        PROMPTS: File of prompts with corrupted partners, one JSON object per line.
+        PROMPTS: File of prompts, one JSON object or string per line; a prompt without a corrupted
+            partner is paired with the next one of as many tokens.
         --k: Number of writers per MLP and prompt: those that differ most from the corrupted prompt.
     """
     from pathsum.paths.prompts import read_prompts

@@ -230,6 +230,7 @@ def values_with_only(
     rows: Sequence[Edges],
     reference: Reference | Trace | Writes = Reference.ZERO,
     progress: Progress = silent,
+    hold_mlps: bool = False,
 ) -> Float[Tensor, " row"]:
     """The prediction with all but the edges of each row taken from the reference, row by row."""
     start, target = of.alone()
@@ -240,7 +241,7 @@ def values_with_only(
     for part in batched(range(len(rows)), 4 * widest * keys):
         progress(part[0], len(rows), "keeping edges")
         kept = [rows[number] for number in part]
-        values[list(part)] = prediction_with_only(start, kept, writes, target)
+        values[list(part)] = prediction_with_only(start, kept, writes, target, hold_mlps)
     return values
 
 
@@ -264,10 +265,18 @@ def prediction_without(
 
 
 def prediction_with_only(
-    start: Trace, rows: Sequence[Edges], reference: Writes, target: Target
+    start: Trace,
+    rows: Sequence[Edges],
+    reference: Writes,
+    target: Target,
+    hold_mlps: bool = False,
 ) -> Float[Tensor, " row"]:
-    """The prediction with all other edges taken from the reference."""
-    hold = not has_gates(start.weights.config)
+    """The prediction with all other edges taken from the reference.
+
+    With `hold_mlps`, and on models whose MLPs are leaves, an edge from an MLP carries the output of
+    the unedited run.
+    """
+    hold = hold_mlps or not has_gates(start.weights.config)
     edits = keep_edges(rows, Writes.of(start), reference, hold)
     return target.of_copies(run(start.weights, start.tokens, edits, LAST_STREAM, copies=len(rows)))
 

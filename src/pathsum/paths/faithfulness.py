@@ -5,6 +5,10 @@ the prediction is the reference's (`empty`), with all of them it is the model's 
 
     kept = (value with these edges alone − empty) / (full − empty)
 
+On models whose MLPs have inputs in the circuit, `held` is the share kept when edges from MLPs carry
+the MLP's own output instead: it tests the edges into heads and logits alone. An MLP recomputed from
+a few of its many inputs writes something else, so on deep models `kept` is far below `held`.
+
 The other way round, take these edges from the reference and recompute the rest:
 
     damage = (full − value without these edges) / (full − empty)
@@ -33,6 +37,7 @@ from pathsum.base.site import Site
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.edit import Writes
+from pathsum.model.gating import has_gates
 from pathsum.model.reference import Reference, parse_circuit_reference, reference_text
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
@@ -70,12 +75,14 @@ class FaithfulnessPoint:
     """The share kept by a circuit of one size, and by baselines of the same size.
 
     `value` is the prediction with these edges alone. `kept` is compared with the random circuits:
-    its `null` is their mean, and its `p` is the fraction that keep as much.
+    its `null` is their mean, and its `p` is the fraction that keep as much. `held` is the share
+    kept if MLPs write their own output; None for models whose MLPs are leaves, or without MLPs.
     """
 
     edges: Annotated[int, Column("edges")]
     value: Annotated[Estimate, Column("value", "+.2f")]
     kept: Annotated[Estimate, Column("kept", ".1%"), Column("p", ".2g", part="p")]
+    held: Annotated[Estimate | None, Column("MLPs held", ".1%")]
     damage: Annotated[Estimate, Column("damage", ".1%")]
     random: Annotated[Estimate | None, Column("random", ".1%")]
     eap: Annotated[Estimate | None, Column("EAP", ".1%")]
@@ -106,6 +113,11 @@ class Faithfulness(Record, kind="faithfulness"):
         return self.points[-1].kept
 
     @property
+    def held(self) -> Estimate | None:
+        """The share that the whole circuit keeps if MLPs write their own output."""
+        return self.points[-1].held
+
+    @property
     def damage(self) -> Estimate:
         """The share lost without the circuit."""
         return self.points[-1].damage
@@ -129,6 +141,8 @@ class Faithfulness(Record, kind="faithfulness"):
             f"({self.reference}); damage: the loss if these edges come from there and all others "
             f"are recomputed{over}"
         )
+        if self.held is not None:
+            note += "; MLPs held: kept, if edges from MLPs carry the MLP's output in the prompt"
         if self.draws:
             note += f"; random: mean of {self.draws} circuits of the same size"
         return note
@@ -207,6 +221,7 @@ class FaithfulnessCurve:
     empty: float
     sizes: tuple[int, ...]
     kept: Float[Tensor, " size"]
+    held: Float[Tensor, " size"] | None
     without: Float[Tensor, " size"]
     random: Float[Tensor, "draw size"] | None
     eap: Float[Tensor, " size"] | None
@@ -279,6 +294,9 @@ def measure_curve(
     rows = [order[:count] for order in orders.values() for count in counts]
     values = values_with_only(of, [[], *own, *rows], writes, progress=progress)
     empty, kept, others = values.split([1, len(own), len(rows)])
+    held = None
+    if has_gates(config):
+        held = values_with_only(of, own, writes, progress, hold_mlps=True)
     by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
     random = [by_order[f"random {draw}"] for draw in range(draws)]
     return FaithfulnessCurve(
@@ -286,6 +304,7 @@ def measure_curve(
         empty=float(empty),
         sizes=tuple(sizes),
         kept=kept,
+        held=held,
         without=values_without(of, own, writes, progress=progress),
         random=torch.stack(random) if random else None,
         eap=by_order.get("eap"),
@@ -331,6 +350,7 @@ def summarize_curves(
                 p=p,
                 draws=len(each),
             )
+        held = [curve.held[at] for curve in curves if curve.held is not None]
         eap = [curve.eap[at] for curve in curves if curve.eap is not None]
         eap_ig = [curve.eap_ig[at] for curve in curves if curve.eap_ig is not None]
         points.append(
@@ -338,6 +358,7 @@ def summarize_curves(
                 edges=size,
                 value=mean_estimate(column([curve.kept[at] for curve in curves])),
                 kept=kept,
+                held=share(held) if held else None,
                 damage=ratio(full - column([c.without[at] for c in curves]), full - empty),
                 random=random,
                 eap=share(eap) if eap else None,

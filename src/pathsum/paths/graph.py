@@ -438,8 +438,9 @@ class Graph(Record, kind="circuit"):
         or another run of the same length. If the reference predicts nearly as much as the model,
         there is nothing to keep, and an error states both numbers. Positions and biases are the
         same in every run and stay. Heads and MLPs write what they compute from the kept edges into
-        them. Compared with `draws` random circuits, and with circuits by gradients (EAP, and EAP-IG
-        with `steps` steps), of the same `sizes`.
+        them; `held` repeats this with MLPs that write their own output. Compared with `draws`
+        random circuits, and with circuits by gradients (EAP, and EAP-IG with `steps` steps), of the
+        same `sizes`.
 
         Over several prompts, the edges are those of `shared`, an edge between names stands for all
         edges between the positions of those names, and shares are ratios of sums over prompts.

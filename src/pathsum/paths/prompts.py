@@ -1,7 +1,7 @@
 """Prompts: a text, the prediction to explain, and names of positions; files of prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -154,6 +154,26 @@ def as_prompts(given: Sequence[Prompt | OneSequence]) -> list[Prompt]:
     if not prompts:
         raise InputError("there are no prompts; give at least one text")
     return prompts
+
+
+def as_pairs(model: Model, given: Sequence[Prompt | OneSequence]) -> list[Prompt]:
+    """Prompts with corrupted partners: where none is given, the next prompt of the same length."""
+    prompts = as_prompts(given)
+    by_length: dict[int, list[Prompt]] = {}
+    for prompt in prompts:
+        text = prompt.text
+        length = len(model.encode(text) if isinstance(text, str) else list(text))
+        by_length.setdefault(length, []).append(prompt)
+    following = {
+        id(one): after.text
+        for group in by_length.values()
+        for one, after in zip(group, [*group[1:], group[0]], strict=True)
+        if len(group) > 1
+    }
+    return [
+        one if one.corrupted is not None else replace(one, corrupted=following.get(id(one)))
+        for one in prompts
+    ]
 
 
 def place_names(

@@ -38,11 +38,12 @@ from pathsum.base.site import Side
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.gating import Neurons, mean_slopes, neurons_of
+from pathsum.model.sequences import OneSequence
 from pathsum.paths.circuit import bootstrap_weights, name_prompt
 from pathsum.paths.component_edges import ComponentRuns, EdgeScores
 from pathsum.paths.edge_curve import component_runs
 from pathsum.paths.mlp_nodes import view_slope
-from pathsum.paths.prompts import LAST, Prompt
+from pathsum.paths.prompts import LAST, Prompt, as_pairs
 from pathsum.paths.score import cut_effects
 from pathsum.paths.target import PredictionRun, TokenName, Versus
 
@@ -104,7 +105,7 @@ class RuleAgreement(Record, kind="rule-agreement"):
 @checked
 def rule_agreement(
     model: Model,
-    text: Sequence[Prompt],
+    text: Sequence[Prompt | OneSequence],
     *,
     k: int = 8,
     position: int | str = LAST,
@@ -115,6 +116,7 @@ def rule_agreement(
 ) -> RuleAgreement:
     """Compare attribution rules for MLPs with the effects of cutting, on clean/corrupted pairs.
 
+    A text, or a prompt without a corrupted partner, is paired with the next one of as many tokens.
     In each prompt and layer, the `k` writers whose output differs most between the prompt and its
     corrupted partner are measured: their share of the MLP's contribution under every rule, and the
     effect of taking the edge from the corrupted prompt.
@@ -134,22 +136,23 @@ def rule_agreement(
             f"the model {model.name!r} has no MLPs, so there are no rules to compare; use a model "
             "with MLPs"
         )
-    if len(text) < 2:
-        raise InputError(f"{len(text)} prompts have no intervals; give at least two")
+    prompts = as_pairs(model, text)
+    if len(prompts) < 2:
+        raise InputError(f"{len(prompts)} prompts have no intervals; give at least two")
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for number, prompt in enumerate(text):
-        progress(number, len(text), "prompts")
+    for number, prompt in enumerate(prompts):
+        progress(number, len(prompts), "prompts")
         with name_prompt(number):
             runs = component_runs(model, prompt, position, token, versus)
         parts.append(_measure(runs, k))
     layers, shares, effects = (torch.stack(column) for column in zip(*parts, strict=True))
-    weights = bootstrap_weights([prompt.template for prompt in text], DRAWS, seed)
+    weights = bootstrap_weights([prompt.template for prompt in prompts], DRAWS, seed)
     found: list[Agreement] = []
     for layer in (None, *range(model.config.n_layers)):
         inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
         for at, rule in enumerate(RULES):
             found.append(_agreement(rule, layer, shares[..., at], effects, inside, weights))
-    return RuleAgreement(model.name, len(text), tuple(found))
+    return RuleAgreement(model.name, len(prompts), tuple(found))
 
 
 def _measure(
