@@ -440,7 +440,7 @@ def write_reasons(
 ) -> Sentence:
     """Reasons in words, as a list; `token` gives the token at a position."""
     clauses = [_clause(reason, token, cuts) for reason in reasons]
-    return join_spans(filter(None, (join_spans(clauses[:-1]), clauses[-1])), " and ")
+    return join_spans(filter(None, (join_spans(clauses[:-1]), *clauses[-1:])), " and ")
 
 
 def _clause(reason: Reason, token: Callable[[int], Slot], cuts: bool) -> Sentence:

@@ -6,7 +6,7 @@ import { parseHead } from "../lib/names";
 import { dot, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { directParts, type Prediction, targetOf } from "./engine";
 import { type Edit, Trace } from "./run";
-import { concat, fill, headSpan, join, type Slot, span } from "./sentence";
+import { fill, headSpan, join, type Slot, span } from "./sentence";
 
 /** Parts of at least this share of the largest are named with it. */
 export const COMPARABLE = 0.5;
