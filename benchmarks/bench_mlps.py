@@ -32,8 +32,7 @@ from benchmarks.measurement import Measurement, seconds, within_budget
 from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.model import Model
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.component_edges import ComponentRuns, strongest
-from pathsum.paths.edge_curve import component_runs, given_scores
+from pathsum.paths.component_edges import ComponentRuns, component_runs, given_scores, strongest
 from pathsum.paths.prompts import Prompt, read_prompts
 
 PROMPTS = Path(__file__).resolve().parent.parent / "examples" / "prompts"

@@ -14,7 +14,7 @@ from pathsum.base.errors import FailedError
 from pathsum.base.json_schema import fields_schema, schema
 from pathsum.explorer import story
 from pathsum.explorer.explorer import QUESTIONS
-from pathsum.paths import graph_views, reasons
+from pathsum.paths import graph_text, reasons
 
 _HEADER = """\
 // Generated from the records in src/pathsum by scripts/typescript.py.
@@ -59,7 +59,7 @@ def words() -> str:
     templates = {
         "story": story.WORDS,
         "reasons": reasons.WORDS,
-        "circuit": graph_views.WORDS,
+        "circuit": graph_text.WORDS,
     }
     text = json.dumps(templates, ensure_ascii=False, indent=2)
     return f"{_HEADER.splitlines()[0]}\n\nexport const WORDS = {text} as const;\n"

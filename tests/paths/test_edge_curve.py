@@ -10,8 +10,9 @@ from pathsum.base import Site
 from pathsum.base.errors import FileError, InputError, NotExactError
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.paths.circuit import find_circuit, mean_circuit
-from pathsum.paths.component_edges import ComponentGraph
-from pathsum.paths.edge_curve import edge_curve, given_scores, read_links, read_mib, write_mib
+from pathsum.paths.component_edges import ComponentGraph, given_scores
+from pathsum.paths.edge_curve import edge_curve
+from pathsum.paths.exchange import read_links, read_mib, write_mib
 from pathsum.paths.prompts import Prompt
 
 PROMPTS = [

@@ -12,7 +12,7 @@ from tests.identities.configs import Drawn, mlp_models_with_tokens
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
-from pathsum.paths.graph_views import write_tokens
+from pathsum.paths.graph_text import write_tokens
 from pathsum.paths.tree import mlp_groups, view_part
 from pathsum.sources import load
 

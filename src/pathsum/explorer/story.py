@@ -35,7 +35,7 @@ from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.graph import Graph
-from pathsum.paths.graph_views import write_through, write_tokens
+from pathsum.paths.graph_text import write_through, write_tokens
 from pathsum.paths.patching import without
 from pathsum.paths.reasons import (
     AttentionKind,

@@ -10,14 +10,11 @@ The forward pass (`pathsum.model.forward.run`) calls the editor at five points:
 4. a named value, `L1H4.pattern`, `mlp2.act` or `residual2`: replaced, or passed through a function
 5. the logits
 
-A batch may hold several copies of the tokens, each with its own edits. Copies share all
-computations below the first edit in which they differ. Copies of one sequence join the batch one by
-one, in the layer of their first edit; until then, the last row of the batch represents them.
+A batch may hold several copies of the tokens, each with its own edits. Below the first layer in
+which they differ, the copies are one: row i of the batch is row i % n of a tensor with n rows.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -29,7 +26,7 @@ from pathsum.base.shapes import AtSources, Pattern, PerHead, Stream, Tokens
 from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import gating, transformer
 from pathsum.model.edit import COMPUTED, Edit, Function, Writes
-from pathsum.model.node_edges import NodeEdges, row_of
+from pathsum.model.node_edges import NodeEdges
 from pathsum.model.recording import KeyValues, Prefix
 from pathsum.model.weights import LayerWeights, Weights, kv_head, layer_of_one_head
 
@@ -51,7 +48,7 @@ class Editor:
     ) -> None:
         self.weights, self.config, self.tokens = weights, weights.config, tokens
         self.past, self.first = past, past.length if isinstance(past, Prefix) else 0
-        self.batch, self.tiled = _batch_size(tokens, edits, copies), len(tokens) > 1
+        self.batch = _batch_size(tokens, edits, copies)
         # Edits of components, named values and reads; of edges, by the read they enter.
         self.values: dict[Site, list[Edit]] = {}
         self.edges: dict[Site, list[Edit]] = {}
@@ -73,45 +70,34 @@ class Editor:
         self.z: dict[int, PerHead] = {}
         self.outputs: dict[HeadId, Stream] = {}
         self.patterns: dict[HeadId, Tensor] = {}
-        self._sizes = self._find_sizes(edits)
-        self.size = self._sizes[0]
+        self._apart = self._find_apart(edits)
+        self.size = len(tokens)
         self._touched, self._attending_anew = self._find_touched()
 
     # ---- batches
 
-    def _find_sizes(self, edits: Sequence[Edit]) -> list[int]:
-        """The size of the batch in each layer and for the logits."""
-        n_layers, batch, alone = self.config.n_layers, self.batch, len(self.tokens)
-        joins = [n_layers] * batch
+    def _find_apart(self, edits: Sequence[Edit]) -> int:
+        """The first layer in which the copies differ; the number of layers for the logits."""
+        n_layers, alone = self.config.n_layers, len(self.tokens)
+        layers = [n_layers]
         for edit in edits:
-            layer = _layer_of(edit.site, n_layers)
-            if edit.value is COMPUTED:
-                layer = min(layer, _layer_of(Site(edit.site.writer), n_layers))
             given = edit.value
             wide = isinstance(given, Tensor) and given.ndim == 3 and len(given) > alone
-            if edit.sequence is not None:
-                joins[edit.sequence] = min(joins[edit.sequence], layer)
-            elif wide or _enters_nodes(edit.site):
-                joins = [min(join, layer) for join in joins]
-        if self.tiled:
-            return [batch if min(joins) <= layer else alone for layer in range(n_layers)] + [batch]
-        # A copy joins before those that follow it.
-        joins = list(accumulate(reversed(joins), min))[::-1]
-        counts = [bisect_right(joins, layer) for layer in range(n_layers)]
-        return [min(count + 1, batch) for count in counts] + [batch]
+            if edit.sequence is not None or wide or _enters_nodes(edit.site):
+                layers.append(_layer_of(edit.site, n_layers))
+                if edit.value is COMPUTED:
+                    layers.append(_layer_of(Site(edit.site.writer), n_layers))
+        return min(layers)
 
     def widen(self, tensor: Tensor) -> Tensor:
         """A batch repeated until it holds the copies of this layer; one sequence is not copied."""
         return self.repeat(tensor, self.size)
 
     def repeat(self, tensor: Tensor, size: int) -> Tensor:
-        """A batch repeated to a size; the last row stands for copies that follow."""
+        """A batch repeated to a size."""
         if tensor.shape[0] in (1, size):
             return tensor.expand(size, *tensor.shape[1:])
-        if self.tiled:
-            return tensor.repeat(size // tensor.shape[0], *[1] * (tensor.ndim - 1))
-        last = tensor[-1:].expand(size - len(tensor), *tensor.shape[1:])
-        return torch.cat((tensor, last))
+        return tensor.repeat(size // tensor.shape[0], *[1] * (tensor.ndim - 1))
 
     @property
     def edits_logits(self) -> bool:
@@ -119,9 +105,14 @@ class Editor:
         return Site(LOGITS) in self.values or Site(LOGITS, value="pre") in self.values
 
     def enter(self, layer: int, stream: Stream) -> WideStream:
-        """The stream before a layer; point 4."""
-        self.size = self._sizes[layer]
-        return self.replaced(Site(Source("residual", layer)), self.widen(stream))
+        """The stream before a layer, with the embedding replaced before the first; points 1, 4."""
+        self.size = self.batch if layer >= self._apart else len(self.tokens)
+        stream = self.widen(stream)
+        if layer == 0:
+            own = self.widen(self.weights.W_E[self.tokens])
+            written = self._source(Source("embed"), own)
+            stream = stream if written is own else stream + (written - own)
+        return self.replaced(Site(Source("residual", layer)), stream)
 
     # ---- values
 
@@ -235,15 +226,7 @@ class Editor:
 
     # ---- sources, point 1
 
-    def embedding(self, stream: Stream) -> WideStream:
-        """The stream before the first layer, with the embedding replaced."""
-        own = self.widen(self.weights.W_E[self.tokens])
-        written = self.source(Source("embed"), own)
-        if written is own:
-            return stream
-        return self.widen(stream) + (written - own)
-
-    def source(self, source: Source, own: Stream) -> WideStream:
+    def _source(self, source: Source, own: Stream) -> WideStream:
         """The output of the embedding or of an MLP."""
         written = self.replaced(Site(source), own)
         if source in self.writers:
@@ -252,23 +235,25 @@ class Editor:
         return written
 
     def mlp(self, layer: LayerWeights, stream: Stream) -> tuple[WideStream, Tensor]:
-        """The output of an MLP, before its own edits, and the scale of its read."""
+        """The output of an MLP and the scale of its read."""
         mlp = Source("mlp", layer.index)
         stream = self.as_read(Site(None, mlp), stream)
         sides = [Site(None, mlp, side) for side in MLP_SIDES]
-        edits = self.neurons(layer)
-        if not any(one in self.edges or self.nodes.reach(one) for one in sides):
-            return transformer.mlp(self.config, layer, stream, edits)
-        for value in ("pre", "gate"):
-            if Site(mlp, value=value) in self.values:
-                raise InputError(
-                    f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
-                    "nothing; use one of the two"
-                )
-        value, gate = (self.as_read(one, stream) for one in sides)
-        return gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
+        edits = self._neurons(layer)
+        if any(one in self.edges or self.nodes.reach(one) for one in sides):
+            for value in ("pre", "gate"):
+                if Site(mlp, value=value) in self.values:
+                    raise InputError(
+                        f"{mlp}.{value} is replaced, so an edge into one side of {mlp} changes "
+                        "nothing; use one of the two"
+                    )
+            value, gate = (self.as_read(one, stream) for one in sides)
+            own, scale = gating.mlp_of_sides(self.weights, layer, stream, value, gate, edits)
+        else:
+            own, scale = transformer.mlp(self.config, layer, stream, edits)
+        return self._source(mlp, own), scale
 
-    def neurons(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
+    def _neurons(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
         """The edits of an MLP's neurons, points 1 and 4; None if there are none."""
         mlp = Source("mlp", layer.index)
         components = {site.writer for site in self.values} | self.writers
@@ -401,7 +386,7 @@ class Editor:
 
     def _part(self, value: Tensor, sequence: int | None, at: int | None) -> Tensor:
         """The rows of a tensor [batch, pos, …] for one sequence and one position, or for all."""
-        rows = value if sequence is None else value[row_of(sequence, len(value), self.tiled)]
+        rows = value if sequence is None else value[sequence % len(value)]
         if at is None:
             return rows
         place = min(at, (rows.shape[1] if sequence is None else rows.shape[0]) - 1)

@@ -5,29 +5,20 @@ and the truncated runs of term importance. The parts are in `transformer`, the e
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Progress, Source, silent
-from pathsum.base.shapes import Stream, Tokens
+from pathsum.base import Progress, silent
+from pathsum.base.shapes import AtSources, Pattern, PerHead, Stream, Tokens
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import recording, transformer
+from pathsum.model import transformer
+from pathsum.model.config import Config
 from pathsum.model.edit import Edit
 from pathsum.model.editor import Editor
-from pathsum.model.recording import (
-    EVERYTHING,
-    ONLY_LOGITS,
-    ComputedPatterns,
-    Keep,
-    KeyValues,
-    Recorder,
-    Run,
-    SomeLayers,
-)
+from pathsum.model.recording import EVERYTHING, ONLY_LOGITS, Keep, KeyValues, Recorder, Run
 from pathsum.model.weights import LayerWeights, Weights
 
 LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice | tuple[int, ...]
@@ -58,49 +49,22 @@ def run(
     the last tokens only. `progress` is called before each layer.
     """
     every = (*(edit for edit in weights.edits if edit.value is not None), *edits)
+    is_edited = bool(every) or copies > 1
     with torch.set_grad_enabled(requires_grad):
-        editor = Editor(weights, tokens, every, copies, past) if every or copies > 1 else None
-        compute = editor is None and past is None and not requires_grad
-        compute = compute and _computes_patterns(weights, tokens, keep)
-        kept = replace(keep, patterns=()) if compute else keep
-        recorder = Recorder(kept, weights.config, tokens.shape[1])
-        some = recorder.positions if 0 < len(recorder.positions) < tokens.shape[1] else None
+        editor: Editor | _Unedited = _Unedited(weights.config)
+        if is_edited:
+            editor = Editor(weights, tokens, every, copies, past)
+        recorder = Recorder(keep, weights, tokens)
+        if not (is_edited or requires_grad or past is not None):
+            recorder.save_memory()
         last = _residual_stream(weights, tokens, editor, recorder, past, progress)
-        read = last if editor is None else editor.as_read(Site(None, LOGITS), last)
-        final = transformer.normalize(weights.config, read, None, None)[1]
-        wanted = bool(keep.logits) or (editor is not None and editor.edits_logits)
-        at = some if positions is None else positions
-        logits = _logits(weights, read, editor, at) if wanted else None
+        read, logits = editor.as_read(Site(None, LOGITS), last), None
+        if keep.logits or editor.edits_logits:
+            at = recorder.logit_positions if positions is None else positions
+            logits = _logits(weights, read, editor, at)
         transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else last)
-        if editor is not None:
-            recorder.widen(editor.widen)
-            tokens = editor.widen(tokens)
-        n_layers = weights.config.n_layers
-        streams = recorder.layers("streams", n_layers + 1)
-        patterns = recorder.layers("patterns", n_layers)
-        if compute:
-            patterns = SomeLayers("patterns", n_layers, ComputedPatterns(weights, streams))
-        n_mlps = n_layers if weights.config.mlp != "none" else 0
-        return Run(
-            weights=weights,
-            tokens=tokens,
-            recorded_logits=logits,
-            patterns=patterns,
-            streams=streams,
-            scales=recorder.scales(final),
-            mlp_outputs=recorder.layers("mlp_outputs", n_mlps),
-            edits=() if editor is None else editor.made(edits),
-            edited_z=recorder.edited_z(n_layers),
-            logit_positions=some,
-            logits_read=None if read is last else read,
-        )
-
-
-def _computes_patterns(weights: Weights, tokens: Tokens, keep: Keep) -> bool:
-    """Whether the patterns of all layers are too large to be kept (`PATTERN_BYTES`)."""
-    heads = weights.config.n_layers * weights.config.n_heads
-    size = heads * tokens.numel() * tokens.shape[1] * weights.W_E.element_size()
-    return keep.patterns == keep.streams == "all" and size > recording.PATTERN_BYTES
+        recorder.widen(editor.widen)
+        return recorder.run(editor.widen(tokens), last, read, logits, editor.made(edits))
 
 
 def run_logits(
@@ -113,15 +77,61 @@ def run_logits(
 ) -> Float[Tensor, "sequence out vocab"]:
     """The logits of a run, without a record of it."""
     ran = run(weights, tokens, edits, ONLY_LOGITS, positions, copies=copies, past=past)
-    logits = ran.logits
-    assert logits is not None
-    return logits
+    assert ran.recorded_logits is not None
+    return ran.recorded_logits
+
+
+class _Unedited:
+    """In place of an `Editor` where nothing is edited: each point of the run has its own value."""
+
+    edits_logits = False
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def widen(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def enter(self, _layer: int, stream: Stream) -> Stream:
+        return stream
+
+    def needs_patterns(self, _layer: int) -> bool:
+        return False
+
+    def attention(
+        self,
+        _layer: LayerWeights,
+        _stream: Stream,
+        _query: PerHead,
+        _key: AtSources,
+        _value: AtSources,
+        pattern: Pattern | None,
+        z: PerHead,
+    ) -> tuple[Pattern | None, PerHead]:
+        return pattern, z
+
+    def heads_written(
+        self, _layer: LayerWeights, stream: Stream, _z: PerHead, added: Stream, _scale: Tensor
+    ) -> Stream:
+        return stream + added
+
+    def mlp(self, layer: LayerWeights, read: Stream) -> tuple[Stream, Tensor]:
+        return transformer.mlp(self.config, layer, read)
+
+    def as_read(self, _read: Site, stream: Stream) -> Stream:
+        return stream
+
+    def replaced(self, _site: Site, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def made(self, _edits: Sequence[Edit]) -> tuple[Edit, ...]:
+        return ()
 
 
 def _residual_stream(
     weights: Weights,
     tokens: Tokens,
-    editor: Editor | None,
+    editor: "Editor | _Unedited",
     recorder: Recorder,
     past: KeyValues | None,
     progress: Progress,
@@ -132,34 +142,23 @@ def _residual_stream(
     if torch.is_grad_enabled():
         # The leaf of the graph: weights have no gradient.
         stream = stream.detach().requires_grad_()
-    if editor is not None:
-        stream = editor.embedding(stream)
     for index in range(config.n_layers):
         progress(index, config.n_layers, "running the model")
         layer = weights.layers[index]
-        if editor is not None:
-            stream = editor.enter(index, stream)
+        stream = editor.enter(index, stream)
         recorder.add(index, streams=stream)
         z = _attend(weights, layer, stream, editor, recorder, past)
         added, scale = transformer.write(config, layer, z)
         recorder.add(index, write=scale)
-        if editor is None:
-            attended = stream + added
-        else:
-            attended = editor.heads_written(layer, stream, z, added, scale)
+        attended = editor.heads_written(layer, stream, z, added, scale)
         if config.mlp == "none":
             stream = attended
             continue
         read = stream if config.block == "parallel" else attended
-        if editor is None:
-            output, scale = transformer.mlp(config, layer, read)
-        else:
-            output, scale = editor.mlp(layer, read)
-            output = editor.source(Source("mlp", index), output)
+        output, scale = editor.mlp(layer, read)
         recorder.add(index, mlp_outputs=output, mlp=scale)
         stream = attended + output
-    if editor is not None:
-        stream = editor.enter(config.n_layers, stream)
+    stream = editor.enter(config.n_layers, stream)
     recorder.add(config.n_layers, streams=stream)
     if past is not None:
         past.length += tokens.shape[1]
@@ -170,7 +169,7 @@ def _attend(
     weights: Weights,
     layer: LayerWeights,
     stream: Stream,
-    editor: Editor | None,
+    editor: "Editor | _Unedited",
     recorder: Recorder,
     past: KeyValues | None,
 ) -> Float[Tensor, "copies head pos k"]:
@@ -183,22 +182,21 @@ def _attend(
     if past is not None:
         key, value = past.extended((index, Side.K), key), past.extended((index, Side.V), value)
     recorder.add(index, attention=scale, query=query_scale, key=key_scale)
-    heads = recorder.heads(index)
-    if recorder.wants_patterns(index) or (editor is not None and editor.needs_patterns(index)):
+    if recorder.wants_patterns(index) or editor.needs_patterns(index):
         pattern = transformer.attend(config, layer, query, key)
         z = transformer.mix(pattern, value)
     else:
         pattern, z = None, transformer.fused_attention(config, layer, query, key, value)
     plain = z
-    if editor is not None:
-        pattern, z = editor.attention(layer, stream, query, key, value, pattern, z)
+    pattern, z = editor.attention(layer, stream, query, key, value, pattern, z)
     if pattern is not None:
         recorder.add(index, patterns=pattern)
-    if heads and pattern is None:
-        recorder.add_heads(index, heads, transformer.attend_heads(config, layer, query, key, heads))
-    elif heads and pattern is not None:
-        # A copy, so that the patterns of the other heads are freed.
-        recorder.add_heads(index, heads, pattern[:, heads])
+    if heads := recorder.heads(index):
+        if pattern is None:
+            some = transformer.attend_heads(config, layer, query, key, heads)
+        else:  # a copy, so that the patterns of the other heads are freed
+            some = pattern[:, heads]
+        recorder.add_heads(index, heads, some)
     if z is not plain or torch.is_grad_enabled():
         recorder.add_z(index, z)
     return z
@@ -207,7 +205,7 @@ def _attend(
 def _logits(
     weights: Weights,
     read: Stream,
-    editor: Editor | None,
+    editor: "Editor | _Unedited",
     positions: LogitPositions | None,
 ) -> Float[Tensor, "copies out vocab"]:
     """Logits at some positions or at all of them."""
@@ -220,11 +218,8 @@ def _logits(
         return rows[torch.arange(len(rows), device=rows.device), positions][:, None]
 
     # A function of the logits is called with the logits at all positions.
-    edited = editor is not None and editor.edits_logits
-    logits, _ = transformer.unembed_uncapped(weights, read if edited else at(read))
-    if editor is not None:
-        logits = editor.replaced(Site(LOGITS, value="pre"), logits)
+    logits, _ = transformer.unembed_uncapped(weights, read if editor.edits_logits else at(read))
+    logits = editor.replaced(Site(LOGITS, value="pre"), logits)
     logits = transformer.soft_cap(logits, weights.config.logit_cap)
-    if editor is not None:
-        logits = editor.replaced(Site(LOGITS), logits)
-    return at(logits) if edited else logits
+    logits = editor.replaced(Site(LOGITS), logits)
+    return at(logits) if editor.edits_logits else logits

@@ -90,7 +90,7 @@ class NodeEdges:
         prefix: Prefix | None = None,
     ) -> None:
         self.weights, self.config, self.prefix = weights, weights.config, prefix
-        self.first, self.tiled = 0 if prefix is None else prefix.length, len(tokens) > 1
+        self.first = 0 if prefix is None else prefix.length
         length = self.first + tokens.shape[1]
         slots: dict[tuple[int, Any, int, int], int] = {}
         values: dict[int, EditValue] = {}
@@ -214,7 +214,7 @@ class NodeEdges:
         for number, slot in enumerate(slots.tolist()):
             whole = self.whole_edges.get((self._writers[slot], read))
             if whole is not None:
-                row = row_of(int(rows[number]), len(whole), self.tiled)
+                row = int(rows[number]) % len(whole)
                 changes[number] -= whole[row, places[number] - self.first]
         return changes
 
@@ -227,14 +227,14 @@ class NodeEdges:
         key: AtSources,
         value: AtSources,
     ) -> NodeValues:
-        """Pattern and z of a layer's nodes; copies share the rows of a smaller batch (`row_of`).
+        """Pattern and z of a layer's nodes; copies share the rows of a smaller batch.
 
         `streams` are those that single reads see, where edges change a whole read.
         """
         row, head, place, groups = self._tensors[layer.index]
         if self.prefix is not None:
             stream = prepend(self.prefix.streams[layer.index][:, : self.first], stream)
-        shared, kv = self._row(row, stream), kv_head(self.config, head)
+        shared, kv = row % len(stream), kv_head(self.config, head)
         reads = {
             Side.Q: query[shared, head, place - self.first][:, None],
             Side.K: key[shared, kv],
@@ -244,13 +244,13 @@ class NodeEdges:
             mine = (head == number).nonzero()[:, 0]
             if len(mine):
                 whole = transformer.head_read(self.config, layer, number, side, seen)
-                picked = whole[self._row(row[mine], whole)]
+                picked = whole[row[mine] % len(whole)]
                 if side is Side.Q:
                     picked = picked[torch.arange(len(mine)), place[mine]][:, None]
                 reads[side][mine] = picked
         for group in groups:
             base = streams.get((group.head, group.side), stream)
-            seen = base[self._row(row[group.node], base), group.place]
+            seen = base[row[group.node] % len(base), group.place]
             read = Site(None, HeadId(layer.index, group.head), group.side)
             rows, places = row[group.node][group.reads], group.place[group.reads]
             seen = seen.index_add(0, group.reads, self._changes_of(read, rows, places, group.slots))
@@ -313,15 +313,11 @@ class NodeEdges:
                         found = (there - here) @ W_O
                 self.changes[change.slots] = found
 
-    def _row(self, row: Int[Tensor, " part"], tensor: Tensor) -> Int[Tensor, " part"]:
-        """`row_of` for many rows."""
-        return row % len(tensor) if self.tiled else row.clamp(max=len(tensor) - 1)
-
     def _rows(
         self, tensor: Float[Tensor, "part pos n"], change: _Changes
     ) -> Float[Tensor, "write n"]:
         """A tensor at the sequences and positions of some writes."""
-        return tensor[self._row(change.row, tensor), change.place.clamp(max=tensor.shape[1] - 1)]
+        return tensor[change.row % len(tensor), change.place.clamp(max=tensor.shape[1] - 1)]
 
     def _scaled_nodes(self, layer: LayerWeights, z: PerHead) -> Float[Tensor, "node k"]:
         """z of the layer's nodes times the scale of the norm after the heads."""
@@ -333,7 +329,7 @@ class NodeEdges:
         # The norm after the heads measures all that is written at a position of a sequence.
         pairs = torch.stack((found.row, found.place))
         places, which = pairs.unique(dim=1, return_inverse=True)
-        together = z[self._row(places[0], z), :, places[1]]
+        together = z[places[0] % len(z), :, places[1]]
         together[which, found.head] = found.z
         scale = transformer.write(self.config, layer, together[:, :, None])[1][:, 0]
         return found.z * scale[which][:, None]
@@ -347,8 +343,3 @@ def _places(config: Config, site: Site, length: int) -> Sequence[int]:
     if site.side not in (Side.K, Side.V):
         return (site.to,)
     return range(config.visible_length(site.to, length))
-
-
-def row_of(row: int, size: int, tiled: bool) -> int:
-    """The row of a copy in a smaller batch: repeated, or one row for all copies that follow."""
-    return row % size if tiled else min(row, size - 1)

@@ -7,7 +7,7 @@ the keys and values that the next tokens attend to.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, overload
+from typing import Literal, SupportsIndex, TypeAlias, overload
 
 import torch
 from jaxtyping import Float
@@ -226,11 +226,6 @@ class Run:
     logits_read: Stream | None
 
     @property
-    def logits(self) -> Float[Tensor, "batch out vocab"] | None:
-        """The logits that were recorded."""
-        return self.recorded_logits
-
-    @property
     def unembedding_input(self) -> Stream:
         """The input of the unembedding: the last stream, unless edits changed this read."""
         return self.streams[-1] if self.logits_read is None else self.logits_read
@@ -263,9 +258,9 @@ def _pattern_names(keep: Keep, config: Config) -> set[int | HeadId]:
     if isinstance(keep.patterns, str) and keep.patterns != "all":
         raise InputError(f"keep patterns={keep.patterns!r} is not a list of heads or 'all'")
     given = range(config.n_layers) if keep.patterns == "all" else keep.patterns
-    numbers = [name for name in given if isinstance(name, int)]
+    numbers = [name for name in given if isinstance(name, SupportsIndex)]
     layers = {*_numbers(numbers, config.n_layers, "layer", "patterns")}
-    names = (name for name in given if not isinstance(name, int))
+    names = (name for name in given if not isinstance(name, SupportsIndex))
     heads = {find_head(name, config.n_layers, config.n_heads) for name in names}
     count = Counter(head.layer for head in heads)
     layers |= {layer for layer in count if count[layer] == config.n_heads}
@@ -275,17 +270,29 @@ def _pattern_names(keep: Keep, config: Config) -> set[int | HeadId]:
 class Recorder:
     """The record of a run in progress: tensors by name and layer, as far as `keep` lists them.
 
-    `positions` are those whose logits are recorded, in ascending order.
+    `logit_positions` are those whose logits are recorded, in ascending order; None for all.
     """
 
-    def __init__(self, keep: Keep, config: Config, length: int) -> None:
-        self.positions = _numbers(keep.logits, length, "position", "logits")
+    def __init__(self, keep: Keep, weights: Weights, tokens: Tokens) -> None:
+        self.keep, self.weights, self.tokens = keep, weights, tokens
+        config, length = weights.config, tokens.shape[1]
+        kept = _numbers(keep.logits, length, "position", "logits")
+        self.logit_positions = kept if 0 < len(kept) < length else None
+        self._computes_patterns = False
         self._wanted: dict[str, Collection[int | HeadId]] = {
             "patterns": _pattern_names(keep, config),
             "streams": _numbers(keep.streams, config.n_layers + 1, "layer", "streams"),
             "mlp_outputs": _numbers(keep.mlp_outputs, config.n_layers, "layer", "mlp_outputs"),
         }
         self._found: dict[str, dict[int | HeadId, Tensor]] = defaultdict(dict)
+
+    def save_memory(self) -> None:
+        """Compute all patterns from the streams when they are read, if they take much memory."""
+        config, keep = self.weights.config, self.keep
+        numbers = config.n_layers * config.n_heads * self.tokens.numel() * self.tokens.shape[1]
+        size = numbers * self.weights.W_E.element_size()
+        if keep.patterns == keep.streams == "all" and size > PATTERN_BYTES:
+            self._computes_patterns, self._wanted["patterns"] = True, ()
 
     def wants_patterns(self, layer: int) -> bool:
         """Whether the patterns of all heads of a layer are recorded."""
@@ -317,18 +324,39 @@ class Recorder:
         for found in self._found.values():
             found |= {key: repeat(one) for key, one in found.items()}
 
-    def scales(self, final: Scale) -> NormScales:
-        """All scales, given the scale of the unembedding's read."""
+    def run(
+        self,
+        tokens: Tokens,
+        last: Stream,
+        read: Stream,
+        logits: Float[Tensor, "batch out vocab"] | None,
+        edits: tuple[Edit, ...],
+    ) -> Run:
+        """The finished run, given its last stream and what the unembedding read of it."""
+        config = self.weights.config
+        streams = self._layers("streams", config.n_layers + 1)
+        patterns = self._layers("patterns", config.n_layers)
+        if self._computes_patterns:
+            computed = ComputedPatterns(self.weights, streams)
+            patterns = SomeLayers("patterns", config.n_layers, computed)
         scales = {name: tuple(self._found[name].values()) for name in LAYER_SCALES}
-        return NormScales(final=final, **scales)
+        final = transformer.normalize(config, read, None, None)[1]
+        return Run(
+            weights=self.weights,
+            tokens=tokens,
+            recorded_logits=logits,
+            patterns=patterns,
+            streams=streams,
+            scales=NormScales(final=final, **scales),
+            mlp_outputs=self._layers("mlp_outputs", config.n_layers if config.mlp != "none" else 0),
+            edits=edits,
+            edited_z=tuple(map(self._found["z"].get, range(config.n_layers))),
+            logit_positions=self.logit_positions,
+            logits_read=None if read is last else read,
+        )
 
-    def layers(self, name: str, length: int) -> tuple[Tensor, ...] | SomeLayers:
-        """The tensors of one name for this many layers, as a run holds them."""
+    def _layers(self, name: str, length: int) -> tuple[Tensor, ...] | SomeLayers:
         found = self._found[name]
         if all(layer in found for layer in range(length)):
             return tuple(found.values())
         return SomeLayers(name, length, found)
-
-    def edited_z(self, length: int) -> tuple[PerHead | None, ...]:
-        """z of each layer, where it was recorded."""
-        return tuple(map(self._found["z"].get, range(length)))

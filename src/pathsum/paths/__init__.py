@@ -19,9 +19,9 @@ In reading order:
     graph          Graph: nodes and edges with their scores, of one prompt or of many
     reasons        why a head attends where it does: parts of its key and query, tested by cutting
     removal        drops by removing one writer from a head's scores
-    graph_views    a graph as a sentence, circuit-tracer's JSON, and the difference of two
+    graph_text     a graph in words: its sentence, its table, and notes
     tree           a graph as a tree, with the MLPs of one position as one node
-    comparison     several models on one text
+    comparison     the difference of two graphs; several models on one text
     edges          names and orders of edges; runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)
     score_weights  attention along a line of scores: the contribution of one unit of each score
@@ -32,7 +32,8 @@ In reading order:
     prompts        Prompt: a text, the prediction to explain, and names of positions
     circuit        `trace.circuit(...)`, and `mean_circuit` over prompts
     component_edges  edges between whole components: runs with some of them, EAP and EAP-IG
-    edge_curve     the share that n% of these edges keep (MIB), and files of other tools
+    edge_curve     the share that n% of these edges keep (MIB)
+    exchange       graphs and scores in the files of circuit-tracer, EAP-IG and MIB
     rule_agreement  shares of edges into MLPs under five rules, against effects of cutting
     faithfulness   the share of a prediction that a circuit keeps on its own
     terms          term importance: the loss saved by paths of each order

@@ -10,7 +10,7 @@ such as a run of a corrupted prompt. Every reader sees
 so a circuit costs one product of a 0/1 matrix with all differences per layer, whatever its size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -22,14 +22,16 @@ from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.shapes import Stream
 from pathsum.base.site import LOGITS, Side, Site
-from pathsum.model import Config, Trace
+from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream
 from pathsum.model.recording import ONLY_LOGITS
 from pathsum.model.sites import writers_below
+from pathsum.paths.graph import Graph, Method
 from pathsum.paths.patching import check_runs
-from pathsum.paths.target import Target
+from pathsum.paths.prompts import Prompt
+from pathsum.paths.target import Target, TokenName, Versus, find_target
 
 SIDES = (Side.Q, Side.K, Side.V)
 EdgeScores = Float[Tensor, "reader writer"]
@@ -217,3 +219,42 @@ def strongest(graph: ComponentGraph, scores: EdgeScores, count: int, hold_mlps: 
 def countable(graph: ComponentGraph, hold_mlps: bool) -> EdgeMask:
     """The edges that a circuit may contain."""
     return graph.exists & ~graph.into_mlps[:, None] if hold_mlps else graph.exists
+
+
+def component_runs(
+    model: Model,
+    prompt: Prompt,
+    position: int | str,
+    token: TokenName | None,
+    versus: Versus,
+    hold_mlps: bool = False,
+) -> ComponentRuns:
+    """The runs of a prompt and of its corrupted partner."""
+    if prompt.corrupted is None:
+        raise InputError("it has no corrupted partner; give corrupted= of the same length")
+    trace, other = model.trace(prompt.text), model.trace(prompt.corrupted)
+    at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
+    wanted = token if prompt.token is None else prompt.token
+    target = find_target(trace, at, wanted, versus if prompt.versus is None else prompt.versus)
+    return ComponentRuns(trace, other, target, hold_mlps)
+
+
+def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
+    """A matrix of scores, given by name or as a graph; positions and sides of MLPs are summed.
+
+    Shares between two runs add up, so those of opposite sign cancel, as they do in EAP.
+    """
+    found = torch.zeros(graph.exists.shape, dtype=torch.float64)
+    if isinstance(scores, Graph):
+        for edge in scores.edges:
+            if isinstance(edge.edge.writer, HeadId | Source) and edge.edge.writer in graph.writers:
+                adds_up = edge.effect is None and scores.by is Method.INTEGRATED
+                value = edge.share if edge.effect is None else edge.effect
+                found[graph.place(edge.edge)] += value if adds_up else abs(value)
+        return found
+    for name, value in scores.items():
+        reader, writer = graph.place(Site.parse(name))
+        if not bool(graph.exists[reader, writer]):
+            raise InputError(f"{name!r} does not exist: the reader comes before the writer")
+        found[reader, writer] += float(value)
+    return found

@@ -6,17 +6,11 @@ them the prediction is computed with these edges alone, all others from the corr
     f = (value with these edges − corrupted) / (clean − corrupted)
     CPR = ∫ f over the share of edges           how much of the behavior circuits keep: 1 is best
     CMD = ∫ |1 − f| over the share of edges     how far they are from the model itself: 0 is best
-
-`read_mib` and `write_mib` exchange scores with EAP-IG and MIB as JSON.
 """
 
 import enum
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,20 +19,15 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base import (
     Column,
     Estimate,
-    HeadId,
     Progress,
     Record,
-    Site,
-    Source,
     Table,
     parse_option,
     silent,
 )
-from pathsum.base.errors import FileError, InputError
+from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio
-from pathsum.base.files import read_object, write_output
 from pathsum.base.options import checked
-from pathsum.base.site import LOGITS
 from pathsum.base.table import Cell
 from pathsum.model import Model
 from pathsum.paths.circuit import name_prompt
@@ -46,12 +35,14 @@ from pathsum.paths.component_edges import (
     ComponentGraph,
     ComponentRuns,
     EdgeScores,
+    component_runs,
     countable,
+    given_scores,
     strongest,
 )
-from pathsum.paths.graph import Graph, Method
+from pathsum.paths.graph import Graph
 from pathsum.paths.prompts import LAST, Prompt
-from pathsum.paths.target import TokenName, Versus, find_target
+from pathsum.paths.target import TokenName, Versus
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """The shares of all edges at which MIB measures a circuit."""
@@ -205,143 +196,3 @@ def edge_curve(
         fractions=tuple(fractions),
         rankings=tuple(curves),
     )
-
-
-def component_runs(
-    model: Model,
-    prompt: Prompt,
-    position: int | str,
-    token: TokenName | None,
-    versus: Versus,
-    hold_mlps: bool = False,
-) -> ComponentRuns:
-    """The runs of a prompt and of its corrupted partner."""
-    if prompt.corrupted is None:
-        raise InputError("it has no corrupted partner; give corrupted= of the same length")
-    trace, other = model.trace(prompt.text), model.trace(prompt.corrupted)
-    at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
-    wanted = token if prompt.token is None else prompt.token
-    target = find_target(trace, at, wanted, versus if prompt.versus is None else prompt.versus)
-    return ComponentRuns(trace, other, target, hold_mlps)
-
-
-def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
-    """A matrix of scores, given by name or as a graph; positions and sides of MLPs are summed.
-
-    Shares between two runs add up, so those of opposite sign cancel, as they do in EAP.
-    """
-    found = torch.zeros(graph.exists.shape, dtype=torch.float64)
-    if isinstance(scores, Graph):
-        for edge in scores.edges:
-            if isinstance(edge.edge.writer, HeadId | Source) and edge.edge.writer in graph.writers:
-                adds_up = edge.effect is None and scores.by is Method.INTEGRATED
-                value = edge.share if edge.effect is None else edge.effect
-                found[graph.place(edge.edge)] += value if adds_up else abs(value)
-        return found
-    for name, value in scores.items():
-        reader, writer = graph.place(Site.parse(name))
-        if not bool(graph.exists[reader, writer]):
-            raise InputError(f"{name!r} does not exist: the reader comes before the writer")
-        found[reader, writer] += float(value)
-    return found
-
-
-# ---- exchange with other tools
-
-
-def write_mib(file: str | Path, model: Model, scores: EdgeScores, size: int) -> None:
-    """Write scores in EAP-IG's and MIB's format; the strongest `size` edges are in the circuit."""
-    graph, config = ComponentGraph(model.config), model.config
-    kept = strongest(graph, scores, size, hold_mlps=False)
-    edges: dict[str, dict[str, Any]] = {}
-    inside = {"logits"}
-    for reader, writer in graph.exists.nonzero().tolist():
-        name = _mib_name(graph.name(reader, writer))
-        edges[name] = {
-            "score": float(scores[reader, writer]),
-            "in_graph": bool(kept[reader, writer]),
-        }
-        if edges[name]["in_graph"]:
-            inside.add(_mib_node(graph.writers[writer]))
-    nodes = [*map(_mib_node, graph.writers), "logits"]
-    record = {
-        "cfg": {
-            "n_layers": config.n_layers,
-            "n_heads": config.n_heads,
-            "parallel_attn_mlp": config.block == "parallel",
-            "d_model": config.d_model,
-        },
-        "nodes": {name: {"in_graph": name in inside} for name in nodes},
-        "edges": edges,
-    }
-    write_output(Path(file), json.dumps(record))
-
-
-def read_mib(file: str | Path, model: Model) -> EdgeScores:
-    """Read the scores of a circuit from EAP-IG's or MIB's JSON; edges not listed score 0."""
-    advice = "give a circuit written by EAP-IG, MIB or write_mib"
-    edges = read_object(Path(file), advice).get("edges")
-    if not isinstance(edges, dict):
-        raise FileError(f"{file} has no 'edges'; {advice}")
-    named = {_from_mib(name, file): _mib_score(name, about, file) for name, about in edges.items()}
-    return given_scores(ComponentGraph(model.config), named)
-
-
-def _mib_score(name: str, about: Any, file: str | Path) -> float:
-    score = about.get("score") if isinstance(about, dict) else None
-    if not isinstance(score, int | float) or isinstance(score, bool):
-        raise FileError(f"{file}: the edge {name!r} has no score, which must be a number")
-    return float(score)
-
-
-def _mib_node(writer: Source | HeadId) -> str:
-    if isinstance(writer, HeadId):
-        return f"a{writer.layer}.h{writer.head}"
-    return "input" if writer.kind == "embed" else f"m{writer.layer}"
-
-
-def _mib_name(edge: Site) -> str:
-    assert isinstance(edge.writer, HeadId | Source)
-    assert edge.reader is not None
-    reader = "logits" if edge.reader == LOGITS else _mib_node(edge.reader)
-    side = "" if edge.side is None else f"<{edge.side.value}>"
-    return f"{_mib_node(edge.writer)}->{reader}{side}"
-
-
-_MIB_EDGE = re.compile(r"(input|a\d+\.h\d+|m\d+)->(logits|a\d+\.h\d+|m\d+)(?:<([qkv])>)?", re.ASCII)
-
-
-def _from_mib(name: str, file: str | Path) -> str:
-    found = _MIB_EDGE.fullmatch(name)
-    if found is None:
-        raise FileError(f"{file}: {name!r} is not an edge; use names such as 'a0.h1->a2.h3<q>'")
-    writer, reader, side = found.groups()
-    return f"{_our_node(writer)}→{_our_node(reader)}{'' if side is None else f'.{side}'}"
-
-
-def _our_node(name: str) -> str:
-    if name.startswith("a"):
-        layer, head = name[1:].split(".h")
-        return f"L{int(layer)}H{int(head)}"
-    return {"input": "embed", "logits": "logits"}.get(name, f"mlp{name[1:]}")
-
-
-def read_links(file: str | Path) -> dict[tuple[str, str], float]:
-    """The links of a graph in circuit-tracer's JSON format: (source, target) → summed weight.
-
-    Node ids are those of the file: sites such as `L0H3@4` if `Graph.write_graph` wrote it.
-    """
-    advice = "give a graph in circuit-tracer's format, with nodes and links"
-    links = read_object(Path(file), advice).get("links")
-    if not isinstance(links, list):
-        raise FileError(f"{file} has no list of 'links'; {advice}")
-    found: dict[tuple[str, str], float] = {}
-    for number, link in enumerate(links):
-        try:
-            key = str(link["source"]), str(link["target"])
-            found[key] = found.get(key, 0.0) + float(link["weight"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(
-                f"{file}: link {number} needs a source, a target and a weight, a number"
-            ) from error
-    return found

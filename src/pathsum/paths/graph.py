@@ -7,20 +7,18 @@ another (`L0H3@4→L1H0@9.k`). Over several prompts, positions are identified by
 
 import enum
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 from rich.tree import Tree
 
 from pathsum.base import (
     ARROW,
-    Column,
     Estimate,
     HeadId,
     Progress,
@@ -29,14 +27,13 @@ from pathsum.base import (
     Table,
     computed_field,
     silent,
-    text_column,
 )
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
 from pathsum.base.options import checked
 from pathsum.base.sentence import Sentence, plain_text, shorten
-from pathsum.base.site import LOGITS, MLP_SIDES, Side, Site
+from pathsum.base.site import LOGITS, Side, Site
 from pathsum.paths.edges import best_first, is_written, side_of
 from pathsum.paths.target import PredictionRun
 
@@ -45,8 +42,8 @@ if TYPE_CHECKING:
     from pathsum.model.reference import CircuitReference
     from pathsum.model.sequences import TextOrTokens
     from pathsum.paths.breakdown import Breakdown
+    from pathsum.paths.comparison import GraphDiff
     from pathsum.paths.faithfulness import Faithfulness
-    from pathsum.paths.graph_views import GraphDiff
     from pathsum.paths.reasons import Lead, Reason
 
 Unit: TypeAlias = Literal["logits", "score"]
@@ -281,7 +278,7 @@ class Graph(Record, kind="circuit"):
     @computed_field
     def sentence_spans(self) -> Sentence:
         """`sentence` with its references to heads and tokens."""
-        from pathsum.paths.graph_views import write_sentence
+        from pathsum.paths.graph_text import write_sentence
 
         return write_sentence(self)
 
@@ -470,7 +467,7 @@ class Graph(Record, kind="circuit"):
         several prompts they are matched by name. Differences of means are paired if both graphs
         have the same prompts, and treated as independent otherwise.
         """
-        from pathsum.paths.graph_views import diff_graphs
+        from pathsum.paths.comparison import diff_graphs
 
         return diff_graphs(self, other)
 
@@ -486,7 +483,7 @@ class Graph(Record, kind="circuit"):
 
     def to_graph(self) -> dict[str, Any]:
         """The graph in circuit-tracer's JSON format: metadata, nodes, links."""
-        from pathsum.paths.graph_views import circuit_tracer_graph
+        from pathsum.paths.exchange import circuit_tracer_graph
 
         return circuit_tracer_graph(self)
 
@@ -500,53 +497,15 @@ class Graph(Record, kind="circuit"):
         Writers at the first position whose edges enter one read of a later node are one row: large
         shares that cancel there say only that the position is an attention sink.
         """
-        interval = (Column("low", "+.3f"), Column("high", "+.3f")) if self.is_mean else ()
-        columns = (
-            *(text_column("edge"), text_column("kind"), Column("exact", "+.3f")),
-            *(text_column("unit"), Column("share", "+.3f"), *interval, Column("cut", "+.3f")),
-            *((Column("prompts"), Column("probability", ".2f")) if self.is_mean else ()),
-        )
-        found = sorted(self._table_rows(), key=lambda row: -abs(row[1].share))
-        cells = tuple(
-            (
-                *(name, edge.kind.value.upper(), edge.exact, edge.unit),
-                *(edge.estimate().with_interval if self.is_mean else (edge.share,)),
-                *(edge.effect, *((edge.prompts, edge.probability) if self.is_mean else ())),
-            )
-            for name, edge in found[:rows]
-        )
-        return Table(columns, cells, self.title, self._note(len(cells)))
+        from pathsum.paths.graph_text import graph_table
 
-    def _table_rows(self) -> Iterator[tuple[str, GraphEdge]]:
-        """Edges by name; MLPs at the first position into one read of a later node are one row."""
-        sinks: dict[tuple[Site, Side], list[GraphEdge]] = {}
-        for edge in self.edges:
-            site = edge.edge
-            if (
-                self.is_mean
-                or not site.to
-                or site.at != 0
-                or not str(site.writer).startswith("mlp")
-            ):
-                yield str(edge), edge
-            else:
-                sinks.setdefault((site.end, edge.kind), []).append(edge)
-        for (reader, _), edges in sinks.items():
-            first, side = edges[0], "" if edges[0].edge.side is None else f".{edges[0].kind.value}"
-            if len(edges) == 1:
-                yield str(first), first
-                continue
-            exact, share = (sum(getattr(one, name) for one in edges) for name in ("exact", "share"))
-            together = replace(first, exact=exact, share=share, effect=None, estimates=None)
-            yield f"attention sink (position 0){ARROW}{reader}{side}", together
+        return graph_table(self, rows)
 
     def printed(self, k: int = PRINTED) -> RenderableType:
         """The printed form: the sentence, the tree with the k strongest edges, and the notes."""
-        if self.is_mean:
-            return Group(self.tree(k), Text(), self.to_table(rows=k))
-        count = len(self.edges)
-        more = f" The {k} strongest of {count} edges are printed." if k < count else ""
-        return Group(Text(self.sentence), self.tree(k), self._note() + more)
+        from pathsum.paths.graph_text import print_graph
+
+        return print_graph(self, k)
 
     def __rich__(self) -> RenderableType:
         return self.printed()
@@ -554,39 +513,6 @@ class Graph(Record, kind="circuit"):
     def __repr__(self) -> str:
         size = f"{len(self.nodes)} nodes, {len(self.edges)} edges"
         return f"Graph({self.title}; {size}, by {self.by.value})"
-
-    def _note(self, shown: int = 0) -> str:
-        if self.is_mean:
-            return (
-                f"{shown} of {len(self.edges)} edges. Means over prompts with 95% intervals; an "
-                "edge below the threshold counts as 0. 'prompts' is the number of prompts that "
-                "keep the edge, 'probability' the fraction of bootstrap samples of the prompts in "
-                "which it belongs to the circuit, and 'cut' the drop of the prediction without it."
-            )
-        raised = ""
-        if self.raised_from is not None:
-            raised = f" (not {self.raised_from:.2g}, to keep at most {self.max_nodes} nodes)"
-        error = f"quadrature error {self.quadrature_error:.1g} logits"
-        if self.by is Method.INTEGRATED:
-            rule = (
-                "Shares are of the difference from the reference run, with gradients of attention "
-                f"and MLPs integrated between the runs ({error}); all shares into a node add up"
-            )
-        else:
-            mlps = any(edge.kind in MLP_SIDES for edge in self.edges)
-            views = (
-                "; U (gates held) and G (values held) are two views of an MLP and must not be "
-                "added; each counts half in its writer's own inputs; edges whose removal from one "
-                "read matters are kept whatever their share"
-            )
-            rule = (
-                "V edges are exact with patterns and scales held fixed; Q and K shares are "
-                f"integrated over the attention ({error}){views if mlps else ''}"
-            )
-        return (
-            f"{rule}. Reconstruction error {self.remainder:.1g}. Nodes below {self.floor:.2g} "
-            f"logits are omitted{raised}."
-        )
 
 
 Members: TypeAlias = Mapping[str, Sequence[GraphEdge]]

@@ -14,9 +14,8 @@ positions send to p above layer l is in neither. `Lens.parts` splits one readout
 last head or MLP on the way; each split adds up to the held lens.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -30,13 +29,10 @@ from pathsum.base.options import parse_position
 from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.paths.breakdown import Breakdown, Name
-from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates, PerHeads, Streams
+from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates
 from pathsum.paths.order_sweep import Orders
 from pathsum.paths.path_sum import check_gates_follow
 from pathsum.paths.target import Target, TokenName, find_target
-
-OwnLayer: TypeAlias = tuple[FrozenLayer, FrozenMlp | None]
-"""The heads and the MLP of a layer at single positions."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,8 @@ class Lens(Record, kind="lens"):
     predictions: tuple[str, ...]
     direct: tuple[tuple[Readout, ...], ...]
     held: tuple[tuple[Readout, ...], ...]
-    _own: "OwnPositions"
+    _trace: Trace
+    _sequence: int
 
     def parts(
         self, layer: int, position: int | None = None, token: TokenName | None = None
@@ -108,7 +105,7 @@ class Lens(Record, kind="lens"):
             )
         position = self.position if position is None else position
         position = parse_position(position, len(self.context), of="the text")
-        return self._own.parts(layer, position, token)
+        return held_parts(self._trace, layer, position, token, self._sequence)
 
     def to_table(self) -> Table:
         """One row per layer: both lenses at one position."""
@@ -161,121 +158,150 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
             f"sequence {sequence} is out of range: the run has {len(trace.tokens)} sequences"
         )
     model, length = trace.model, int(trace.lengths[sequence])
-    own = OwnPositions(trace, slice(0, length), sequence)
-    streams = own.streams
-    wanted = own.logits(streams[-1]).argmax(-1)
+    places = range(length)
+    streams = streams_at(trace, places, sequence)
+    held = HeldPositions.of(trace, places, sequence).carry(streams)
+    wanted = logits_at(trace, streams[-1], places, sequence).argmax(-1)
     ids = trace.tokens[sequence, :length].tolist()
     return Lens(
         model=model.name,
         position=parse_position(position, length, of="the text"),
         context=tuple(map(model.token_text, ids)),
         predictions=tuple(map(model.output_text, wanted.tolist())),
-        direct=_readouts(own, streams, wanted),
-        held=_readouts(own, own.carry(streams), wanted),
-        _own=own,
+        direct=_readouts(trace, streams, wanted, sequence),
+        held=_readouts(trace, held, wanted, sequence),
+        _trace=trace,
+        _sequence=sequence,
     )
 
 
+def streams_at(
+    trace: Trace, places: Sequence[int], sequence: int = 0
+) -> Float[Tensor, "layer place d"]:
+    """The stream before each layer and after the last, at some positions of a sequence."""
+    return torch.stack([stream[sequence, list(places)] for stream in trace.streams])
+
+
+def logits_at(
+    trace: Trace, stream: Float[Tensor, "place d"], places: Sequence[int], sequence: int = 0
+) -> Float[Tensor, "place vocab"]:
+    """Logits of a stream with the run's final scale, before any soft cap."""
+    scaled = stream * trace.scales.final[sequence, list(places), None]
+    return apply_unembedding(trace.weights, scaled) + logit_bias(trace.weights)
+
+
 def _readouts(
-    own: "OwnPositions", streams: Float[Tensor, "layer pos d"], wanted: Int[Tensor, " pos"]
+    trace: Trace,
+    streams: Float[Tensor, "layer place d"],
+    wanted: Int[Tensor, " place"],
+    sequence: int,
 ) -> tuple[tuple[Readout, ...], ...]:
     rows: list[tuple[Readout, ...]] = []
     # One layer at a time, so that logits of one stream only are in memory.
     for stream in streams:
-        logits = remove_mean(own.logits(stream))
+        logits = remove_mean(logits_at(trace, stream, range(len(wanted)), sequence))
         best = logits.max(-1)
         asked = logits.gather(-1, wanted[:, None])[:, 0]
-        texts = map(own.trace.model.output_text, best.indices.tolist())
+        texts = map(trace.model.output_text, best.indices.tolist())
         cells = zip(texts, best.values.tolist(), asked.tolist(), strict=True)
         rows.append(tuple(Readout(*cell) for cell in cells))
     return tuple(rows)
 
 
-class OwnPositions:
-    """The layers of a frozen run as maps of each position to itself, at some positions."""
+@dataclass(frozen=True, eq=False)
+class HeldPositions:
+    """The layers of a frozen run as maps of single positions to themselves.
 
-    def __init__(self, trace: Trace, at: slice, sequence: int = 0) -> None:
+    A position is a sequence of one token: each head gives it the weight A[p, p] that the position
+    gives to itself (`own`). `frozen` has the weights.
+    """
+
+    frozen: Frozen
+    own: tuple[Float[Tensor, "place head"], ...]
+    scale: tuple[Float[Tensor, " place"], ...]
+    gate: tuple[Float[Tensor, "place m"], ...]
+    final: Float[Tensor, " place"]
+
+    @classmethod
+    def of(cls, trace: Trace, places: Sequence[int], sequence: int = 0) -> "HeldPositions":
+        """Some positions of one sequence of a run."""
         check_gates_follow(trace)
-        self.trace, self.at = trace, at
-        self.rows = slice(sequence, sequence + 1)
         gates = Gates(trace) if trace.model.config.mlp != "none" else None
-        self.frozen = Frozen(trace, self.rows, at.stop, gates)
+        frozen = Frozen(trace, slice(sequence, sequence + 1), max(places) + 1, gates)
+        layers, at = range(frozen.n_layers), list(places)
+        patterns = (frozen.layer(index).pattern[0] for index in layers)
+        return cls(
+            frozen=frozen,
+            own=tuple(one.diagonal(dim1=-2, dim2=-1).mT[at] for one in patterns),
+            scale=tuple(frozen.layer(index).scale[0, at] for index in layers),
+            gate=() if gates is None else tuple(gates.gate(one)[sequence, at] for one in layers),
+            final=frozen.final_scale[0, at],
+        )
 
-    @property
-    def streams(self) -> Float[Tensor, "layer pos d"]:
-        """The stream before each layer and after the last."""
-        return torch.stack([stream[self.rows.start, self.at] for stream in self.trace.streams])
+    @classmethod
+    def concat(cls, parts: "Sequence[HeldPositions]", frozen: Frozen) -> "HeldPositions":
+        """Positions of several runs of one model."""
+        own, scale, gate = (
+            tuple(map(torch.cat, zip(*(getattr(part, name) for part in parts), strict=True)))
+            for name in ("own", "scale", "gate")
+        )
+        return cls(frozen, own, scale, gate, torch.cat([part.final for part in parts]))
 
-    def logits(self, stream: Float[Tensor, "pos d"]) -> Float[Tensor, "pos vocab"]:
-        """Logits of a stream with the run's final scale, before any soft cap."""
-        weights = self.trace.weights
-        scaled = stream * self.frozen.final_scale[0, self.at, None]
-        return apply_unembedding(weights, scaled) + logit_bias(weights)
+    def layer(self, index: int) -> tuple[FrozenLayer, FrozenMlp | None]:
+        """The heads and the MLP of a layer, one position per sequence."""
+        layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
+        own, scale = self.own[index][:, :, None, None], self.scale[index][:, None]
+        alone = FrozenLayer(lambda: own, scale, layer.W_V, layer.W_O)
+        if mlp is None:
+            return alone, None
+        return alone, FrozenMlp(self.gate[index][:, None], mlp.W_in, mlp.W_out)
 
-    def carry(self, streams: Float[Tensor, "layer pos d"]) -> Float[Tensor, "layer pos d"]:
+    def carry(self, streams: Float[Tensor, "layer place d"]) -> Float[Tensor, "layer place d"]:
         """The stream before each layer, carried to the top through all layers above it."""
-        below = streams[:, None]
+        below = streams[:, :, None]
         carried = below[:0]
         for index in range(self.frozen.n_layers):
             carried = torch.cat([carried, below[index : index + 1]])
-            layer, mlp = self._layer(index, self.at)
-            heads = layer.write(_stay(layer, carried))
+            layer, mlp = self.layer(index)
+            heads = layer.apply(carried)
             if mlp is not None:
                 heads = heads + mlp.apply(carried if self.frozen.parallel else carried + heads)
             carried = carried + heads
-        return torch.cat([carried, below[-1:]])[:, 0]
+        return torch.cat([carried, below[-1:]])[:, :, 0]
 
-    def _layer(self, index: int, at: slice) -> OwnLayer:
-        """A layer and its MLP at some positions."""
-        layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
-        pattern = layer.pattern[..., at, at]
-        own = FrozenLayer(lambda: pattern, layer.scale[:, at], layer.W_V, layer.W_O)
-        return own, None if mlp is None else FrozenMlp(mlp.gate[:, at], mlp.W_in, mlp.W_out)
 
-    @torch.no_grad()
-    def parts(self, start: int, position: int, token: TokenName | None) -> LensParts:
-        """One readout by order and by the last component."""
-        # A trace of this sequence alone, because a target has one entry per sequence.
-        alone = self.trace.prefix(self.rows.start, self.at.stop)
-        target = find_target(alone, position, token, "mean")
-        at = slice(position, position + 1)
-        return split_held(
-            self.frozen,
-            lambda index: self._layer(index, at),
-            start,
-            self.trace.streams[start][self.rows, at],
-            self.frozen.final_scale[:, at],
-            target,
-            self.trace.model,
-        )
+@torch.no_grad()
+def held_parts(
+    trace: Trace, layer: int, position: int, token: TokenName | None, sequence: int = 0
+) -> LensParts:
+    """The held lens of a token at one layer and position, by its last component and by order."""
+    # A trace of this sequence alone, because a target has one entry per sequence.
+    alone = trace.prefix(sequence, int(trace.lengths[sequence]))
+    target = find_target(alone, position, token, "mean")
+    held = HeldPositions.of(trace, [position], sequence)
+    stream = trace.streams[layer][sequence, position][None, None]
+    return split_held(held, layer, stream, target, trace.model)
 
 
 def split_held(
-    frozen: Frozen,
-    layer: Callable[[int], OwnLayer],
+    held: HeldPositions,
     start: int,
-    stream: Float[Tensor, "batch one d"],
-    scale: Float[Tensor, "batch one"],
+    stream: Float[Tensor, "place one d"],
     target: Target,
     model: Model,
 ) -> LensParts:
-    """The held lens of streams, one position each, by its last component and by order.
-
-    `layer` gives the layers at these positions, `scale` that of the final read; values are means
-    over the positions.
-    """
-    weights = model.weights
-    top, bias = target.direction(weights)
-    gradient = top * scale
+    """The held lens of the stream before a layer; values are means over the positions."""
+    top, bias = target.direction(model.weights)
+    gradient, n_layers = top * held.final[:, None], held.frozen.n_layers
     names: list[Name] = [Source("residual", start)]
     last = [(stream[:, 0] * gradient).sum(-1).mean()[None]]
-    orders = Orders(stream, frozen.orders(frozen.n_layers - start))
-    for index in range(start, frozen.n_layers):
-        found, written = _step(layer(index), index, orders, frozen.parallel)
+    orders = Orders(stream, held.frozen.orders(n_layers - start))
+    for index in range(start, n_layers):
+        found, written = _step(held, index, orders)
         names += found
         last.append((written * gradient).sum(-1).mean(-1))
     by_order = (orders.reached[:, :, 0] * gradient).sum(-1).mean(-1)
-    if logit_bias(weights).any():
+    if logit_bias(model.weights).any():
         names.append(Source("unembed_bias"))
         last.append(bias)
         by_order = torch.cat([by_order[:1] + bias, by_order[1:]])
@@ -292,19 +318,19 @@ def split_held(
 
 
 def _step(
-    own: OwnLayer, index: int, orders: Orders, parallel: bool
-) -> tuple[list[Name], Float[Tensor, "component batch d"]]:
+    held: HeldPositions, index: int, orders: Orders
+) -> tuple[list[Name], Float[Tensor, "component place d"]]:
     """One layer: the outputs of its heads and its MLP at each position, all orders together."""
-    layer, mlp = own
+    layer, mlp = held.layer(index)
     sent = orders.sent()
-    z = _stay(layer, sent)
+    z = layer.mix(layer.read(sent))
     through = layer.write(z)
     names: list[Name] = [HeadId(index, head) for head in range(z.shape[2])]
     written = torch.einsum("nbhk,hkd->hbd", z[:, :, :, 0], layer.W_O)
     if mlp is None:
         orders.raise_order(through)
         return names, written
-    if parallel:
+    if held.frozen.parallel:
         from_mlp = mlp.apply(sent)
         orders.raise_order(through + from_mlp)
     else:
@@ -312,9 +338,3 @@ def _step(
         from_mlp = mlp.apply(orders.sent())
         orders.raise_order(from_mlp)
     return [*names, Source("mlp", index)], torch.cat([written, from_mlp.sum(0)[None, :, 0]])
-
-
-def _stay(layer: FrozenLayer, streams: Streams) -> PerHeads:
-    """z of each head where every position attends to itself alone, with its own weight."""
-    own = layer.pattern.diagonal(dim1=-2, dim2=-1)
-    return layer.per_head(layer.read(streams)) * own[..., None]

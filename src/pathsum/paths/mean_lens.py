@@ -32,9 +32,7 @@ from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.model.reference import reference_text
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.frozen import Frozen, FrozenLayer, FrozenMlp, Gates
-from pathsum.paths.lens import LensParts, OwnLayer, split_held
-from pathsum.paths.path_sum import check_gates_follow
+from pathsum.paths.lens import HeldPositions, LensParts, split_held
 from pathsum.paths.target import TokenName, find_target
 
 POSITIONS = 64
@@ -64,7 +62,7 @@ class MeanLens(Record, kind="mean-lens"):
     positions: int
     layers: tuple[LayerAgreement, ...]
     text: str
-    _held: "_HeldPositions"
+    _held: HeldPositions
     _maps: Float[Tensor, "layer d d"]
 
     @property
@@ -88,10 +86,9 @@ class MeanLens(Record, kind="mean-lens"):
             raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
         position = parse_position(position, trace.tokens.shape[1], of="the text")
         target = find_target(trace, position, token, "mean")
-        held = self._held
-        stream = trace.streams[layer][:, position : position + 1].expand(len(held.final), -1, -1)
-        scale = held.final[:, None]
-        return split_held(held.frozen, held.layer, layer, stream, scale, target, trace.model)
+        count = len(self._held.final)
+        stream = trace.streams[layer][:, position : position + 1].expand(count, -1, -1)
+        return split_held(self._held, layer, stream, target, trace.model)
 
     def to_table(self) -> Table:
         """One row per layer."""
@@ -147,8 +144,8 @@ def mean_lens(
     rows = [row[None] for batch in over.batches for row in batch]
     half = max(1, len(rows) // 2)
     averaged, tested = rows[:half], rows[half:] or rows
-    held = _HeldPositions.of(model, averaged, positions)
-    maps = held.maps(progress)
+    held = _held_positions(model, averaged, positions)
+    maps = _mean_maps(held, progress)
     return MeanLens(
         model=model.name,
         positions=len(held.final),
@@ -159,78 +156,36 @@ def mean_lens(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _HeldPositions:
-    """Held numbers of positions, each by itself: patterns on the diagonal, scales and gates.
+def _held_positions(model: Model, rows: list[Int[Tensor, "1 _"]], count: int) -> HeldPositions:
+    """Evenly spaced positions of a text, at most `count`."""
+    every = [(number, at) for number, row in enumerate(rows) for at in range(1, row.shape[1])]
+    step = max(1, len(every) // count)
+    chosen: dict[int, list[int]] = {}
+    for number, at in every[::step][:count]:
+        chosen.setdefault(number, []).append(at)
+    parts = [HeldPositions.of(model.trace(rows[row]), at) for row, at in chosen.items()]
+    # A run of one token, for the weights of layers: the others need not stay in memory.
+    small = HeldPositions.of(model.trace(rows[0][:, :1]), [0])
+    return HeldPositions.concat(parts, small.frozen)
 
-    `frozen` is a run of one token, for the weights of layers.
-    """
 
-    frozen: Frozen
-    own: tuple[Float[Tensor, "place head"], ...]
-    scale: tuple[Float[Tensor, " place"], ...]
-    gate: tuple[Float[Tensor, "place m"], ...]
-    final: Float[Tensor, " place"]
-
-    @classmethod
-    def of(cls, model: Model, rows: list[Int[Tensor, "1 _"]], count: int) -> "_HeldPositions":
-        mlps = model.config.mlp != "none"
-        every = [(number, at) for number, row in enumerate(rows) for at in range(1, row.shape[1])]
-        step = max(1, len(every) // count)
-        chosen: dict[int, list[int]] = {}
-        for number, at in every[::step][:count]:
-            chosen.setdefault(number, []).append(at)
-        parts: list[tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]] = []
-        for number, places in chosen.items():
-            trace = model.trace(rows[number])
-            check_gates_follow(trace)
-            frozen = Frozen(trace, gates=Gates(trace) if mlps else None)
-            layers = [frozen.layer(index) for index in range(model.config.n_layers)]
-            diagonals = [one.pattern[0].diagonal(dim1=-2, dim2=-1).mT[places] for one in layers]
-            scales = [one.scale[0, places] for one in layers]
-            gates = (
-                [frozen.gates.gate(index)[0, places] for index in range(len(layers))]
-                if frozen.gates
-                else []
-            )
-            parts.append((diagonals, scales, gates, frozen.final_scale[0, places]))
-        small = model.trace(rows[0][:, :1])
-        together = [
-            tuple(torch.cat(each) for each in zip(*(part[at] for part in parts), strict=True))
-            for at in range(3)
-        ]
-        return cls(
-            Frozen(small, gates=Gates(small) if mlps else None),
-            *together,
-            final=torch.cat([part[3] for part in parts]),
-        )
-
-    def layer(self, index: int) -> OwnLayer:
-        """A layer and its MLP at these positions, one position per sequence."""
-        layer, mlp = self.frozen.layer(index), self.frozen.mlp(index)
-        own, scale = self.own[index][:, :, None, None], self.scale[index][:, None]
-        alone = FrozenLayer(lambda: own, scale, layer.W_V, layer.W_O)
-        if mlp is None:
-            return alone, None
-        return alone, FrozenMlp(self.gate[index][:, None], mlp.W_in, mlp.W_out)
-
-    def maps(self, progress: Progress) -> Float[Tensor, "layer d d"]:
-        """The mean of M_l over the positions, for l from 0 to the number of layers."""
-        n_layers, d = self.frozen.n_layers, self.frozen.run.weights.config.d_model
-        # Gradients at the stream of each coordinate of the final read, [d, place, 1, d].
-        unit = torch.eye(d, dtype=self.final.dtype, device=self.final.device)
-        gradients = unit[:, None, None] * self.final[:, None, None]
-        found = [gradients.mean((1, 2)).T]
-        for index in reversed(range(n_layers)):
-            progress(n_layers - 1 - index, n_layers, "carrying the lens down")
-            layer, mlp = self.layer(index)
-            if mlp is not None and self.frozen.parallel:
-                gradients = gradients + mlp.adjoint(gradients) + layer.adjoint(gradients)
-            else:
-                gradients = gradients if mlp is None else gradients + mlp.adjoint(gradients)
-                gradients = gradients + layer.adjoint(gradients)
-            found.append(gradients.mean((1, 2)).T)
-        return torch.stack(found[::-1])
+def _mean_maps(held: HeldPositions, progress: Progress) -> Float[Tensor, "layer d d"]:
+    """The mean of M_l over the positions, for l from 0 to the number of layers."""
+    n_layers, d = held.frozen.n_layers, held.frozen.run.weights.config.d_model
+    # Gradients at the stream of each coordinate of the final read, [d, place, 1, d].
+    unit = torch.eye(d, dtype=held.final.dtype, device=held.final.device)
+    gradients = unit[:, None, None] * held.final[:, None, None]
+    found = [gradients.mean((1, 2)).T]
+    for index in reversed(range(n_layers)):
+        progress(n_layers - 1 - index, n_layers, "carrying the lens down")
+        layer, mlp = held.layer(index)
+        if mlp is not None and held.frozen.parallel:
+            gradients = gradients + mlp.adjoint(gradients) + layer.adjoint(gradients)
+        else:
+            gradients = gradients if mlp is None else gradients + mlp.adjoint(gradients)
+            gradients = gradients + layer.adjoint(gradients)
+        found.append(gradients.mean((1, 2)).T)
+    return torch.stack(found[::-1])
 
 
 def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:

@@ -40,8 +40,7 @@ from pathsum.model import Model, Trace
 from pathsum.model.gating import Neurons, mean_slopes, neurons_of
 from pathsum.model.sequences import OneSequence
 from pathsum.paths.circuit import bootstrap_weights, name_prompt
-from pathsum.paths.component_edges import ComponentRuns, EdgeScores
-from pathsum.paths.edge_curve import component_runs
+from pathsum.paths.component_edges import ComponentRuns, EdgeScores, component_runs
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt, as_pairs
 from pathsum.paths.score import cut_effects

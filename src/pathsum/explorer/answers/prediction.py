@@ -20,7 +20,7 @@ from pathsum.paths.breakdown import NodeNeurons, find_name
 from pathsum.paths.circuit import find_circuit, with_effects
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
-from pathsum.paths.lens import OwnPositions
+from pathsum.paths.lens import HeldPositions, held_parts, logits_at, streams_at
 from pathsum.paths.target import Target, Versus, find_target
 
 
@@ -242,16 +242,16 @@ def answer_lens(session: Session, params: LensParams) -> LensAnswer:
     trace = session.run(params).trace
     length = trace.tokens.shape[1]
     start = find_position(length, params.start)
-    own = OwnPositions(trace, slice(start, min(start + LENS_POSITIONS, length)))
-    cap = trace.weights.config.logit_cap
-    streams = own.streams
-    predicted = own.logits(streams[-1]).argmax(-1)
+    places = range(start, min(start + LENS_POSITIONS, length))
+    cap, streams = trace.weights.config.logit_cap, streams_at(trace, places)
+    predicted = logits_at(trace, streams[-1], places).argmax(-1)
     tops: list[Tensor] = []
     probabilities: list[Tensor] = []
-    carried = own.carry(streams) if params.readout == "held" else streams
+    is_held = params.readout == "held"
+    carried = HeldPositions.of(trace, places).carry(streams) if is_held else streams
     for layer, stream in enumerate(carried):
         session.progress(layer, len(carried), f"reading the stream before layer {layer}")
-        found = soft_cap(own.logits(stream), cap).softmax(-1)
+        found = soft_cap(logits_at(trace, stream, places), cap).softmax(-1)
         tops.append(found.argmax(-1))
         both = torch.stack([tops[-1], predicted], -1)
         probabilities.append(found.gather(-1, both))
@@ -306,7 +306,7 @@ def lens_parts(session: Session, params: LensPartsParams) -> LensPartsAnswer:
     target = find_target(trace, position, params.token, "mean")
     token = int(target.tokens[0])
     below = direct_parts(trace, target, params.layer)
-    found = OwnPositions(trace, slice(0, position + 1)).parts(params.layer, position, token)
+    found = held_parts(trace, params.layer, position, token)
     return LensPartsAnswer(
         layer=params.layer,
         position=position,

@@ -1,0 +1,242 @@
+"""A graph in words: the sentence about its leading head, its table, and the notes below it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pathsum.base import ARROW, Column, Source, Table, text_column
+from pathsum.base.sentence import (
+    Sentence,
+    Span,
+    concat,
+    fill,
+    head_span,
+    join_spans,
+    percent,
+    signed,
+)
+from pathsum.base.site import MLP_SIDES, Side, Site
+from pathsum.paths.edges import node_position
+from pathsum.paths.flows import flows
+from pathsum.paths.frozen import Frozen, Gates
+from pathsum.paths.graph import Graph, GraphEdge, Method
+from pathsum.paths.reasons import (
+    COMPARABLE,
+    LEAST_EFFECT,
+    strongest_head,
+    substitution_drops,
+    write_reasons,
+)
+
+WORDS = {
+    "no_head": "No head of the circuit adds to this prediction.",
+    "adds": "{head} adds {share} of {total} logits{attends}{because}.{coverage}",
+    "attends": ", attending to {token} ({weight}, position {position}{kind})",
+    "induction": ", induction",
+    "sink": ", attention sink",
+    "because": " because {reasons}",
+    "no_reason": "; no single part of its key or query explains why",
+    "coverage": " The graph explains less than half of the prediction ({share}).",
+}
+"""Templates by name; `{name}` is a slot."""
+# Below this coverage the sentence states it.
+_HALF = 0.5
+
+
+MLP_WORDS = {
+    "through": "{head} contributes {share} of {total} logits through MLPs{attends}.",
+    "tokens": " Tokens whose replacement costs most: {tokens}.",
+}
+"""Templates for models with MLPs."""
+# Tokens that the sentence names at most.
+_TOKENS = 3
+
+
+def write_sentence(graph: Graph) -> Sentence:
+    """Describe the leading head in words: its share, its attention and the reasons for it.
+
+    Where MLPs are in the graph, the tokens whose replacement costs most are named too.
+    """
+    coverage = concat()
+    if graph.coverage < _HALF:
+        coverage = fill(WORDS["coverage"], share=percent(max(0.0, graph.coverage)))
+    lead, strongest = graph.lead, strongest_head(graph)
+    if lead is None and strongest is None:
+        through = write_through(graph)
+        return concat(through, coverage, write_tokens(graph)) if through else fill(WORDS["no_head"])
+    attends = because = concat()
+    if lead is not None and lead.source is not None and (not lead.note or _has_mlps(graph)):
+        kind = "" if lead.kind is None else WORDS[lead.kind]
+        attends = _write_attention(graph, lead.source, lead.weight, kind)
+        because = fill("" if lead.note else WORDS["no_reason"])
+        if lead.reasons:
+            reasons = write_reasons(lead.reasons, lambda position: _token(graph, position))
+            because = fill(WORDS["because"], reasons=reasons)
+    head = strongest if lead is None else lead.head
+    into_logits = {edge.edge.start.head: edge.share for edge in graph.inputs(graph.top)}
+    adds = fill(
+        WORDS["adds"],
+        head=head_span(str(head)),
+        share=signed(into_logits[head] if lead is None else lead.share),
+        total=signed(graph.total),
+        attends=attends,
+        because=because,
+        coverage=coverage,
+    )
+    return concat(adds, write_tokens(graph))
+
+
+def _has_mlps(graph: Graph) -> bool:
+    return any(edge.kind in MLP_SIDES for edge in graph.edges)
+
+
+def _write_attention(graph: Graph, source: int, weight: float, kind: str = "") -> Sentence:
+    token, where = _token(graph, source), str(source)
+    return fill(WORDS["attends"], token=token, weight=percent(weight), position=where, kind=kind)
+
+
+def write_through(graph: Graph) -> Sentence:
+    """The head that contributes most where none adds to the prediction directly, if one does."""
+    sign = 1 if graph.total > 0 else -1
+    heads = [one for one in graph.nodes if one.node.head is not None and sign * one.value > 0]
+    if not heads:
+        return ()
+    best = max(heads, key=lambda one: sign * one.value)
+    attends = concat()
+    if best.attended is not None:
+        attends = _write_attention(graph, best.attended.source, best.attended.weight)
+    return fill(
+        MLP_WORDS["through"],
+        head=head_span(str(best.node.head)),
+        share=signed(best.value),
+        total=signed(graph.total),
+        attends=attends,
+    )
+
+
+def write_tokens(graph: Graph) -> Sentence:
+    """The tokens whose replacement costs most, if the graph passes through MLPs.
+
+    Candidates carry most in the graph, or in the sum over paths with gates held. Each is replaced
+    by two other tokens of the text. A token is named if the prediction drops by more than 2%, and
+    by at least half of the largest drop.
+    """
+    if graph.is_mean or not _has_mlps(graph):
+        return ()
+    sign = 1 if graph.total > 0 else -1
+    in_graph = {
+        node_position(one.node): sign * one.value
+        for one in graph.nodes
+        if one.node.writer == Source("embed")
+    }
+    places = {at for found in (in_graph, _by_token(graph, sign)) for at in _largest(found)}
+    drops = {
+        at: sign * drop for at, drop in substitution_drops(graph.prediction, [*places]).items()
+    }
+    least = max(LEAST_EFFECT * abs(graph.total), COMPARABLE * max(drops.values(), default=0.0))
+    named = [at for at in sorted(drops, key=lambda at: -drops[at])[:_TOKENS] if drops[at] > least]
+    if not named:
+        return ()
+    spans = [concat(_token(graph, at), f" ({signed(drops[at])})") for at in named]
+    return fill(MLP_WORDS["tokens"], tokens=join_spans(spans))
+
+
+def _by_token(graph: Graph, sign: int) -> dict[int, float]:
+    """The contribution of each token but the first, with patterns and gates held fixed."""
+    trace, target = graph.prediction.alone()
+    frozen = Frozen(trace, gates=Gates(trace))
+    values = flows(frozen, target).source[0, frozen.sources.index(Source("embed"))]
+    return {at: sign * value for at, value in enumerate(values.tolist()) if at > 0}
+
+
+def _largest(values: dict[int, float]) -> list[int]:
+    """The positions of the largest values above zero."""
+    return [at for at in sorted(values, key=lambda at: -values[at])[:_TOKENS] if values[at] > 0]
+
+
+def _token(graph: Graph, position: int) -> Span:
+    return Span(repr(graph.tokens[position]), "token", position=position)
+
+
+def graph_table(graph: Graph, rows: int | None = None) -> Table:
+    """One edge per row; see `Graph.to_table`."""
+    interval = (Column("low", "+.3f"), Column("high", "+.3f")) if graph.is_mean else ()
+    columns = (
+        *(text_column("edge"), text_column("kind"), Column("exact", "+.3f")),
+        *(text_column("unit"), Column("share", "+.3f"), *interval, Column("cut", "+.3f")),
+        *((Column("prompts"), Column("probability", ".2f")) if graph.is_mean else ()),
+    )
+    found = sorted(_table_rows(graph), key=lambda row: -abs(row[1].share))
+    cells = tuple(
+        (
+            *(name, edge.kind.value.upper(), edge.exact, edge.unit),
+            *(edge.estimate().with_interval if graph.is_mean else (edge.share,)),
+            *(edge.effect, *((edge.prompts, edge.probability) if graph.is_mean else ())),
+        )
+        for name, edge in found[:rows]
+    )
+    return Table(columns, cells, graph.title, _note(graph, len(cells)))
+
+
+def _table_rows(graph: Graph) -> Iterator[tuple[str, GraphEdge]]:
+    """Edges by name; MLPs at the first position into one read of a later node are one row."""
+    sinks: dict[tuple[Site, Side], list[GraphEdge]] = {}
+    for edge in graph.edges:
+        site = edge.edge
+        if graph.is_mean or not site.to or site.at != 0 or not str(site.writer).startswith("mlp"):
+            yield str(edge), edge
+        else:
+            sinks.setdefault((site.end, edge.kind), []).append(edge)
+    for (reader, _), edges in sinks.items():
+        first, side = edges[0], "" if edges[0].edge.side is None else f".{edges[0].kind.value}"
+        if len(edges) == 1:
+            yield str(first), first
+            continue
+        exact, share = (sum(getattr(one, name) for one in edges) for name in ("exact", "share"))
+        together = replace(first, exact=exact, share=share, effect=None, estimates=None)
+        yield f"attention sink (position 0){ARROW}{reader}{side}", together
+
+
+def print_graph(graph: Graph, k: int) -> RenderableType:
+    """The sentence, the tree with the k strongest edges, and the notes."""
+    if graph.is_mean:
+        return Group(graph.tree(k), Text(), graph.to_table(rows=k))
+    count = len(graph.edges)
+    more = f" The {k} strongest of {count} edges are printed." if k < count else ""
+    return Group(Text(graph.sentence), graph.tree(k), _note(graph) + more)
+
+
+def _note(graph: Graph, shown: int = 0) -> str:
+    if graph.is_mean:
+        return (
+            f"{shown} of {len(graph.edges)} edges. Means over prompts with 95% intervals; an "
+            "edge below the threshold counts as 0. 'prompts' is the number of prompts that keep "
+            "the edge, 'probability' the fraction of bootstrap samples of the prompts in which it "
+            "belongs to the circuit, and 'cut' the drop of the prediction without it."
+        )
+    raised = ""
+    if graph.raised_from is not None:
+        raised = f" (not {graph.raised_from:.2g}, to keep at most {graph.max_nodes} nodes)"
+    error = f"quadrature error {graph.quadrature_error:.1g} logits"
+    if graph.by is Method.INTEGRATED:
+        rule = (
+            "Shares are of the difference from the reference run, with gradients of attention "
+            f"and MLPs integrated between the runs ({error}); all shares into a node add up"
+        )
+    else:
+        mlps = any(edge.kind in MLP_SIDES for edge in graph.edges)
+        views = (
+            "; U (gates held) and G (values held) are two views of an MLP and must not be "
+            "added; each counts half in its writer's own inputs; edges whose removal from one read "
+            "matters are kept whatever their share"
+        )
+        rule = (
+            "V edges are exact with patterns and scales held fixed; Q and K shares are "
+            f"integrated over the attention ({error}){views if mlps else ''}"
+        )
+    return (
+        f"{rule}. Reconstruction error {graph.remainder:.1g}. Nodes below {graph.floor:.2g} "
+        f"logits are omitted{raised}."
+    )
