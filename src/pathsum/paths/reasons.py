@@ -95,7 +95,7 @@ class Lead:
     """The head that explains most of a prediction, and its attention at that position.
 
     `copying` are the heads that copy the token by induction, if they add at least half as much as
-    the strongest head. Then the lead is the one whose ablation costs most; otherwise it is the
+    the strongest head and the token is less likely without them. Then the lead is the one whose ablation costs most; otherwise it is the
     head that adds most to the prediction. Without it, the predicted token has
     `probability`. It adds `share` directly and attends to `source` with `weight`, the source whose
     attention matters most. `note` explains why its scores are not decomposed, if they are not.
@@ -127,18 +127,22 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
     copying = copying_heads(trace, position, token)
     if copying:
         sources = followers(trace, position, token)
-        left = _without_repeats(trace, position, sources)
+        anew = _without_repeats(trace, position, sources)
         copying = [
             head
             for head in copying
             if float(trace.patterns[head.layer][0, head.head, position, sources].sum())
-            > TIMES_USUAL * float(left[head.layer][head.head, sources].sum())
+            > TIMES_USUAL * float(anew[head.layer][head.head, sources].sum())
         ]
     strongest = None if graph is None else strongest_head(graph)
     if strongest is not None:
         copied = sum(direct_share(trace, target, head) for head in copying)
         if copied < COMPARABLE * direct_share(trace, target, strongest):
             copying = []  # other heads make this prediction
+    if copying:
+        (left,) = probabilities_without(trace, [copying], [position], [token])
+        if left >= float(trace.logits_at(position)[0].softmax(-1)[token]):
+            copying = []  # the prediction does not rely on them
     groups = [[head] for head in copying or ([] if strongest is None else [strongest])]
     if not groups:
         return None
