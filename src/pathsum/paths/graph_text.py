@@ -68,15 +68,15 @@ def write_sentence(graph: Graph) -> Sentence:
     lead = graph.lead
     head = strongest_head(graph) if lead is None else lead.head
     if head is None:
-        through = write_through(graph) or fill(WORDS["no_head"])
-        return concat(through, coverage, write_tokens(graph))
+        if through := write_through(graph):
+            return concat(through, coverage, write_tokens(graph))
+        return concat(fill(WORDS["no_head"]), write_tokens(graph))
     attends = because = keeps = concat()
     if lead is not None and lead.probability >= graph.probability and graph.explained > 0:
         before, after = percent(graph.probability), percent(lead.probability)
         keeps = fill(WORDS["keeps"], before=before, after=after)
     if lead is not None and lead.source is not None and (not lead.note or _has_mlps(graph)):
-        kind = "" if lead.kind is None else WORDS[lead.kind]
-        attends = _write_attention(graph, lead.source, lead.weight, kind)
+        attends = _write_attention(graph, lead.source, lead.weight, WORDS.get(lead.kind or "", ""))
         because = fill("" if lead.note else WORDS["no_reason"])
         if lead.reasons:
             reasons = write_reasons(lead.reasons, lambda position: _token(graph, position))
