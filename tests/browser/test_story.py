@@ -98,7 +98,7 @@ def test_the_picture_leads_to_the_whole_circuit(page: Page, live: str) -> None:
 def test_the_gallery_opens_a_model_on_its_story(page: Page, live: str) -> None:
     page.goto(f"{live}#/models")
     card = page.get_by_role("listitem").filter(has_text="hand-built-induction").first
-    expect(card).to_contain_text("nothing else in the way")
+    expect(card).to_contain_text("The induction circuit and nothing else")
     page.get_by_role("button", name="Open hand-built-induction", exact=True).click()
     expect(page).to_have_url(re.compile("#/story.*model=hand-built-induction"))
     expect(told(page)).to_contain_text("This is induction")
