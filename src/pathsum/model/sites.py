@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pathsum.base import HeadId, Source, find_head
 from pathsum.base.errors import InputError, PathError
-from pathsum.base.site import Side, Site, Writer
+from pathsum.base.site import HEAD_SIDES, LOGITS, Side, Site, Writer
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit
 
@@ -41,13 +41,26 @@ def find_patch_site(model: "Model", name: Any) -> Site:
     return find_site(model, site)
 
 
-def writers_below(config: Config, layer: int) -> Iterator[Writer]:
-    """The writers that a layer's heads read: the embedding, and heads and MLPs below."""
-    yield Source("embed")
+def writers_into(config: Config, reader: HeadId | Source) -> list[Writer]:
+    """The writers that a component reads, from the bottom up; the logits read all of them."""
+    layer = config.n_layers if reader == LOGITS else reader.layer
+    found: list[Writer] = [Source("embed")]
     for below in range(layer):
-        yield from (HeadId(below, head) for head in range(config.n_heads))
+        found += config.heads_of(below)
+        found += [Source("mlp", below)] if config.mlp != "none" else []
+    # In a serial block the MLP also reads the heads of its own layer.
+    joins = isinstance(reader, Source) and reader != LOGITS and config.block == "serial"
+    return [*found, *config.heads_of(layer)] if joins else found
+
+
+def reads_from(config: Config, layer: int = 0) -> Iterator[Site]:
+    """The reads of all heads and MLPs from a layer on, and of the logits."""
+    for above in range(layer, config.n_layers):
+        for head in config.heads_of(above):
+            yield from (Site(None, head, side) for side in HEAD_SIDES)
         if config.mlp != "none":
-            yield Source("mlp", below)
+            yield Site(None, Source("mlp", above))
+    yield Site(None, LOGITS)
 
 
 def site_value(run: "Trace", site: Site) -> Tensor:

@@ -242,7 +242,7 @@ def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
     """Edits that set attention patterns to those of a run, if patterns are frozen."""
     if after is After.RECOMPUTED:
         return ()
-    heads = [head.id for head in trace.model.heads]
+    heads = trace.model.config.every_head
     return tuple(Edit(Site(head, value="pattern"), trace.pattern(head)) for head in heads)
 
 

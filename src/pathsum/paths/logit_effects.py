@@ -106,7 +106,7 @@ def direct_attribution(
     """
     paths = expand_logits(trace)
     target = _next_token_target(trace, targets)
-    sources, heads = paths.sources, tuple(head.id for head in trace.model.heads)
+    sources, heads = paths.sources, trace.model.config.every_head
     bias = target.bias if Source("unembed_bias") in sources else None
     values = direct_shares(paths.frozen, target.direction, bias)
     values = values.masked_fill(~target.known[:, None], torch.nan)

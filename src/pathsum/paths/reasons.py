@@ -249,7 +249,7 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
     assert head is not None
     scores = expand_scores(of.alone()[0], head)
     reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
-    heads = [one.id for one in of.trace.model.heads if one.id.layer < head.layer]
+    heads = [one for one in of.trace.model.config.every_head if one.layer < head.layer]
     sides = [
         [
             edge_between(part, at, node, side)
