@@ -210,9 +210,7 @@ def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
 
 def direct_share(trace: Trace, target: Target, head: HeadId) -> float:
     """A head's direct contribution to the target, in a run of one sequence."""
-    position = int(target.positions[0])
-    gradient = target.direction(trace.weights)[0][0] * trace.scales.final[0, position]
-    return float(trace.written(head)[0, position] @ gradient)
+    return float(trace.written(head)[0, int(target.positions[0])] @ target.gradient(trace)[0])
 
 
 @torch.no_grad()
