@@ -73,6 +73,6 @@ def test_shading_by_source_token_adds_up(page: Page, live: str, view: str, regio
 def test_an_attention_only_model_has_neither(page: Page, live: str) -> None:
     page.goto(f"{live}#/why?example=0")
     settled(page)
-    expect(page.get_by_label("Legend")).to_contain_text("put into a key")
+    expect(page.get_by_label("Legend")).to_contain_text("written into a key")
     expect(page.get_by_label("Legend")).not_to_contain_text("gate")
     expect(page.get_by_role("button", name="neurons")).to_have_count(0)

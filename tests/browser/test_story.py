@@ -197,7 +197,7 @@ def test_the_sentence_gives_its_reasons_in_full(page: Page, live: str) -> None:
     expect(told(page)).to_contain_text("This is induction")
     expect(told(page)).not_to_contain_text("because")
     told(page).get_by_role("button", name="in full").click()
-    expect(told(page)).to_contain_text(re.compile(rf"After .* because {PREVIOUS} wrote"))
+    expect(told(page)).to_contain_text(re.compile(rf"After .* because {PREVIOUS} moved"))
     told(page).get_by_role("button", name="in short").click()
     expect(told(page)).not_to_contain_text("because")
 
@@ -255,13 +255,13 @@ def test_models_open_on_a_prediction_that_they_learned(page: Page, live: str) ->
 def test_a_view_without_content_leads_to_other_models(page: Page, live: str, place: str) -> None:
     page.goto(f"{live}#/{place}")
     page.get_by_role("link", name="Choose another model").click()
-    expect(page.get_by_role("heading", name="Models to learn from")).to_be_visible()
+    expect(page.get_by_role("heading", name="Bundled models")).to_be_visible()
 
 
-def test_a_head_shows_ordinary_places_too(page: Page, live: str) -> None:
+def test_a_head_shows_typical_contexts_too(page: Page, live: str) -> None:
     page.goto(f"{live}#/head?head=L1H0")
-    panel = page.get_by_role("region", name="Where it does most in a text")
-    panel.get_by_role("radio", name="ordinary places").click()
+    panel = page.get_by_role("region", name="Top contexts")
+    panel.get_by_role("radio", name="typical contexts").click()
     expect(panel.locator("tbody tr")).to_have_count(9)
     weights = [
         float(each.strip("<> %"))

@@ -1,5 +1,8 @@
 """QK and OV between tokens: queries by token, offsets, and what is refused."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +94,8 @@ def test_bad_input_raises(model: Model):
 
 def test_a_token_is_found_by_text_by_its_visible_form_and_by_number(model: Model):
     assert find_token(model, "keep") == find_token(model, 1) == find_token(model, "1") == 1
+    numpy_id: Any = np.int64(1)
+    assert find_token(model, numpy_id) == 1
     assert find_token(random_model(Config(1, 1, 8, 4, 10, 8)), "7") == 7
     with pytest.raises(TokenError):
         find_token(model, "99")

@@ -129,6 +129,11 @@ def test_names_that_are_not_values() -> None:
 def test_a_head_by_two_numbers() -> None:
     trace = ps.construct.induction().trace("a b c a")
     assert torch.equal(trace.pattern(1, 0), trace.pattern("L1H0"))
+    one: Any = np.int64(1)
+    assert torch.equal(trace.pattern(one, one - 1), trace.pattern("L1H0"))
+    assert (
+        ps.construct.induction().trace("a b", keep=ps.Keep(patterns=[one])).pattern(1, 0).ndim == 3
+    )
 
 
 def test_token_texts_without_padding() -> None:

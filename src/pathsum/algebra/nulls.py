@@ -148,9 +148,10 @@ class RotationNull:
         z = self.z(value)
         skewness = self.skewness.clamp(min=LEAST_SKEWNESS).expand(z.shape)
         shape = 4.0 / skewness.square()
+        at = (shape + 2.0 * z / skewness).clamp(min=0.0)
         # gammaincc takes 40 times as long for NaN as for a number.
-        at = (shape + 2.0 * z.nan_to_num() / skewness).clamp(min=0.0)
-        tail = torch.where(z.isnan(), z, torch.special.gammaincc(shape, at))
+        known = ~at.isnan()
+        tail = at.masked_scatter(known, torch.special.gammaincc(shape[known], at[known]))
         return torch.where((self.variance > 0).expand(z.shape), tail, 1.0)
 
 

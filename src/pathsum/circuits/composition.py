@@ -135,12 +135,12 @@ class PairScores:
         p = self._null_of_z.p(self.z.nan_to_num())
         return torch.where(self.score.isnan(), torch.nan, p)
 
-    def tails(self, min_z: float | None, max_p: float | None) -> Float[Tensor, " pair"]:
+    def tails(self, min_z: float | None, max_p: float | None = None) -> Float[Tensor, " pair"]:
         """The probability that each pair passes the thresholds under the null of score²."""
         tail = torch.ones_like(self.score)
         if min_z is not None:
             tail = self._null_of_z.tail(tail * min_z)
-        return tail.clamp(max=1 if max_p is None else max_p)[~self.score.isnan()]
+        return tail[~self.score.isnan()].clamp(max=1 if max_p is None else max_p)
 
 
 @dataclass(frozen=True)

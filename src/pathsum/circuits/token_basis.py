@@ -78,7 +78,7 @@ def find_token(model: Model, name: str | int) -> int:
     is that token; otherwise a number is an id. The error for a text of several tokens shows its
     pieces, and suggests the word with or without its leading space if that is one token.
     """
-    if isinstance(name, int) or model.tokenizer is None:
+    if not isinstance(name, str) or model.tokenizer is None:
         return model.token_id(name)
     meant = name.replace("·", " ").replace("⏎", "\n")
     if meant != name and (found := _one_token(model, meant)) is not None:

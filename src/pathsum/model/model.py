@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -233,10 +233,10 @@ class Model:
 
     def head(self, layer: HeadName | int, head: int | None = None) -> Head:
         """One head, by its label, by a pair (layer, head), or by two numbers."""
-        if isinstance(layer, int):
+        if isinstance(layer, SupportsIndex):
             if head is None:
                 raise ArgumentError("head() takes a label, a pair, or a layer and a head number")
-            layer = (layer, head)
+            layer = (int(layer), int(head))
         return Head(self, find_head(layer, self.config.n_layers, self.config.n_heads))
 
     @cached_property

@@ -7,7 +7,7 @@ the keys and values that the next tokens attend to.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, overload
+from typing import Literal, SupportsIndex, TypeAlias, overload
 
 import torch
 from jaxtyping import Float
@@ -259,9 +259,9 @@ def _pattern_names(keep: Keep, config: Config) -> set[int | HeadId]:
     if isinstance(keep.patterns, str) and keep.patterns != "all":
         raise InputError(f"keep patterns={keep.patterns!r} is not a list of heads or 'all'")
     given = range(config.n_layers) if keep.patterns == "all" else keep.patterns
-    numbers = [name for name in given if isinstance(name, int)]
+    numbers = [name for name in given if isinstance(name, SupportsIndex)]
     layers = {*_numbers(numbers, config.n_layers, "layer", "patterns")}
-    names = (name for name in given if not isinstance(name, int))
+    names = (name for name in given if not isinstance(name, SupportsIndex))
     heads = {find_head(name, config.n_layers, config.n_heads) for name in names}
     count = Counter(head.layer for head in heads)
     layers |= {layer for layer in count if count[layer] == config.n_heads}

@@ -305,7 +305,7 @@ class Trace(Run):
         return expand_logits(self, mlps)
 
     def lens(self, position: int = -1, sequence: int = 0) -> "Lens":
-        """The stream of every layer and position read as logits: directly, and with all above."""
+        """The logits of the stream before every layer: directly, and through the later layers."""
         from pathsum.paths.lens import lens
 
         self._check_linear()
@@ -350,7 +350,7 @@ class Trace(Run):
         )
 
     def patch(self, edits: Mapping[Any, Any]) -> "Trace":
-        """This run with edges or nodes from another run, "zero", "mean" or given; see `patch`."""
+        """This run with edges or nodes from another run, "zero", "mean" or tensors; see `patch`."""
         from pathsum.paths import patch
 
         return patch(self, edits)

@@ -220,14 +220,14 @@ class NodeAttention:
         for row in zip(*(column.tolist() for column in columns), strict=True):
             source, weight, score, contrast, uniform, effect, error, rival, alone, even, count = row
             if alone:
-                yield None, "there is nothing else to attend to"
+                yield None, "no other position to attend to"
                 continue
             rival = self.rival if rival else None
             attended = Attended(source, weight, score, contrast, rival, uniform, effect, error)
             if even:
                 note = f"it attends to all {count} sources equally, so no scores need explaining"
             elif abs(effect) < floor:
-                note = "its attention matters too little to decompose its scores"
+                note = "the effect of its attention is too small to decompose its scores"
             else:
                 note = ""
             yield attended, note

@@ -110,14 +110,14 @@ class CausalEffects(Record, kind="causal-effects"):
             *interval_columns("effect", "+.4f"),
         )
         note = (
-            f"{self.value.value:.4f} in this run, {self.value_other.value:.4f} in the other; an "
-            "effect is how far it falls when that edge alone is taken from the other run\n"
+            f"{self.value.value:.4f} in this run, {self.value_other.value:.4f} in the other; "
+            "effect: its drop if only this edge is patched from the other run\n"
             f"{len(shown)} of {len(self.effects)} edges; effects do not add up"
         )
         if with_frozen:
             note += (
-                "\nfrozen: the sum of all paths that use the edge, patterns fixed (– for queries "
-                "and keys, which no path enters)"
+                "\nfrozen: the sum of all paths through the edge with frozen patterns (–: no path "
+                "enters a query or key)"
             )
         return Table(columns, tuple(cells), title=f"{self.model}: {self.target}", note=note)
 

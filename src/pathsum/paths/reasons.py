@@ -51,12 +51,12 @@ TIMES_USUAL, REPLACEMENTS = 2.0, 4
 AttentionKind: TypeAlias = Literal["induction", "sink"]
 
 WORDS = {
-    "wrote": "{writer} wrote {token}{where} into its {read}{cut}",
-    "wrote_something": "{writer} wrote into its {read}{cut}",
-    "previous": ", just before it,",
-    "at_position": ", at position {position},",
-    "token": "its {read} has the token {token}{cut}",
-    "position": "its {read} has position {position}{cut}",
+    "wrote": "{writer} moved {token}{where} into its {read}{cut}",
+    "wrote_something": "{writer} wrote to its {read}{cut}",
+    "previous": " from the preceding position",
+    "at_position": " from position {position}",
+    "token": "its {read} encodes the token {token}{cut}",
+    "position": "its {read} encodes position {position}{cut}",
     "bias": "its {read} has a bias{cut}",
     "cut": " (cut: {effect})",
 }
@@ -436,8 +436,9 @@ def _exceeds_usual(trace: Trace, head: HeadId, position: int, source: int) -> bo
 def write_reasons(
     reasons: Sequence[Reason], token: Callable[[int], Slot], cuts: bool = True
 ) -> Sentence:
-    """Reasons in words, joined by "and"; `token` gives the token at a position."""
-    return join_spans([_clause(reason, token, cuts) for reason in reasons], " and ")
+    """Reasons in words, as a list; `token` gives the token at a position."""
+    clauses = [_clause(reason, token, cuts) for reason in reasons]
+    return join_spans(filter(None, (join_spans(clauses[:-1]), *clauses[-1:])), " and ")
 
 
 def _clause(reason: Reason, token: Callable[[int], Slot], cuts: bool) -> Sentence:
@@ -448,11 +449,9 @@ def _clause(reason: Reason, token: Callable[[int], Slot], cuts: bool) -> Sentenc
         name = head_span(str(writer)) if isinstance(writer, HeadId) else str(writer)
         if reason.wrote is None:
             return fill(WORDS["wrote_something"], writer=name, read=read, cut=cut)
-        where = fill(WORDS["at_position"], position=str(reason.wrote))
-        if reason.wrote == at - 1:
-            where = fill(WORDS["previous"])
-        shown = token(reason.wrote)
-        return fill(WORDS["wrote"], writer=name, token=shown, where=where, read=read, cut=cut)
+        where = WORDS["previous" if reason.wrote == at - 1 else "at_position"]
+        slots = {"token": token(reason.wrote), "where": fill(where, position=str(reason.wrote))}
+        return fill(WORDS["wrote"], writer=name, read=read, cut=cut, **slots)
     if writer == Source("embed"):
         return fill(WORDS["token"], read=read, token=token(at), cut=cut)
     kind = writer.kind if isinstance(writer, Part | Source) else ""

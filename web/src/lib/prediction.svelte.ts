@@ -141,5 +141,5 @@ export function sourcesNote({ value, error }: Answer<"sources">): string {
   const all = Array.from(tokens.data).reduce((sum, value) => sum + value, 0);
   const others = Math.abs(rest) < 5e-3 ? "" : `, positions and biases ${signed(rest)}`;
   const sink = isSink(tokens.data) ? ` The first token adds ${signed(tokens.data[0])}, which is beyond the scale.` : "";
-  return `Shading: what each token adds through heads and MLPs, attention and gates held. Tokens add up to ${signed(all)} of ${signed(total)}${others}.${sink}`;
+  return `Shading: the contribution of each token through heads and MLPs, with attention and gates frozen. Tokens add up to ${signed(all)} of ${signed(total)}${others}.${sink}`;
 }

@@ -93,7 +93,7 @@ def answer_composition(session: Session, params: ModelParams) -> CompositionAnsw
     """Q-, K- and V-composition of all heads, and how many edges are expected under the null."""
     found = all_composition(session, params)
     chance = [
-        ChanceCount(z, *(found.edges([kind], min_z=z, k=1).expected for kind in KINDS))
+        ChanceCount(z, *(float(found.scores(kind).tails(z).sum()) for kind in KINDS))
         for z in THRESHOLDS
     ]
     return CompositionAnswer(found, tuple(chance))

@@ -17,19 +17,19 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
   {
     value: "attention",
     label: "attention",
-    about: "How much of its attention the destination gives to the source.",
+    about: "The share of the destination's attention on the source.",
     unit: "attention",
   },
   {
     value: "information",
     label: "information",
-    about: "Attention times the size of what is moved, the largest of this text = 1.",
+    about: "Attention times the norm of the moved value, relative to the largest in this text.",
     unit: "of the largest",
   },
   {
     value: "effect",
     label: "logit effect",
-    about: "What this adds to the logit of the actual next token, vocabulary mean removed; signed.",
+    about: "The contribution to the actual next token's logit, minus the vocabulary mean; signed.",
     unit: "logits",
   },
 ];
