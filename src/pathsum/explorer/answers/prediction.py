@@ -54,10 +54,11 @@ def find_prediction(session: Session, params: PredictionParams) -> tuple[Trace, 
     trace = session.run(params).trace
     position = find_position(trace.tokens.shape[1], params.position)
     token = find_target_token(trace, position, params.token)
-    return trace, position, token, _parse_versus(trace.model, params.versus)
+    return trace, position, token, find_versus(trace.model, params.versus)
 
 
-def _parse_versus(model: Model, versus: str | int) -> Versus:
+def find_versus(model: Model, versus: str | int) -> Versus:
+    """What a logit is compared with, as the library names it."""
     if versus == "mean":
         return "mean"
     return None if versus == "none" else find_token(model, versus)
