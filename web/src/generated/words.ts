@@ -11,7 +11,7 @@ export const WORDS = {
     "comma": ",",
     "many_copy": "{count} heads attend mostly to “{source}”, which followed “{token}” before: {heads}. Without any one of them, “{predicted}” keeps at least {least} ({head} matters most); without all of them, it would {without_heads}.",
     "attends_there": " {head} attends there",
-    "adds_most": " {head} adds most to its logit ({share} of {total}) and attends to “{source}”",
+    "adds_most": " {head} adds most to its {logit} ({share} of {total}) and attends to “{source}”",
     "adds_most_of_heads": " Among the heads, {head} adds most ({share}); it attends to “{source}”",
     "itself": " itself",
     "sink": ", the attention sink",
@@ -20,11 +20,11 @@ export const WORDS = {
     "no_reason": "; no single part of its key or query explains why",
     "without_writer": ". Without {writer_name}, its attention there would be {weight_without} instead of {weight}, and “{predicted}” would {without_writer}.",
     "without_head": ". Without {head_name}, “{predicted}” would {without_head}.",
-    "mlps_most": " MLPs write most of the logit: {mlps} of {total}, including {mlp_share} from {mlp}",
-    "mlps": " MLPs write {mlps} of the logit's {total}, including {mlp_share} from {mlp}",
+    "mlps_most": " MLPs write most of the {logit}: {mlps} of {total}, including {mlp_share} from {mlp}",
+    "mlps": " MLPs write {mlps} of the {logit}'s {total}, including {mlp_share} from {mlp}",
     "mlps_without_head": "; without {head_name}, they would write {mlps_left}",
     "mlps_without_heads": "; without these heads, they would write {mlps_left}",
-    "coverage": " The circuit explains less than half of the logit ({coverage})."
+    "coverage": " The circuit explains less than half of the {logit} ({coverage})."
   },
   "reasons": {
     "wrote": "{writer} moved {token}{where} into its {read}{cut}",

@@ -7,7 +7,7 @@ import type { Explorer } from "../../lib/page/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
 import { ALL_HEADS } from "../../lib/names";
 import { labelsOf } from "../../lib/tokens";
-import { isSameText, mostTelling } from "../../lib/text";
+import { comparison, isSameText, mostTelling } from "../../lib/text";
 import { Focus } from "./focus.svelte";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
 import { type HeadOnText, knownHeads, manyArcs, manyAt } from "./many";
@@ -86,7 +86,7 @@ export class TextScene {
       const { text } = explorer;
       const position = this.focus.lockedToken;
       // A report tells one story per text.
-      return [position === null ? text : { ...text, position }, text].find((about) => source.has("story", about)) ?? null;
+      return [{ ...text, ...(position === null ? {} : { position }), ...comparison(url, info) }, text].find((about) => source.has("story", about)) ?? null;
     };
     this.story = answerOf("story", story, 1);
     this.greet();
