@@ -24,22 +24,20 @@ CELL, LEFT, TOP = 12, 26, 30
 
 PAGE = """# The atlas of SmolLM2
 
-Which heads of SmolLM2-135M do what? All 270 heads have every score of the [atlas](heads.md) and, if
-data and weights agree, a kind. `scripts/atlas_page.py` measures and writes this page;
-`pathsum atlas smollm2` prints all scores.
+Which heads of SmolLM2-135M do what? This page, written by `scripts/atlas_page.py`, summarizes the
+[atlas](heads.md) of all 270 heads; `pathsum atlas smollm2` prints all scores.
 
 ![Five scores of every head: layers from top to bottom, heads from left to right]({picture})
 
-Orange: p ≤ {alpha:g}; gray: no more than random rotations of the same head. A fuller color is a
-higher score, from 0 to 1.
+Orange: p ≤ {alpha:g} against random rotations of the same head; gray: not significant. Opacity is
+the score, from 0 to 1.
 
 ## Kinds
 
-"Mixed" heads have a kind on data that their weights alone do not support: in a model this deep, a
-head mostly reads the output of other components, while scores from weights read embeddings.
-"Unknown" heads pass no threshold.
+"Mixed" heads have evidence from data only: in a deep model, heads mostly read the output of other
+components, whereas scores from weights use embeddings. "Unknown" heads pass no threshold.
 
-| kind | heads | which |
+| kind | heads | labels |
 |---|---|---|
 {kinds}
 

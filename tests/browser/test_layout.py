@@ -221,13 +221,13 @@ BARS = """
 @pytest.mark.parametrize("head", [INDUCTION, *OTHERS[:2]])
 def test_bars_stay_within_their_axes(page: Page, live: str, head: str) -> None:
     page.goto(f"{live}#/head?head={head}")
-    worth = page.get_by_role("region", name="What it is worth")
-    worth.scroll_into_view_if_needed()
-    expect(worth.locator("svg").first).to_be_visible(timeout=120_000)
+    ablation = page.get_by_role("region", name="Ablation")
+    ablation.scroll_into_view_if_needed()
+    expect(ablation.locator("svg").first).to_be_visible(timeout=120_000)
     settled(page)
     assert page.evaluate(BARS) == []
     # No chart without a bar.
-    for chart in worth.locator("svg[role=img]").all():
+    for chart in ablation.locator("svg[role=img]").all():
         assert chart.locator("rect.bar").count() > 0
 
 

@@ -200,7 +200,7 @@ def test_a_focus_on_a_long_text_does_little_work(
 def test_a_long_text_is_cut_visibly(page: Page, live: str) -> None:
     page.goto(live)
     page.get_by_role("textbox").first.fill("self " * 400)
-    expect(page.get_by_text("Cut to the context")).to_be_visible()
+    expect(page.get_by_text("Truncated to the context")).to_be_visible()
 
 
 def test_an_empty_text_is_no_error(page: Page, live: str) -> None:
@@ -256,7 +256,7 @@ def test_the_grid_rings_the_heads_of_the_story_and_names_kinds(page: Page, live:
 
 def test_the_papers_induction_scatter_is_ready(page: Page, live: str, pictures: Path) -> None:
     page.goto(f"{live}#/atlas")
-    ready = page.get_by_label("Ready choice of axes")
+    ready = page.get_by_label("Preset axes")
     ready.select_option(label="prefix matching and copying on data")
     expect(page).to_have_url(re.compile("x=prefix_matching"))
     ready.select_option(label="the paper's induction scatter")

@@ -29,10 +29,12 @@ def test_the_story_follows_the_token_that_is_clicked(page: Page, live: str) -> N
     token(page, 30).click()
     expect(story(page).locator("p")).not_to_have_text(first)
     # The probability in the sentence is the one of that prediction.
-    said = re.search(r"the model gives\s+“.*?”\s+(?:< )?([\d.]+%)", story(page).inner_text())
+    said = re.search(
+        r"the model predicts\s+“.*?”\s+with\s+(?:< )?([\d.]+%)", story(page).inner_text()
+    )
     assert said
     expect(token(page, 31)).to_have_attribute("title", re.compile(re.escape(said[1])))
-    story(page).get_by_role("button", name="Back to the most telling prediction").click()
+    story(page).get_by_role("button", name="Back to the most informative prediction").click()
     expect(story(page).locator("p")).to_have_text(first)
 
 
@@ -195,7 +197,7 @@ def test_the_actions_of_a_view_take_one_line_of_a_phone(page: Page, live: str, v
 def test_where_a_head_does_most_is_read_in_whole_lines_on_a_phone(page: Page, live: str) -> None:
     page.set_viewport_size(PHONE)
     page.goto(f"{live}#/head?head={INDUCTION}")
-    places = page.get_by_role("region", name="Where it does most in a text")
+    places = page.get_by_role("region", name="Top contexts")
     places.scroll_into_view_if_needed()
     expect(places.locator("tbody tr").first).to_be_visible(timeout=120_000)
     box = places.locator("td.text").first.bounding_box()
@@ -340,7 +342,7 @@ def test_heads_are_ranked_by_their_effect_on_the_prediction(page: Page, live: st
 
 def test_places_are_in_prose_unless_all_text_is_asked_for(page: Page, live: str) -> None:
     page.goto(f"{live}#/head?head=L1H0")
-    panel = page.get_by_role("region", name="Where it does most in a text")
+    panel = page.get_by_role("region", name="Top contexts")
     expect(panel).to_contain_text("prose in held-out text")
     panel.get_by_role("radio", name="all text").click()
     expect(panel).not_to_contain_text("prose in held-out text")

@@ -98,7 +98,7 @@ def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
         ("Eigenvalues of W_E OV W_U", "of,real,imaginary"),
         ("By distance", "tokens back,score,spread,attention"),
         ("Which heads it reads, which read it", "writer,reader,kind,score,excess,z,p"),
-        ("What it is worth", "on,measure,of,value,low,high"),
+        ("Ablation", "on,measure,of,value,low,high"),
     ],
 )
 def test_every_panel_of_the_head_page_saves_its_numbers(

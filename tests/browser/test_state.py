@@ -53,7 +53,7 @@ def test_a_text_of_another_length_can_be_corrected(page: Page, live: str, watche
     field.blur()
     expect(page.get_by_role("alert")).to_contain_text("patching needs the same number")
     expect(field).to_have_value("one word")
-    page.get_by_role("button", name="back to the one that fits").click()
+    page.get_by_role("button", name="back to the default text").click()
     expect(page.get_by_role("alert")).to_have_count(0)
     field.fill("two words")
     field.blur()
@@ -187,7 +187,7 @@ def test_several_heads_are_drawn_on_one_text(page: Page, live: str) -> None:
 
 def test_places_lead_to_the_text(page: Page, live: str) -> None:
     page.goto(f"{live}#/head?head={INDUCTION}")
-    part = page.get_by_role("region", name="Where it does most in a text")
+    part = page.get_by_role("region", name="Top contexts")
     part.scroll_into_view_if_needed()
     expect(part.locator("tbody tr").first).to_be_visible(timeout=120_000)
     part.get_by_role("radio", name="by logit effect").click()

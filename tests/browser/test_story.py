@@ -98,7 +98,7 @@ def test_the_picture_leads_to_the_whole_circuit(page: Page, live: str) -> None:
 def test_the_gallery_opens_a_model_on_its_story(page: Page, live: str) -> None:
     page.goto(f"{live}#/models")
     card = page.get_by_role("listitem").filter(has_text="hand-built-induction").first
-    expect(card).to_contain_text("nothing else in the way")
+    expect(card).to_contain_text("nothing else")
     page.get_by_role("button", name="Open hand-built-induction", exact=True).click()
     expect(page).to_have_url(re.compile("#/story.*model=hand-built-induction"))
     expect(told(page)).to_contain_text("This is induction")
@@ -197,7 +197,7 @@ def test_the_sentence_gives_its_reasons_in_full(page: Page, live: str) -> None:
     expect(told(page)).to_contain_text("This is induction")
     expect(told(page)).not_to_contain_text("because")
     told(page).get_by_role("button", name="in full").click()
-    expect(told(page)).to_contain_text(re.compile(rf"After .* because {PREVIOUS} wrote"))
+    expect(told(page)).to_contain_text(re.compile(rf"After .* because {PREVIOUS} moved"))
     told(page).get_by_role("button", name="in short").click()
     expect(told(page)).not_to_contain_text("because")
 
@@ -255,13 +255,13 @@ def test_models_open_on_a_prediction_that_they_learned(page: Page, live: str) ->
 def test_a_view_without_content_leads_to_other_models(page: Page, live: str, place: str) -> None:
     page.goto(f"{live}#/{place}")
     page.get_by_role("link", name="Choose another model").click()
-    expect(page.get_by_role("heading", name="Models to learn from")).to_be_visible()
+    expect(page.get_by_role("heading", name="Bundled models")).to_be_visible()
 
 
-def test_a_head_shows_ordinary_places_too(page: Page, live: str) -> None:
+def test_a_head_shows_typical_contexts_too(page: Page, live: str) -> None:
     page.goto(f"{live}#/head?head=L1H0")
-    panel = page.get_by_role("region", name="Where it does most in a text")
-    panel.get_by_role("radio", name="ordinary places").click()
+    panel = page.get_by_role("region", name="Top contexts")
+    panel.get_by_role("radio", name="typical contexts").click()
     expect(panel.locator("tbody tr")).to_have_count(9)
     weights = [
         float(each.strip("<> %"))
@@ -314,10 +314,50 @@ def test_the_picture_of_a_model_with_mlps_does_not_wait_for_cuts(page: Page, liv
     expect(legend).not_to_contain_text("the effect of cutting each edge")
 
 
-def test_a_rival_from_the_text_leads_to_the_contrast(page: Page, live: str) -> None:
+def test_a_rival_from_the_text_is_a_contrast_in_every_view(page: Page, live: str) -> None:
     page.goto(f"{live}#/story?text=Mary met John. John met Mary. Mary met")
-    link = page.get_by_role("link", name=re.compile("why .* rather than"))
-    link.click()
-    expect(page).to_have_url(re.compile(r"#/why\?.*versus=\d+"))
-    expect(page.get_by_role("radio", name="other token")).to_have_attribute("aria-checked", "true")
-    expect(page.locator("section[aria-label=Details]")).to_contain_text("logit difference")
+    legend = page.get_by_role("region", name="The circuit of this prediction").locator(".legend")
+    expect(legend).to_contain_text("logits")
+    before = re.findall(r"of \S+ logits", legend.inner_text())[0]
+    page.get_by_role("button", name=re.compile("rather than .*M")).click()
+    expect(page).to_have_url(re.compile(r"#/story\?.*versus=\d+"))
+    expect(told(page).locator(".headline")).to_contain_text(re.compile(r"rather than\s+·M"))
+    settled(page)
+    expect(legend).not_to_contain_text(before)
+    total = re.search(r"of (\S+) logits", legend.inner_text())
+    assert total
+    # The same account on the other pages, and a way back.
+    page.get_by_role("button", name="all numbers").click()
+    target = page.locator("section.layer div.target").first
+    expect(target.get_by_role("radio", name="other token")).to_have_attribute(
+        "aria-checked", "true"
+    )
+    settled(page)
+    expect(page.get_by_role("region", name="Waterfall")).to_contain_text(total[1])
+    page.get_by_role("button", name="against all tokens").click()
+    expect(page).not_to_have_url(re.compile("versus="))
+    expect(legend).to_contain_text(before)
+
+
+UNKNOWN = (
+    ("story", "example=99", "example “99”, which two-layer does not have"),
+    ("paper", "claim=nothing", "claim “nothing”, which the paper does not have"),
+    ("lens", "layer=9", "layer “9”, which two-layer does not have"),
+    ("atlas", "score=luck", "score “luck”, which the atlas does not have"),
+    ("why", "selected=L9H9@3", "node or edge “L9H9@3”, which this circuit does not have"),
+    ("compare", "other=nobody", "model “nobody”, which this comparison does not have"),
+    ("why", "versus=99999", "token “99999”, which two-layer does not have"),
+    ("text", "weighting=loud", "“weighting=loud”, which means nothing here"),
+)
+
+
+@pytest.mark.parametrize(("view", "named", "words"), UNKNOWN)
+def test_a_link_to_what_is_not_there_is_said(
+    page: Page, live: str, view: str, named: str, words: str
+) -> None:
+    page.goto(f"{live}#/{view}?{named}")
+    notice = page.get_by_role("status").filter(has_text=words)
+    expect(notice).to_have_count(1)
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(page).not_to_have_url(re.compile(named))
+    expect(notice).to_have_count(0)

@@ -45,7 +45,7 @@ def test_the_text_opens_on_a_story(page: Page, live: str, pictures: Path) -> Non
 def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
     page.goto(f"{live}#/text")
     story = page.get_by_role("region", name="What to see first")
-    told = re.search(r"the model gives\s+“(.+?)”", story.inner_text())
+    told = re.search(r"the model predicts\s+“(.+?)”", story.inner_text())
     assert told
     page.goto(f"{live}#/why")
     expect(page.locator("p.sentence")).to_contain_text(f"“{told[1]}” has")
@@ -57,15 +57,15 @@ def test_a_graph_has_numbers_and_edges_that_can_be_cut(
     asked: list[str] = []
     page.on("request", lambda one: asked.append(one.url) if "/api/without" in one.url else None)
     page.goto(f"{live}#/why?example=0")
-    expect(page.get_by_label("Legend")).to_contain_text("put into a key")
+    expect(page.get_by_label("Legend")).to_contain_text("written into a key")
     edges = graph(page).get_by_role("button", name=re.compile(r"L\dH\d at .*key: \+.*costs"))
     key = edges.first
     key.focus()
     details = page.locator("section[aria-label=Details]")
-    for words in ("its part of the score", "worth to the prediction", "lost if it is cut"):
+    for words in ("contribution to the score", "share of the prediction", "drop if it is cut"):
         expect(details).to_contain_text(words)
     expect(details).to_contain_text("Explains the cell")
-    lost = re.search(r"lost if it is cut, logits\s*\+([\d.]+)", details.inner_text())
+    lost = re.search(r"drop if it is cut, logits\s*\+([\d.]+)", details.inner_text())
     # A click selects; the mark on the edge cuts it.
     key.press("Enter")
     expect(page).not_to_have_url(re.compile("off=L"))

@@ -65,7 +65,7 @@ def test_options_of_faithfulness_need_it(
 
 def test_notes_of_heads_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "two-layer", "a b", "--position", "0", "--threshold", "0.02"]) == 0
-    assert "there is nothing else to attend to" in capsys.readouterr().out
+    assert "no other position to attend to" in capsys.readouterr().out
 
 
 def test_faithfulness_is_a_table_over_sizes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,10 +22,11 @@ def test_induction_is_told_with_its_numbers() -> None:
     got = told(Explorer([ALL["hand-built induction"]()]))
     text = plain_text(got.sentence)
     expected = (
-        "After “cabda” the model gives “b” 99.9%, up from < 0.01% the first time. "
-        "This is induction: L1H0 attends to “b”, which followed “a” before, because L0H0 wrote "
-        "“a”, just before it, into its key and its query has the token “a”. Without L0H0, its "
-        "attention there would be < 0.01% instead of 100%, and “b” would drop to < 0.01%."
+        "After “cabda”, the model predicts “b” with 99.9%, up from < 0.01% the first time. "
+        "This is induction: L1H0 attends to “b”, which followed “a” before, because L0H0 moved "
+        "“a” from the preceding position into its key and its query encodes the token “a”. "
+        "Without L0H0, its attention there would be < 0.01% instead of 100%, and “b” would drop to "
+        "< 0.01%."
     )
     assert text == expected
 
@@ -44,7 +45,7 @@ def test_several_heads_and_mlps_are_told_together() -> None:
     text = plain_text(got.sentence)
     assert "This is induction: 2 heads attend mostly to “b”, which followed “a” before: L1H" in text
     assert "without all of them, it would drop to" in text
-    assert re.search(r"any single one of them, “b” keeps at least \S+ \(L1H\d matters most\)", text)
+    assert re.search(r"any one of them, “b” keeps at least \S+ \(L1H\d matters most\)", text)
 
 
 def test_every_position_of_every_model_has_a_sentence() -> None:

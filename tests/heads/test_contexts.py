@@ -76,7 +76,7 @@ def test_sequences_of_several_lengths_and_the_table(induction: Model) -> None:
     found = top_contexts(induction, "L0H0", ["a b c", "c a", "b a c"], k=2)
     assert found.sequences == 3 and found.contexts == 3 + 2 + 3
     text = found.to_table().to_text(120)
-    assert "L0H0: top contexts" in text and "the average of 8 contexts" in text
+    assert "L0H0: top contexts" in text and "mean over 8 contexts" in text
 
 
 def test_what_cannot_be_asked(induction: Model) -> None:

@@ -45,7 +45,7 @@ def test_q_composition_is_recognized() -> None:
 def test_one_layer_cannot_and_the_result_says_why() -> None:
     found = ps.induction(ps.random_model(CONFIG.replace(n_layers=1)))
     assert found.heads == ()
-    assert "with one layer, a head can match a token with the token at a position" in found.why_none
+    assert "in a one-layer model, keys encode the token at a position" in found.why_none
     assert "no layers" in ps.induction(ps.random_model(CONFIG.replace(n_layers=0))).why_none
 
 
@@ -64,7 +64,7 @@ def test_a_head_that_writes_nothing_is_not_an_induction_head(matrix: str) -> Non
     silent = dataclasses.replace(built, weights=Weights(built.config, MemoryStore(tensors)))
     found = ps.induction(silent, sequences=3)
     assert found.heads == () and found.best_stripe > 0.9
-    why = f"L1H0 attends like one (stripe 1.00) but writes nothing: its {matrix} is zero"
+    why = f"L1H0 has a stripe of 1.00 but writes nothing: its {matrix} is zero"
     assert why in found.why_none and why in found.to_table().note
     assert found.rejected == {"L1H0": why.removeprefix("L1H0 ")}
     with pytest.raises(HeadError, match=f"L1H0 is not an induction head of .*its {matrix} is zero"):

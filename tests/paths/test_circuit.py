@@ -184,10 +184,10 @@ def test_the_sentence_of_a_token_that_is_lowered() -> None:
     found = trace.circuit(token="c", versus="b")
     assert found.total < -9
     assert found.sentence.startswith("L1H0 adds −")
-    assert "L0H0 wrote 'a', just before it, into its key" in found.sentence
+    assert "L0H0 moved 'a' from the preceding position into its key" in found.sentence
     # Nothing attends before the first position, and the first token has no head that moves it.
     alone = construct.virtual_head({"a": "x"}).trace("b").circuit(0, "x", "y", threshold=1.0)
-    assert alone.sentence == "No head that is kept adds to this prediction."
+    assert alone.sentence == "No head of the circuit adds to this prediction."
 
 
 def test_views() -> None:
@@ -216,7 +216,7 @@ def test_the_first_position_has_no_scores_to_explain() -> None:
     found = load("two-layer").trace("a b").circuit(position=0, effects=False)
     heads = [node for node in found.nodes if node.node.head]
     assert heads
-    assert all(node.attended is None and "nothing else" in node.note for node in heads)
+    assert all(node.attended is None and "no other position" in node.note for node in heads)
     assert not [edge for edge in found.edges if edge.kind != "v"]
 
 

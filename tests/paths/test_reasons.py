@@ -245,8 +245,8 @@ def test_the_largest_part_is_named_whatever_it_is() -> None:
     graph = model.trace("b b a b b").circuit()
     sides = {reason.side: str(reason.writer) for reason in graph.reasons}
     assert sides == {Side.K: "pos@1", Side.Q: "pos@1"}
-    assert "its key has position 4 (cut: +" in graph.sentence
-    assert "wrote" not in graph.sentence and "induction" not in graph.sentence
+    assert "its key encodes position 4 (cut: +" in graph.sentence
+    assert "moved" not in graph.sentence and "induction" not in graph.sentence
 
 
 def test_a_bias_of_the_keys_that_changes_no_logit_is_no_reason() -> None:

@@ -81,9 +81,9 @@ class Factored:
     >>> f.trace(), f.row(7)[:3], f.eigenvalues()  # never 50,257 × 50,257 in memory
     (tensor(2.), tensor([1., 1., 0.]), tensor([2.+0.j, 0.+0.j]))
 
-    Operators keep the product apart: `f @ g` and `f @ tensor` and `tensor @ f` multiply the inner
-    factors, `f + g` stacks them (ranks add), `f * 2` scales one of them, `f.T` swaps them, `f[i]`
-    picks from the batch.
+    Operators keep the product factored: `f @ g` and `f @ tensor` and `tensor @ f` multiply the
+    inner factors, `f + g` stacks them (ranks add), `f * 2` scales one of them, `f.T` swaps them,
+    `f[i]` picks from the batch.
 
     Not for matrices of high rank: once r is above m n / (m + n) the dense matrix is smaller.
     """

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 
 class PathsumError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors that pathsum raises."""
 
     exit_code = 1
 

@@ -177,8 +177,8 @@ def signed(value: float, decimals: int = 2) -> str:
 def percent(share: float) -> str:
     """A share as a percentage.
 
-    >>> percent(0.712), percent(0.004), percent(0.9996), percent(0.00001), percent(1.0)
-    ('71%', '0.40%', '> 99.9%', '< 0.01%', '100%')
+    >>> percent(0.712), percent(0.004), percent(0.9996), percent(0.00001), percent(1.0), percent(0)
+    ('71%', '0.40%', '> 99.9%', '< 0.01%', '100%', '0%')
     """
     if math.isnan(share):
         return "–"
@@ -187,7 +187,7 @@ def percent(share: float) -> str:
         return "< 0.01%" if value > 0 else f"> {MINUS}0.01%"
     if 99 < value < 100:  # what is not all must not look like all
         return f"{value:.1f}%" if value < 99.95 else "> 99.9%"
-    decimals = 0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 2
+    decimals = 0 if value == 0 or abs(value) >= 10 else 1 if abs(value) >= 1 else 2
     return f"{value:.{decimals}f}%".replace("-", MINUS)
 
 
@@ -200,3 +200,10 @@ def sparkline(values: Sequence[float], low: float, high: float) -> str:
     bars, span = "▁▂▃▄▅▆▇█", max(high - low, 1e-9)
     shares = (min(1.0, max(0.0, (value - low) / span)) for value in values)
     return "".join(bars[round(share * (len(bars) - 1))] for share in shares)
+
+
+def shade(share: float) -> str:
+    """Two characters, darker the closer a share is to 1; blank below 0."""
+    shades = " ░▒▓█"
+    level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(shades) - 1))
+    return shades[level] * 2

@@ -202,8 +202,8 @@ def align_heads(
 
     The result is independent of the basis of either stream, of the order of heads, and of a
     constant added to all logits. Layers above the first are compared by their direct path, which is
-    small for a head that works by composition. A small p-value means that two heads agree beyond
-    the agreement of their models' embeddings and positions and of their singular values.
+    small for a head that works by composition. A small p-value means that two heads agree more than
+    their models' embeddings, positions and singular values imply.
     """
     _check(left, right)
     for model in (left, right):
@@ -235,8 +235,8 @@ def align_heads(
     return HeadAlignment(
         left=left.name,
         right=right.name,
-        left_heads=tuple(head.id for head in left.heads),
-        right_heads=tuple(head.id for head in right.heads),
+        left_heads=left.config.every_head,
+        right_heads=right.config.every_head,
         similarity=similarity,
         qk=qk,
         ov=ov,

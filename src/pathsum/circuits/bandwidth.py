@@ -136,7 +136,7 @@ class Bandwidth(Record, kind="bandwidth"):
         note = (
             f"Joint PCA: {j.both} dimensions used by both, {j.first_only} by W_E alone, "
             f"{j.second_only} by W_U alone, {j.neither} by neither.\n"
-            "Used: carries at least a tenth of an even share."
+            "A dimension is used if it carries at least a tenth of an even share."
         )
         return Table(columns, rows, f"embedding and unembedding, {self.model}", note)
 

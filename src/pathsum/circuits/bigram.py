@@ -98,7 +98,7 @@ def bigram(
     *,
     progress: Progress = silent,
 ) -> Bigram:
-    """The direct path as a table of next tokens: its k most certain rows (20), its fit to text.
+    """The direct path as a table of next tokens: the k (20) most certain rows, and its fit.
 
     With a `corpus` (sequences of token ids), the result includes the fit of the direct path to the
     text's bigram table: KL and rank correlation by token frequency, and its loss compared with the

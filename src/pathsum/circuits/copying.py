@@ -143,9 +143,9 @@ def copying(
     (True, True, True)
 
     The shares of tokens cost vocabulary² × d_head multiplications per head.
-    `measures="eigenvalues"` leaves them out, and the cost is one product for the whole model:
-    `W_E W_V W_O W_U` has the nonzero eigenvalues of `W_O (W_U W_E) W_V`, the d × d product in the
-    middle is computed once, and each head is d_head × d_head after that.
+    `measures="eigenvalues"` omits them. The cost is then one product for the whole model:
+    `W_E W_V W_O W_U` has the nonzero eigenvalues of the d_head × d_head matrix
+    `W_O (W_U W_E) W_V`, and all heads share the d × d product in the middle.
     """
     parse_draws(draws, least=DRAWS)
     every, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)

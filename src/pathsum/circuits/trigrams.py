@@ -246,7 +246,7 @@ def skip_trigrams(
     sequences: int = TEXT_SEQUENCES,
     progress: Progress = silent,
 ) -> SkipTrigrams:
-    """The k strongest (50) skip-trigrams of a head, or of all heads, over the whole vocabulary.
+    """The k (default: 50) strongest skip-trigrams of one or all heads, over the whole vocabulary.
 
     `rank` is "text", the loss that they save on text (`corpus`, by default the held-out text that
     the model comes with), or "weights"; by default "text" if there is any. At most `sequences`
@@ -270,7 +270,7 @@ def skip_trigrams(
     triples by their lift, and their cost in loss is measured. One in five of its sequences is held
     out. Ranked by weights, the evidence is from the held-out part. Ranked on text, that part is
     used for the ranking, and the evidence is from other sequences, because triples selected for
-    their effect on a text have a lift there by selection.
+    their effect on a text are biased toward a lift there.
 
     On a rotary model, QK is averaged over offsets or taken at `offset`. This applies only to the
     ranking by weights; on text, the attention of the run is used.

@@ -44,8 +44,8 @@ from pathsum.circuits.reads_and_writes import (
     write_factor,
 )
 from pathsum.model import LayerWeights, Model
+from pathsum.model.config import check_offset
 from pathsum.model.folding import centered_unembedding, fold_read
-from pathsum.model.rotary import check_offset
 from pathsum.model.sites import check_neuron
 
 DOMINANT = 0.1
@@ -160,7 +160,7 @@ def virtual_weights(
 def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -> str:
     """The null hypothesis, and the share of both along the read's strongest direction."""
     tested = (
-        "z and p: size of the product against random rotations of the stream; they do not test "
+        "z and p: norm of the product against random rotations of the stream; they do not test "
         f"whether the model uses {edge}"
     )
     _, values, basis = thin_svd(read)
@@ -169,8 +169,8 @@ def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -
     if read_share < DOMINANT or written > 1 / d:
         return tested
     return (
-        f"{tested}. One direction has {read_share:.0%} of the read's squared norm; {edge.writer} "
-        f"writes {written:.2%} along it (a random rotation {1 / d:.2%}), which lowers the score"
+        f"{tested}. One direction has {read_share:.0%} of the read's squared norm, but only "
+        f"{written:.2%} of {edge.writer}'s ({1 / d:.2%} if rotated at random), so the score is low"
     )
 
 

@@ -101,7 +101,7 @@ def heads_over_direct_path(subject: Subject) -> Measurement:
         f"single heads gain {found.gain[1]:.2f} nats, the direct path {found.gain[0]:.2f}",
         view=subject.link("paths", example=0),
         picture=BarsPicture(
-            "The loss that is left as longer paths are added",
+            "Remaining loss as longer paths are added",
             "loss, nats per token",
             (Bar("a uniform guess", found.uniform), *(Bar.of(*named) for named in losses)),
         ),
@@ -133,7 +133,7 @@ def last_layer(subject: Subject) -> Measurement:
 
 @statement("two-first")
 def first_layer(subject: Subject) -> Measurement:
-    """The first layer adds almost nothing once the second is there
+    """The first layer adds almost nothing to the second
 
     Alone, the first layer's heads help to predict. Given the second layer, their direct
     contribution to the logits gains almost nothing.

@@ -159,8 +159,8 @@ def paper(
     >>> [(one.outline.id, one.verdict) for one in found.claims]
     [('two-induction', 'holds'), ('two-mechanism', 'holds')]
 
-    A verdict is no more than its rule, `outline.rule_text`, which stands with its claim in
-    `pathsum.claims`.
+    A verdict is only as strong as its rule, `outline.rule_text`; `pathsum.claims` lists the rules
+    with their claims.
     """
     if isinstance(model, Model):
         require_causal(model, "the paper")

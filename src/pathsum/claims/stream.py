@@ -63,7 +63,7 @@ def sum_of_paths(subject: Subject) -> Measurement:
             bars,
         ),
         note="With patterns, normalization scales and MLP outputs held fixed this is an identity, "
-        "so a failure would be one of the arithmetic.",
+        "so a failure would be numerical.",
     )
 
 
@@ -90,7 +90,7 @@ def no_privileged_basis(subject: Subject) -> Measurement:
     """The residual stream has no privileged basis
 
     Rotate the stream, together with every matrix that reads or writes it, and the outputs stay the
-    same. So single coordinates of the stream have no meaning of their own.
+    same. So individual coordinates of the stream have no meaning.
     """
     model = fold(subject.model)
     tokens = _first_example(subject)
@@ -142,7 +142,7 @@ def shared_channel(subject: Subject) -> Measurement:
         f"embedding and heads write {writes:.0f} effective dimensions into {found.dimension}",
         view=subject.link("atlas"),
         picture=StacksPicture(
-            f"What the {found.dimension} dimensions of the stream are used for",
+            f"Use of the {found.dimension} dimensions of the stream",
             "dimensions",
             ("written and read", "written only", "read only", "free"),
             tuple(
@@ -243,7 +243,7 @@ def _bigrams(model: Model) -> PointsPicture | None:
     counts = (counted.counts[often] / followed[often]).log().tolist()
     pairs = zip(first[often].tolist(), second[often].tolist(), counts, predicted, strict=True)
     return PointsPicture(
-        "The commonest pairs of neighbors in held-out text",
+        "The most frequent pairs of adjacent tokens in held-out text",
         "log of how often b follows a there, nats",
         "log-probability by W_E W_U, nats",
         tuple(

@@ -146,7 +146,7 @@ def strongest_edge(subject: Subject) -> Measurement:
 def previous_token_head(subject: Subject) -> Measurement:
     """A head attends one token back
 
-    It tells every position which token precedes it. That predicts little by itself, but a later
+    It writes to every position which token precedes it. This predicts little by itself, but a later
     head uses it.
     """
     best = _previous_token_head(subject)
@@ -185,7 +185,7 @@ def mechanism(subject: Subject) -> Measurement:
     """They work by K-composition
 
     Through the previous-token head, the induction head's keys carry the token before each position;
-    its query is the current token. Cut that one edge and the pattern is gone.
+    its query is the current token. Cutting this edge removes the pattern.
     """
     best = _best_induction_head(subject)
     by_k = [edge for edge in best.edges if edge.side is Side.K]
@@ -215,8 +215,8 @@ def mechanism(subject: Subject) -> Measurement:
 def positive_corner(subject: Subject) -> Measurement:
     """Positive eigenvalues on both sides
 
-    An induction head copies (OV) and matches same with same through the previous-token head (QK).
-    Both matrices have mostly positive eigenvalues.
+    An induction head copies (OV) and matches tokens with themselves through the
+    previous-token head (QK). Both matrices have mostly positive eigenvalues.
     """
     found = {str(h.head): h for h in _induction(subject).heads if h.qk_positivity is not None}
     if not found:

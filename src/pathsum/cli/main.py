@@ -33,7 +33,7 @@ _LISTED = {
     "A prediction": (prediction, "why paths attention scores lens"),
     "Interventions": (interventions, "patch replace curve rules"),
     "Training": (training, "corpus train dynamics"),
-    "See it": (pages, "explore report mcp decompile"),
+    "Explore and export": (pages, "explore report mcp decompile"),
 }
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     title: tuple(getattr(module, f"{name}_command") for name in names.split())

@@ -26,9 +26,9 @@ from pathsum.base.sentence import (
 from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.answers.prediction import (
     circuit_at,
-    direct_parts,
     find_position,
     find_target_token,
+    find_versus,
 )
 from pathsum.explorer.answers.text import answer_run, rank_by_interest
 from pathsum.explorer.params import TextParams, page_words
@@ -36,6 +36,7 @@ from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.graph import Graph
 from pathsum.paths.graph_text import write_through, write_tokens
+from pathsum.paths.logit_effects import direct_parts
 from pathsum.paths.patching import without
 from pathsum.paths.reasons import (
     AttentionKind,
@@ -47,7 +48,7 @@ from pathsum.paths.reasons import (
     strongest_head,
     write_reasons,
 )
-from pathsum.paths.target import PredictionRun, find_target
+from pathsum.paths.target import PredictionRun, Versus, find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.
 CANDIDATES, COMPARABLE = 4, 0.5
@@ -75,9 +76,10 @@ class Story(Record, kind="page-story"):
     """One prediction of a text, and its explanation; `sentence` is the explanation in words.
 
     `token` is predicted at `position` with `probability`; `expected` is the likeliest token, and
-    `rival` the one to compare `token` with: the likeliest other one that occurs in the text, if it
-    is among the strongest predictions, else the likeliest other one. Where the same pair of tokens
-    stood before, at `first`, `token` had `probability_first` (None if the text repeats nothing).
+    `rival` the one to compare `token` with: the likeliest other one that stands in the text before,
+    among the strongest predictions that begin alike. `versus` is the token whose logit is
+    subtracted, None if it is none's. Where the same pair of tokens stood before, at `first`,
+    `token` had `probability_first` (None if the text repeats nothing).
     `heads` give most of their attention to what followed the earlier copies of the token at
     `position`, if `token` did: they do induction. `head` is the one whose ablation costs most among
     them, or, if there are none, the head that adds most to the logit. It adds `share` of `total`
@@ -93,7 +95,8 @@ class Story(Record, kind="page-story"):
     position: int
     token: int
     expected: int
-    rival: int
+    rival: int | None
+    versus: int | None
     probability: float
     first: int | None
     probability_first: float | None
@@ -121,10 +124,12 @@ class StoryParams(TextParams):
     """The position of the prediction, by default the most interesting one, and the token.
 
     Without a token, the actual next one is explained, or at the end the model's prediction.
+    `versus` is as in `PredictionParams`.
     """
 
     position: int | None = None
     token: int | None = None
+    versus: str | int = "mean"
 
 
 def story(session: Session, params: StoryParams) -> Story:
@@ -142,10 +147,11 @@ def story(session: Session, params: StoryParams) -> Story:
         position = find_position(len(run.ids), params.position)
         first = dict(ranked)[position]
     token = find_target_token(trace, position, params.token)
+    versus = find_versus(trace.model, params.versus)
     graph = None
     with suppress(NotExactError):
-        graph = circuit_at(session, params, position, token)
-    numbers = StoryBuilder(trace, position, token).build(first, graph)
+        graph = circuit_at(session, params, position, token, versus)
+    numbers = StoryBuilder(trace, position, token, versus).build(first, graph)
     sentence = sentence_of(numbers, trace)
     if graph is not None and trace.model.config.mlp != "none":
         # The head and the tokens that act through MLPs.
@@ -180,9 +186,9 @@ def _most_interesting(
 class StoryBuilder:
     """Measures the numbers of the story about one position of a run."""
 
-    def __init__(self, trace: Trace, position: int, token: int) -> None:
-        self.trace, self.position, self.token = trace, position, token
-        self.target = find_target(trace, position, token, "mean")
+    def __init__(self, trace: Trace, position: int, token: int, versus: Versus) -> None:
+        self.trace, self.position, self.token, self.versus = trace, position, token, versus
+        self.target = find_target(trace, position, token, versus)
 
     def build(self, first: int | None, graph: Graph | None) -> Story:
         """The numbers of the story; `first` is where the same pair of tokens stood before."""
@@ -195,11 +201,12 @@ class StoryBuilder:
             position=self.position,
             token=self.token,
             expected=int(logits.argmax()),
-            rival=_find_rival(self.trace.tokens[0].tolist(), logits, self.token),
+            rival=_find_rival(self.trace, self.position, logits, self.token),
+            versus=self.versus if isinstance(self.versus, int) else None,
             probability=float(logits.softmax(-1)[self.token]),
             first=first,
             probability_first=self._probability(self.trace, first),
-            total=float(logits[self.token] - logits.mean()) if graph is None else graph.total,
+            total=float(self.target.of_rows(logits[None])[0]) if graph is None else graph.total,
             coverage=None if graph is None else graph.coverage,
             heads=tuple(map(str, copying)),
             probability_without_heads=self._probability(without_heads, self.position),
@@ -252,10 +259,17 @@ class StoryBuilder:
         return float(trace.logits_at(position)[0].softmax(-1)[self.token])
 
 
-def _find_rival(ids: Sequence[int], logits: Tensor, token: int) -> int:
-    likeliest = logits.topk(min(RIVALS + 1, len(logits))).indices.tolist()
-    others = [one for one in likeliest if one != token] or [token]
-    return next((one for one in others if one in ids), others[0])
+def _find_rival(trace: Trace, position: int, logits: Tensor, token: int) -> int | None:
+    likeliest = logits.topk(min(RIVALS, len(logits))).indices.tolist()
+    seen = trace.tokens[0, : position + 1].tolist()
+
+    def kind(token: int) -> tuple[bool, bool]:
+        # The rival of a name is a name, although "the" may be likelier.
+        first = shown_piece(trace.model, token).lstrip()[:1]
+        return first.isalpha(), first.isupper()
+
+    others = (one for one in likeliest if one != token and one in seen)
+    return next((one for one in others if kind(one) == kind(token)), None)
 
 
 def sentence_of(story: Story, trace: Trace) -> Sentence:
@@ -316,11 +330,14 @@ def _mlp_clauses(story: Story) -> Iterator[str]:
 
 def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
     """The slots of `WORDS` for a story."""
-    model, ids = trace.model, trace.tokens[0].tolist()
+    model, ids, versus = trace.model, trace.tokens[0].tolist(), story.versus
+
+    def label(token: int) -> Span:
+        return Span(token_label(model, token), "token")
 
     def token(position: int | None) -> Span:
-        label = "" if position is None else token_label(model, ids[position])
-        return Span(label, "token", position=position)
+        text = "" if position is None else token_label(model, ids[position])
+        return Span(text, "token", position=position)
 
     def share(value: float | None) -> str:
         return "" if value is None else percent(value)
@@ -334,9 +351,10 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
     return {
         "before": _word_start([shown_piece(model, one) for one in ids[: story.position + 1]]),
         "token": token(story.position),
-        "predicted": Span(token_label(model, story.token), "token"),
+        "predicted": label(story.token),
         "probability": strong(percent(story.probability)),
         "probability_first": share(story.probability_first),
+        "logit": "logit" if versus is None else concat("lead over “", label(versus), "”"),
         "induction": strong("induction"),
         "head": head_span(head),
         "head_name": head,

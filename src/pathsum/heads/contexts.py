@@ -90,7 +90,7 @@ class TopContexts(Record, kind="top-contexts"):
             for order, contexts in (("attention", self.by_attention), ("effect", self.by_effect))
             for one in contexts
         ]
-        average = f"the average of {self.contexts} contexts: weight {self.mean_weight:.2f}"
+        average = f"mean over {self.contexts} contexts: weight {self.mean_weight:.2f}"
         if self.mean_effect is not None:
             average += f", |effect| {self.mean_effect:.2f}"
         columns = (

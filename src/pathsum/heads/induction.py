@@ -162,12 +162,12 @@ class Induction(Record, HeadMapping[InductionHead], kind="induction"):
         """One row per head."""
         rejected = [f"{head} {why}" for head, why in self.rejected.items()] if self.heads else []
         legend = (
-            "λ: eigenvalue positivity of OV, and of QK through the partner; cost: nats on the "
-            "second copy without the head; recovered: share of the cost, by the ideal pattern"
+            "λ: eigenvalue positivity of OV, and of QK through the partner; cost of ablating the "
+            "head: nats on the second copy; recovered: share of the cost, by the ideal pattern"
         )
         losses = (
-            f"loss {self.first_copy} nats on tokens that occur first, {self.second_copy} on "
-            f"repeats; best stripe {self.best_stripe:.3f}"
+            f"loss {self.first_copy} nats on first occurrences, {self.second_copy} on repeats; "
+            f"best stripe {self.best_stripe:.3f}"
         )
         notes = (self.why_none, *rejected, legend if self.heads else "", losses, self.note)
         note = "\n".join(filter(None, notes))
@@ -194,7 +194,7 @@ def induction(
 
     For a model that was trained on sequences of one format, pass such sequences: `text` (ids
     [n, pos], or texts of one length) replaces the random tokens, and prefix matching, the attention
-    to tokens after earlier copies of the current one, replaces the stripe.
+    to tokens after earlier copies of the current token, replaces the stripe.
 
     >>> from pathsum.model import construct
     >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
@@ -214,14 +214,14 @@ def induction(
     scores = induction_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
     candidates = [head for head, it in scores.items() if it[score.name].passes(threshold, ALPHA)]
     rejected = {
-        head: f"attends like one (stripe {stripes[head]:.2f}) but writes nothing: {why}"
+        head: f"has a stripe of {stripes[head]:.2f} but writes nothing: {why}"
         for head in candidates
         if (why := why_silent(model, head))
     }
     accepted = {head: scores[head] for head in candidates if head not in rejected}
     heads = _test_heads(trace, probe, accepted, previous, progress)
     best = max(stripes.values(), default=0.0)
-    measured_on = f"{sequences} sequences of {probe.length} random tokens, {probe.repeats} times"
+    measured_on = f"{sequences} sequences: {probe.repeats} copies of {probe.length} random tokens"
     if text is not None:
         count, length = probe.tokens.shape
         measured_on = f"{count} sequences of the given text ({length} tokens)"
@@ -352,9 +352,9 @@ def _why_none(model: Model, best: float, threshold: float, rejected: dict[HeadId
         why = "; ".join(f"{head} {why}" for head, why in rejected.items())
     if model.config.n_layers == 1:
         why = (
-            "with one layer, a head can match a token with the token at a position, but not with "
-            "the one before it. To find the token that followed, it must read a head in a lower "
-            f"layer. The best stripe is {best:.3f}"
+            "in a one-layer model, keys encode the token at a position, but not the preceding "
+            "token. To find the token that followed an earlier copy, a head must read a head in a "
+            f"lower layer. The best stripe is {best:.3f}"
         )
     if model.config.n_layers == 0:
         why = "this model has no layers, so positions do not see each other"

@@ -62,7 +62,7 @@ class HeadEvidence:
 
 Check: TypeAlias = Callable[[HeadEvidence], tuple[bool, str]]
 """Whether the weights agree with a kind, and why."""
-NO_POSITIONS = False, "its weights have no position part to attend by"
+NO_POSITIONS = False, "its scores have no position part"
 
 
 def position_peak(offset: int) -> Check:
@@ -125,14 +125,14 @@ def _position_window(known: HeadEvidence) -> tuple[bool, str]:
     if profile is None or profile.attention is None:
         return NO_POSITIONS
     share = float(profile.attention[1 : WINDOW + 1].sum())
-    return share >= HALF, f"by position alone it gives {share:.2f} to the last {WINDOW}"
+    return share >= HALF, f"attention to the last {WINDOW} by position alone {share:.2f}"
 
 
 def _position_variance(known: HeadEvidence) -> tuple[bool, str]:
     if known.profile is None:
         return NO_POSITIONS
     share = known.profile.share
-    return share >= HALF, f"position makes {share:.2f} of its score's variance"
+    return share >= HALF, f"position explains {share:.2f} of its score's variance"
 
 
 def _first_by_tokens_and_positions(known: HeadEvidence) -> tuple[bool, str]:
@@ -141,7 +141,7 @@ def _first_by_tokens_and_positions(known: HeadEvidence) -> tuple[bool, str]:
         end = min(known.part.last + 1, len(known.first))  # a text can be longer than the probe
         inside = known.first[min(known.part.first, end - 1) : end]
     share = float(inside.mean())
-    return share >= HALF, f"by tokens and positions alone it gives the first position {share:.2f}"
+    return share >= HALF, f"first-position attention by tokens and positions alone {share:.2f}"
 
 
 def first_by_weights(

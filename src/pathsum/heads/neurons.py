@@ -261,9 +261,9 @@ def neuron(
     >>> [side.side for side in found.inputs], found.inputs[0].edges[0].component
     (['input'], 'L0H0')
 
-    Scores omit scales of normalizations, patterns and what lies between: an edge shows that two
-    directions meet, and an ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) whether the model
-    uses it. Contexts are examples, not a description.
+    Scores omit normalization scales, patterns and intermediate components: an edge shows only that
+    two directions overlap. An ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) tests whether
+    the model uses it. Contexts are only examples.
     """
     wanted, k = parse_neurons(model, name), parse_count(k, "rows", most=MOST_ROWS)
     if wanted.kind != "neuron":

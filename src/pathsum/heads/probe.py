@@ -310,8 +310,8 @@ def in_context_learning(
 ) -> Estimate:
     """Loss at token `late` minus loss at token `early`: negative where context helps.
 
-    On `batches`, by default the held-out text that the model comes with. The 2022 paper uses tokens
-    50 and 500: its models score about −0.15 nats before induction heads form and about −0.4 after,
+    Measured on `batches`, by default the model's held-out text. The 2022 paper uses tokens 50 and
+    500: its models score about −0.15 nats before induction heads form and about −0.4 after,
     whatever their size. Sequences too short for token 500 are compared at their last token and at a
     tenth of that, and such scores are not comparable with the paper's. With a `window` above 1 each
     loss is a mean over that many tokens up to and including the named one, which narrows the

@@ -1,6 +1,6 @@
 """Hand-built models: weights that are computed, not trained, so their circuits are known.
 
-They are ground truth for tests, and the shortest way to see a claim of the paper at work.
+They are ground truth for tests, and the simplest demonstrations of the paper's claims.
 
     bigram            no layers: logits are a given table
     skip_trigrams     one layer: a given list of [source] … [destination] → [out]
@@ -13,8 +13,8 @@ They are ground truth for tests, and the shortest way to see a claim of the pape
 
 `planted` has their circuits as data.
 
-Each uses one-hot blocks of the residual stream: one for the current token, one for what a head
-moved, one for the prediction.
+Each uses one-hot blocks of the residual stream: one for the current token, one for the output of a
+head, one for the prediction.
 """
 
 from collections.abc import Mapping, Sequence

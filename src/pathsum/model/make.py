@@ -33,7 +33,7 @@ def from_tensors(
     tokenizer: Tokenizer | None = None,
     token_counts: Tensor | None = None,
 ) -> Model:
-    """A model of given tensors, stacked over layers: `W_Q` is [layer, head, d_model, d_head].
+    """A model from tensors, stacked over layers: `W_Q` is [layer, head, d_model, d_head].
 
     Tensors keep their dtype and are not copied. `W_pos` is [n_ctx, d_model], or
     [layer, n_ctx, d_model] for separate positions in each layer. Biases (`b_Q b_K b_V b_O

@@ -160,8 +160,8 @@ class Weights:
     """A model's tensors, read and checked layer by layer on first use.
 
     Names and shapes are known without reading the tensors and are checked immediately. A tensor is
-    checked for non-finite values when it is first read. Half precision is a way to store weights:
-    they are rounded to it, and everything is computed from the rounded weights in float32, because
+    checked for non-finite values when it is first read. Half precision only stores weights: they
+    are rounded to it, and everything is computed from the rounded weights in float32, because
     products and eigenvalues in half precision are too coarse for any analysis.
 
     `layers[l]` has all tensors of a layer, `attention[l]` only the tensors of its heads, which

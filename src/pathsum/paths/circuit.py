@@ -134,10 +134,11 @@ def mean_circuit(
     >>> found["L1H0@last→logits@last"].prompts
     2
 
-    `probability` of an edge is how often it belongs to the circuit, over bootstrap samples of the
-    prompts: its node and its mean share in the sample pass the mean floor as in a single circuit.
-    If prompts have templates, these are resampled too. If the model solves the prompts in different
-    ways, the mean may not be the circuit of any prompt; check `prompts` of each edge.
+    The `probability` of an edge is the fraction of bootstrap samples of the prompts in which it
+    belongs to the circuit: its node and its mean share in the sample pass the mean floor as in a
+    single circuit. If prompts have templates, these are resampled too. If the model solves the
+    prompts in different ways, the mean may not be the circuit of any prompt; check `prompts` of
+    each edge.
     """
     given = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()

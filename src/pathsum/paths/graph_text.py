@@ -31,7 +31,7 @@ from pathsum.paths.reasons import (
 )
 
 WORDS = {
-    "no_head": "No head that is kept adds to this prediction.",
+    "no_head": "No head of the circuit adds to this prediction.",
     "adds": "{head} adds {share} of {total}{keeps}{attends}{because}.{coverage}",
     "keeps": " (but without it the probability does not fall: {after}, with it {before})",
     "attends": ", attending to {token} ({weight}, position {position}{kind})",
@@ -213,9 +213,9 @@ def _note(graph: Graph, shown: int = 0) -> str:
     if graph.is_mean:
         return (
             f"{shown} of {len(graph.edges)} edges. Means over prompts with 95% intervals; an "
-            "edge below the threshold counts as 0, and 'prompts' is the number of prompts that "
-            "keep it; 'probability' is how often it belongs to the circuit over bootstrap "
-            "samples of the prompts. 'cut' is the drop of the prediction without it."
+            "edge below the threshold counts as 0. 'prompts' is the number of prompts that keep "
+            "the edge, 'probability' the fraction of bootstrap samples of the prompts in which it "
+            "belongs to the circuit, and 'cut' the drop of the prediction without it."
         )
     raised = ""
     if graph.raised_from is not None:
@@ -223,15 +223,15 @@ def _note(graph: Graph, shown: int = 0) -> str:
     error = f"quadrature error {graph.quadrature_error:.1g} logits"
     if graph.by is Method.INTEGRATED:
         rule = (
-            "Shares are of the difference from the reference run, with the slopes of attention "
-            f"and MLPs integrated between the two runs ({error}); all shares into a node add up"
+            "Shares are of the difference from the reference run, with gradients of attention "
+            f"and MLPs integrated between the runs ({error}); all shares into a node add up"
         )
     else:
         mlps = any(edge.kind in MLP_SIDES for edge in graph.edges)
         views = (
-            "; U (gates held) and G (values held) are two views of an MLP, never added, and "
-            "each counts half in its writer's own inputs; edges whose removal from one read "
-            "matters are kept, whatever their share"
+            "; U (gates held) and G (values held) are two views of an MLP and must not be "
+            "added; each counts half in its writer's own inputs; edges whose removal from one read "
+            "matters are kept whatever their share"
         )
         rule = (
             "V edges are exact with patterns and scales held fixed; Q and K shares are "

@@ -125,8 +125,8 @@ class Lens(Record, kind="lens"):
             rows,
             title=f"{self.model}: lens at position {position}, after {self.context[position]}",
             note=(
-                "direct: the logit lens; held: with all that the layers above make of this "
-                "position, patterns, gates and scales held; logits relative to their mean"
+                "direct: the logit lens; held: also what later layers compute at this position, "
+                "with patterns, gates and scales frozen; logits minus their mean"
             ),
         )
 

@@ -93,8 +93,8 @@ class MeanLens(Record, kind="mean-lens"):
     def to_table(self) -> Table:
         """One row per layer."""
         note = (
-            "how often the top token is the model's prediction; direct: the logit lens; mean: by "
-            f"the held map averaged over {self.positions} positions; {self.text}"
+            "share of tokens where the top token is the model's prediction; direct: the logit "
+            f"lens; mean: the held map averaged over {self.positions} positions; {self.text}"
         )
         return rows_table(self.layers, f"{self.model}: mean lens", note, LayerAgreement)
 
@@ -135,9 +135,9 @@ def mean_lens(
         >>> found.maps.shape[0], found.layers[-1].mean.value
         (3, 1.0)
 
-    The maps take d_model² numbers per layer and position while they are computed. Attention to
-    other positions is not in them, so a prediction that other positions bring is read only above
-    the head that moves it.
+    The maps take d_model² numbers per layer and position while they are computed. They exclude
+    attention to other positions, so a prediction from another position appears only after the head
+    that moves it.
     """
     parse_count(positions, "positions")
     over = reference_text(model, text)

@@ -179,7 +179,7 @@ class MlpNodes:
             return (slope_g[nodes, writers] @ W_g.T) * self.scale[nodes, None]
 
         kinds = (
-            (Side.U, self.carried.writes_at(self.level, along_u, self.places)),
+            (Side.U, torch.einsum("nwd,nd->nw", written, slope_u @ W_u.T)),
             (Side.G, moved.sum(-1)),
         )
         for side, drops in kinds:

@@ -51,12 +51,12 @@ TIMES_USUAL, REPLACEMENTS = 2.0, 4
 AttentionKind: TypeAlias = Literal["induction", "sink"]
 
 WORDS = {
-    "wrote": "{writer} wrote {token}{where} into its {read}{cut}",
-    "wrote_something": "{writer} wrote into its {read}{cut}",
-    "previous": ", just before it,",
-    "at_position": ", at position {position},",
-    "token": "its {read} has the token {token}{cut}",
-    "position": "its {read} has position {position}{cut}",
+    "wrote": "{writer} moved {token}{where} into its {read}{cut}",
+    "wrote_something": "{writer} wrote to its {read}{cut}",
+    "previous": " from the preceding position",
+    "at_position": " from position {position}",
+    "token": "its {read} encodes the token {token}{cut}",
+    "position": "its {read} encodes position {position}{cut}",
     "bias": "its {read} has a bias{cut}",
     "cut": " (cut: {effect})",
 }
@@ -152,7 +152,9 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
     source = None if node is None or node.attended is None else node.attended.source
     if copying:
         source = max(followers(trace, position, token), key=lambda at: float(row[at]))
-    reasons = ()
+    reasons, kind = (), "induction" if copying else None
+    if source is not None and not copying:
+        kind = attention_kind(trace, head, position, source)
     if graph is not None and node is not None and source is not None:
         sides = (graph.inputs(node.node, side) for side in (Side.K, Side.Q))
         if not node.note or any(sides):  # else its scores are not decomposed
@@ -164,7 +166,7 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
         copying=tuple(copying),
         source=source,
         weight=0.0 if source is None else float(row[source]),
-        kind=None if source is None else attention_kind(trace, head, position, source),
+        kind=kind,
         reasons=reasons,
         note="" if node is None else node.note,
     )
@@ -215,9 +217,7 @@ def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
 
 def direct_share(trace: Trace, target: Target, head: HeadId) -> float:
     """A head's direct contribution to the target, in a run of one sequence."""
-    position = int(target.positions[0])
-    gradient = target.direction(trace.weights)[0][0] * trace.scales.final[0, position]
-    return float(trace.written(head)[0, position] @ gradient)
+    return float(trace.written(head)[0, int(target.positions[0])] @ target.gradient(trace)[0])
 
 
 @torch.no_grad()
@@ -242,7 +242,13 @@ def probabilities_without(
 def _find_reasons(graph: "Graph", node: Site, source: int) -> tuple[Reason, ...]:
     """The reasons for a head's attention to a source, keys before queries."""
     sides = _largest_parts(graph, node, source)
-    return tuple(reason for edges in sides for reason in _reasons_of_side(graph, edges, source))
+    parts = [edge.edge for edges in sides for edge in edges]
+    if not parts:
+        return ()
+    (_, before, _), *after = _measure(graph, parts, source)
+    found = iter(after)
+    each = [(edges, [next(found) for _ in edges]) for edges in sides]
+    return tuple(one for side in each for one in _reasons_of_side(graph, *side, before))
 
 
 def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphEdge]]":
@@ -254,7 +260,7 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
     assert head is not None
     scores = expand_scores(of.alone()[0], head)
     reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
-    heads = [one.id for one in of.trace.model.heads if one.id.layer < head.layer]
+    heads = [one for one in of.trace.model.config.every_head if one.layer < head.layer]
     sides = [
         [
             edge_between(part, at, node, side)
@@ -283,16 +289,20 @@ def _shifts_all_scores(trace: Trace) -> bool:
     return is_same and not config.sinks and config.score_cap is None
 
 
-def _reasons_of_side(graph: "Graph", edges: "Sequence[GraphEdge]", source: int) -> Iterator[Reason]:
+def _reasons_of_side(
+    graph: "Graph",
+    edges: "Sequence[GraphEdge]",
+    after: Sequence[tuple[float, float, float]],
+    before: float,
+) -> Iterator[Reason]:
     """The parts of a key or a query that survive being cut, in the order of their shares."""
-    before, *after = _measure(graph, [edge.edge for edge in edges], source)
     sign = 1 if graph.total > 0 else -1
     largest = max(abs(edge.share) for edge in edges)
     strongest = max(sign * effect for effect, _, _ in after)
     for edge, (effect, weight, probability) in zip(edges, after, strict=True):
         is_large = sign * edge.share >= COMPARABLE * largest
         is_strong = sign * effect >= COMPARABLE * strongest
-        matters = sign * effect > LEAST_EFFECT * abs(graph.total) and weight < before[1]
+        matters = sign * effect > LEAST_EFFECT * abs(graph.total) and weight < before
         if matters and (is_large or is_strong):
             wrote = _wrote(graph, edge.edge.start)
             yield Reason(edge.edge, edge.share, effect, weight, probability, wrote)
@@ -411,13 +421,15 @@ def substitution_drops(of: PredictionRun, places: Sequence[int]) -> dict[int, fl
     trace, target = of.alone()
     position = int(target.positions[0])
     changes = [(at, one) for at in places for one in _other_tokens(trace, position, at)[:2]]
-    # First, the run without a change.
-    tokens = trace.tokens[:1, : position + 1].repeat(1 + len(changes), 1)
-    for row, (at, one) in enumerate(changes, 1):
+    if not changes:
+        return {}
+    tokens = trace.tokens[:1, : position + 1].repeat(len(changes), 1)
+    for row, (at, one) in enumerate(changes):
         tokens[row, at] = one
     rows = target.positions.expand(len(tokens))
     values = target.of_runs(run_logits(trace.weights, tokens, positions=rows)[:, 0])
-    drops, changed = (values[0] - values[1:]).cpu(), torch.tensor([at for at, _ in changes])
+    before = target.of_rows(trace.logits_at(position))
+    drops, changed = (before - values).cpu(), torch.tensor([at for at, _ in changes])
     return {at: float(drops[changed == at].mean()) for at in places}
 
 
@@ -443,8 +455,9 @@ def _exceeds_usual(trace: Trace, head: HeadId, position: int, source: int) -> bo
 def write_reasons(
     reasons: Sequence[Reason], token: Callable[[int], Slot], cuts: bool = True
 ) -> Sentence:
-    """Reasons in words, joined by "and"; `token` gives the token at a position."""
-    return join_spans([_clause(reason, token, cuts) for reason in reasons], " and ")
+    """Reasons in words, as a list; `token` gives the token at a position."""
+    clauses = [_clause(reason, token, cuts) for reason in reasons]
+    return join_spans(filter(None, (join_spans(clauses[:-1]), *clauses[-1:])), " and ")
 
 
 def _clause(reason: Reason, token: Callable[[int], Slot], cuts: bool) -> Sentence:
@@ -455,11 +468,9 @@ def _clause(reason: Reason, token: Callable[[int], Slot], cuts: bool) -> Sentenc
         name = head_span(str(writer)) if isinstance(writer, HeadId) else str(writer)
         if reason.wrote is None:
             return fill(WORDS["wrote_something"], writer=name, read=read, cut=cut)
-        where = fill(WORDS["at_position"], position=str(reason.wrote))
-        if reason.wrote == at - 1:
-            where = fill(WORDS["previous"])
-        shown = token(reason.wrote)
-        return fill(WORDS["wrote"], writer=name, token=shown, where=where, read=read, cut=cut)
+        where = WORDS["previous" if reason.wrote == at - 1 else "at_position"]
+        slots = {"token": token(reason.wrote), "where": fill(where, position=str(reason.wrote))}
+        return fill(WORDS["wrote"], writer=name, read=read, cut=cut, **slots)
     if writer == Source("embed"):
         return fill(WORDS["token"], read=read, token=token(at), cut=cut)
     kind = writer.kind if isinstance(writer, Part | Source) else ""

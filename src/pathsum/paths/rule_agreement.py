@@ -129,8 +129,8 @@ def rule_agreement(
     >>> round(found["integrated"].correlation.value, 3)
     1.0
 
-    Shares and effects are of single edges. No rule is right because its shares add up; the effects
-    decide, for each model and task.
+    Shares and effects are of single edges. Shares that add up do not make a rule correct; compare
+    it with effects on each model and task.
     """
     parse_count(k, "writers")
     if model.config.mlp == "none":

@@ -72,7 +72,7 @@ class ScoreCell(Record, kind="score-cell"):
         """The four groups, and the sum of the terms that are not listed."""
         return (
             f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
-            f"{len(self.terms)} of {self.count:,} terms, the others {self.rest:+.3f}; "
+            f"{len(self.terms)} of {self.count:,} terms, sum of the others {self.rest:+.3f}; "
             f"reconstruction error {self.remainder:.1e}"
         )
 
@@ -113,7 +113,7 @@ class ScoreSummary(Record, kind="score-summary"):
         """Groups first, then terms."""
         shown = min(len(self.terms), self.count)
         note = (
-            "spread: standard deviation within a row, because the softmax ignores a constant; "
+            "spread: standard deviation within rows (softmax ignores a constant per row); "
             f"{shown} of {self.count:,} terms; reconstruction error {self.remainder:.1e}"
         )
         return rows_table((*self.groups, *self.terms), f"{self.head}: terms of its scores", note)

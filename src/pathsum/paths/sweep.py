@@ -150,14 +150,14 @@ class PatchSweep(Record, kind="patch-sweep"):
         if self.reference is not None or self.corrupted is None:
             other = "zero" if self.reference == "zero" else "its mean"
             return (
-                f"{clean} ({count})\nreplaced one at a time by {other}; share 1 takes the number "
+                f"{clean} ({count})\nreplaced one at a time by {other}; share 1: the value drops "
                 "to 0"
             )
         source = "clean" if self.into is PatchInto.CORRUPTED else "corrupted"
         return (
-            f"{clean} in the clean run, {self.corrupted.format('.4f')} in the corrupted one "
+            f"{clean} in the clean run, {self.corrupted.format('.4f')} in the corrupted run "
             f"({count})\npatched one at a time from the {source} run into the {self.into.value} "
-            "one; share 1 moves the number all the way"
+            "run; share 1: the whole difference"
         )
 
 
@@ -311,7 +311,7 @@ def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
     if nodes is None:
         if not model.heads:
             raise InputError("this model has no heads to patch; name nodes=['embed']")
-        return [head.id for head in model.heads]
+        return [*model.config.every_head]
     sites = [find_site(model, name) for name in ([nodes] if isinstance(nodes, str) else nodes)]
     for site in sites:
         if site.reader is not None or site.at is not None:

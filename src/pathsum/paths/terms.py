@@ -212,9 +212,9 @@ def term_importance(
     On a model with normalization, `scale` chooses the scale of truncated streams. On a model with
     MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads. With
     mlps="linear" their gates are held and they are terms like heads, so that order 0 has tokens,
-    positions and biases only; mlps="recomputed" is no longer a sum over paths. Patterns are held
-    fixed: the effect of heads on each other's patterns (Q- and K-composition) is part of every
-    order and of no gain.
+    positions and biases only; mlps="recomputed" is no longer a sum over paths. Patterns are frozen,
+    so the effects of heads on each other's patterns (Q- and K-composition) are part of every order
+    and add to no gain.
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")

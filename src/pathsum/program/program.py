@@ -78,8 +78,8 @@ class Explanation(Record, kind="program-explanation"):
         model = " (the program was loaded without its model)"
         if self.model_prediction is not None:
             predicts = f"the model predicts {self.model_prediction}"
-            model = f", the model {self.model_probability:.3f}; {predicts}"
-        note = f"the program gives {self.token} probability {self.probability:.3f}{model}"
+            model = f", by the model {self.model_probability:.3f}; {predicts}"
+        note = f"probability of {self.token} by the program {self.probability:.3f}{model}"
         tokens = self.text[: self.position + 1]
         while sum(map(len, tokens)) > TITLE_LENGTH:
             tokens = tokens[1:]
@@ -92,8 +92,8 @@ class Program(Record, kind="program"):
     """A model as readable rules. `logits` is computed from the rules alone.
 
     `rules` are ranked by their gain on held-out text. `size` is the number of their values, at most
-    `budget`. `curve` is the fidelity while the program grew. A program that was loaded from a file
-    has no model to be compared with.
+    `budget`. `curve` is the fidelity at each stage of the fit. A program loaded from a file has no
+    model to compare with.
     """
 
     version = 2
@@ -228,7 +228,7 @@ class Program(Record, kind="program"):
             (str(rule), rule.size, None if rule.gain is None else rule.gain.value)
             for rule in self.rules[:SHOWN]
         )
-        note = "gain: nats per prediction that KL(model ‖ program) rises without the rule"
+        note = "gain: rise of KL(model ‖ program) without the rule, in nats per prediction"
         if len(self.rules) > SHOWN:
             note = f"{len(self.rules) - SHOWN} more rules (use --json, or program.rules); {note}"
         return Table(columns, rows, f"{self.model} as {len(self.rules)} rules", note)
@@ -236,7 +236,7 @@ class Program(Record, kind="program"):
     def __rich__(self) -> RenderableType:
         columns = (Column("numbers"), Column("KL"), Column("share closed"))
         rows = tuple((point.size, point.kl.value, point.share.value) for point in self.curve)
-        curve = Table(columns, rows, note="the program while it grew, on the same held-out text")
+        curve = Table(columns, rows, note="stages of the fit, on the same held-out text")
         parts = (self.to_table(), self.fidelity.to_table(), curve)
         return stacked(*parts, *((self.note,) if self.note else ()))
 

@@ -101,7 +101,7 @@ def from_hf(
 ) -> Model:
     """A transformers model as a pathsum model; the two share their memory.
 
-    `tokenizer` is one of transformers, of `tokenizers` or of pathsum. If you train the transformers
+    `tokenizer` comes from transformers, `tokenizers` or pathsum. If you train the transformers
     model further, this model changes with it. `context` is as in `load`.
     """
     config, state = getattr(model, "config", None), getattr(model, "state_dict", None)

@@ -281,9 +281,9 @@ def load(
 
     A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
     safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout. A file
-    is GGUF, or a state dict (.pt, .pth, .bin, .safetensors) by our names, by TransformerLens's, or
-    by those of a Hugging Face family. The config of a state dict is config.json in its folder, a
-    .json file of its name, or `config`: a `Config`, or the values of a config.json.
+    is GGUF, or a state dict (.pt, .pth, .bin, .safetensors) with the tensor names of pathsum, of
+    TransformerLens or of a Hugging Face family. The config of a state dict is config.json in its
+    folder, a .json file of its name, or `config`: a `Config`, or the values of a config.json.
 
     `revision` and `token` apply to hub ids, as in huggingface_hub. `context="extended"` loads a
     LongRoPE checkpoint (Phi-3 128k) with its factors for long texts. By default, it is loaded with

@@ -61,9 +61,9 @@ _BRIDGE_TENSORS = re.compile(
 def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     """A HookedTransformer or a TransformerBridge as a pathsum model.
 
-    A HookedTransformer and the result share their memory; a bridge's tensors are copied. Changes
-    of the weights on loading (folded norms, centered writes) stay, so the logits are those of the
-    model that is passed in.
+    A HookedTransformer and the result share their memory; a bridge's tensors are copied. Weight
+    processing on loading (folded norms, centered writes) is kept, so the logits equal those of the
+    given model.
     """
     cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
     if cfg is None or state is None:

@@ -104,9 +104,9 @@ def dynamics(
         found = ps.dynamics("runs/two-layer")
         found.phase_change.step, found.phase_change.low, found.phase_change.high
 
-    The phase change is where prefix matching of the best head turns from one level to another: a
-    logistic in log(step) that fits better than a straight line, for a head whose final score has a
-    small p-value. A one-layer model has no phase change, and `why_none` gives the reason.
+    The phase change is the transition of the best head's prefix matching from one level to another:
+    a logistic in log(step) that fits better than a straight line, for a head whose final score has
+    a small p-value. A one-layer model has no phase change, and `why_none` gives the reason.
     """
     folder = find_run(run.folder if isinstance(run, TrainingRun) else run)
     # A standard error needs two of each.
@@ -270,7 +270,7 @@ def _assemble(
 ) -> Dynamics:
     last = snapshots[-1].model
     steps = tuple(snapshot.step for snapshot in snapshots)
-    heads = [head.id for head in last.heads]
+    heads = last.config.every_head
     followed = heads_to_follow(heads, measured[-1])
     curves = all_curves(measured, heads, followed, compared)
     found = {

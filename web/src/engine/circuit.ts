@@ -180,7 +180,7 @@ class Growth {
       error: integrated.error,
     };
     const isAlone = place === 0;
-    const note = isAlone ? "there is nothing else to attend to" : this.noteOf(scores, effect);
+    const note = isAlone ? "no other position to attend to" : this.noteOf(scores, effect);
     this.nodes.push({ node: `${label}@${place}`, text: this.text(place), value, attended: isAlone ? null : attended, note });
     if (!isAlone) this.quadratureError = Math.max(this.quadratureError, integrated.error);
     if (note) return null;
@@ -196,7 +196,7 @@ class Growth {
     if (high - low <= 16 * 2 ** -23 * Math.max(1, Math.abs(low), Math.abs(high))) {
       return `it attends to all ${scores.length} sources equally, so no scores need explaining`;
     }
-    return Math.abs(effect) < this.floor ? "its attention matters too little to decompose its scores" : "";
+    return Math.abs(effect) < this.floor ? "the effect of its attention is too small to decompose its scores" : "";
   }
 
   /** One candidate for each writer below a layer and each position in sight. */

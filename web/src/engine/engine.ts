@@ -27,7 +27,7 @@ import { lens, lensParts } from "./lens";
 import { pathSum } from "./paths";
 import { PageModel, parseEdit, Trace } from "./run";
 import { visible } from "./sentence";
-import { story } from "./story";
+import { story, storyPosition } from "./story";
 import { Tokenizer } from "./tokenizer";
 
 /** Predictions listed at each position, and after something was switched off. */
@@ -88,8 +88,8 @@ export class Engine {
     },
     why: (params) => circuit(this.predictionOf(params), this).graph,
     story: (params) => {
-      const { position } = params.position === undefined ? { position: null } : this.predictionOf({ ...params, position: params.position });
-      return story(this.trace(params), position, params.token === undefined ? null : this.tokenId(params.token), this);
+      const found = storyPosition(this.trace(params), params.position ?? null);
+      return story(this.predictionOf({ ...params, position: found.position }), found.first, this);
     },
   };
 

@@ -6,7 +6,7 @@ import { parseHead } from "../lib/names";
 import { dot, product, rowOf, softmax, sum, transposed } from "../lib/algebra";
 import { directParts, type Prediction, targetOf } from "./engine";
 import { type Edit, Trace } from "./run";
-import { concat, fill, headSpan, join, type Slot, span } from "./sentence";
+import { fill, headSpan, join, type Slot, span } from "./sentence";
 
 /** Parts of at least this share of the largest are named with it. */
 export const COMPARABLE = 0.5;
@@ -251,7 +251,7 @@ function quoted(text: string): string {
   return `${mark}${text.replaceAll("\\", "\\\\").replaceAll(mark, `\\${mark}`)}${mark}`;
 }
 
-/** Reasons in words, joined by "and"; `token` gives the token at a position. */
+/** Reasons in words, as a list; `token` gives the token at a position. */
 export function writeReasons(reasons: readonly Reason[], token: (at: number) => Slot, cuts: boolean): Span[] {
   const words = WORDS.reasons;
   const clauses = reasons.map((reason): Span[] => {
@@ -267,6 +267,6 @@ export function writeReasons(reasons: readonly Reason[], token: (at: number) => 
     if (writer === "embed") return fill(words.token, { read, token: token(Number(at)), cut });
     return fill(words.position, { read, position: at, cut });
   });
-  return concat(join(clauses, " and "));
+  return join([join(clauses.slice(0, -1), ", "), ...clauses.slice(-1)].filter((each) => each.length > 0), " and ");
 }
 

@@ -5,7 +5,7 @@ import { percent, signed } from "../lib/format";
 import { parseHead } from "../lib/names";
 import { argmax, largest } from "../lib/algebra";
 import { circuit } from "./circuit";
-import { type Engine, lossesOf, rankByInterest, targetToken } from "./engine";
+import { type Engine, lossesOf, type Prediction, rankByInterest, targetToken } from "./engine";
 import { COMPARABLE, copyingHeads, probabilityOf, without, writeReasons } from "./reasons";
 import type { Trace } from "./run";
 import { concat, fill, headSpan, join, type Slot, span, tokenLabel } from "./sentence";
@@ -36,20 +36,25 @@ function mostInteresting(trace: Trace, probabilities: readonly number[], ranked:
   return best ?? (ranked[0] as [number, number | null]);
 }
 
-/** The token to compare another with: the likeliest one that occurs in the text, or the likeliest of all. */
-function rivalOf(ids: readonly number[], logits: Float64Array, token: number): number {
-  const others = largest(logits, RIVALS + 1).filter((one) => one !== token);
-  return others.find((one) => ids.includes(one)) ?? others[0] ?? token;
+/** The likeliest other token that stands in the text before, among the strongest predictions that begin alike. */
+function rivalOf({ trace, position, token }: Prediction, engine: Engine): number | null {
+  const seen = trace.ids.slice(0, position + 1);
+  // The rival of a name is a name, although "the" may be likelier.
+  const kind = (one: number): string => [/^\p{L}/u, /^\p{Lu}/u].map((first) => first.test(engine.piece(one).trimStart())).join();
+  return largest(trace.logitsAt(position), RIVALS).find((one) => one !== token && seen.includes(one) && kind(one) === kind(token)) ?? null;
 }
 
-export function story(trace: Trace, wanted: number | null, token: number | null, engine: Engine): Story {
+/** The position of the story, by default the most interesting one, and where the same pair of tokens stood before. */
+export function storyPosition(trace: Trace, wanted: number | null): { position: number; first: number | null } {
   const probabilities = lossesOf(trace).map((loss) => Math.exp(-loss));
   const ranked = rankByInterest(trace.ids, probabilities);
-  const [position, first] = wanted === null
-    ? mostInteresting(trace, probabilities, ranked)
-    : ([wanted, ranked.find(([place]) => place === wanted)?.[1] ?? null] as const);
-  const predicted = token ?? targetToken(trace, position);
-  const { graph, lead, coverage } = circuit({ trace, position, token: predicted, versus: "mean" }, engine, false);
+  const [position, first = null] = wanted === null ? mostInteresting(trace, probabilities, ranked) : (ranked.find(([place]) => place === wanted) ?? [wanted]);
+  return { position, first };
+}
+
+export function story(about: Prediction, first: number | null, engine: Engine): Story {
+  const { trace, position, token: predicted, versus } = about;
+  const { graph, lead, coverage } = circuit(about, engine, false);
   const probability = (run: Trace, place: number): number => probabilityOf(run, place, predicted);
   const logits = trace.logitsAt(position);
   const heads = lead?.copying ?? [];
@@ -63,7 +68,8 @@ export function story(trace: Trace, wanted: number | null, token: number | null,
     position,
     token: predicted,
     expected: argmax(logits),
-    rival: rivalOf(trace.ids, logits, predicted),
+    rival: rivalOf(about, engine),
+    versus: typeof versus === "number" ? versus : null,
     probability: graph.probability,
     first,
     probability_first: first === null ? null : probability(trace, first),
@@ -134,6 +140,7 @@ function slots(found: Story, trace: Trace, engine: Engine): Record<string, Slot>
     predicted: span(label(found.token), "token"),
     probability: strong(percent(found.probability)),
     probability_first: share(found.probability_first),
+    logit: found.versus === null ? "logit" : concat("lead over “", span(label(found.versus), "token"), "”"),
     induction: strong("induction"),
     head: headSpan(head),
     head_name: head,

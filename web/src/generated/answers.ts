@@ -320,7 +320,8 @@ export interface Story {
   position: number;
   token: number;
   expected: number;
-  rival: number;
+  rival: number | null;
+  versus: number | null;
   probability: number;
   first: number | null;
   probability_first: number | null;
@@ -1229,6 +1230,7 @@ export interface StoryParams {
   example?: number;
   position?: number;
   token?: number;
+  versus?: string | number;
 }
 
 export interface WithoutParams {

@@ -47,7 +47,7 @@ export function percent(share: number | null | undefined): string {
   if (value !== 0 && Math.abs(value) < 0.01) return value > 0 ? "< 0.01%" : `> ${MINUS}0.01%`;
   // What is not all must not look like all.
   if (value > 99 && value < 100) return value < 99.95 ? `${value.toFixed(1)}%` : "> 99.9%";
-  const decimals = Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
+  const decimals = value === 0 || Math.abs(value) >= 10 ? 0 : Math.abs(value) >= 1 ? 1 : 2;
   return minus(`${value.toFixed(decimals)}%`);
 }
 

@@ -3,7 +3,7 @@ import type { Answer } from "./source/answer.svelte";
 import type { Explorer } from "./page/explorer.svelte";
 import { signed } from "./format";
 import type { Explaining } from "./source/source";
-import { isSameText, mostTelling, predictionAt } from "./text";
+import { comparison, isSameText, mostTelling, predictionAt } from "./text";
 import { labelsOf } from "./tokens";
 
 /** What the logit of a token is compared with: the mean of all logits, nothing, or another token's logit. */
@@ -20,6 +20,7 @@ export class Prediction {
 
   constructor(private readonly explorer: Explorer) {
     this.runs = explorer.answerOf("run", () => explorer.text);
+    for (const key of ["token", "versus"] as const) explorer.checks(key, "token", (id) => !(Number(id) >= explorer.info.d_vocab));
     // A link must lead here without the story too.
     $effect(() => {
       const { run, position, explorer } = this;
@@ -48,25 +49,30 @@ export class Prediction {
     return this.known(this.explorer.url.get("token"));
   }
 
+  /** What the URL says that it is compared with. */
+  private get asked(): ReturnType<typeof comparison> {
+    return comparison(this.explorer.url, this.explorer.info);
+  }
+
   /** The token to compare with, if it is one. */
   get other(): number | null {
-    return this.known(this.explorer.url.get("versus"));
+    return typeof this.asked.versus === "number" ? this.asked.versus : null;
   }
 
   get versus(): Versus {
     if (this.other !== null || this.comparing) return "token";
-    return this.explorer.url.get("versus") === "none" ? "none" : "mean";
+    return this.asked.versus === "none" ? "none" : "mean";
   }
 
   /** The parameters of a question about this prediction; null while the text is still loading. */
   readonly params = $derived.by((): PredictionParams | null => {
-    const { runs, position, token, other } = this;
+    const { runs, position, token } = this;
     if (position === null || !this.explorer.info.exact || runs.loading || !runs.params) return null;
     return {
       ...runs.params,
       position,
       ...(token === null ? {} : { token }),
-      ...(other !== null ? { versus: other } : this.versus === "none" ? { versus: "none" } : {}),
+      ...this.asked,
     };
   });
 
@@ -89,8 +95,8 @@ export class Prediction {
     if (run) this.explorer.url.set(predictionAt(Math.min(Math.max(to, 0), run.ids.length - 1)), { push });
   }
 
-  private known(id: number | "none" | undefined): number | null {
-    return typeof id === "number" && id < this.explorer.info.d_vocab ? id : null;
+  private known(id: number | undefined): number | null {
+    return id !== undefined && id < this.explorer.info.d_vocab ? id : null;
   }
 }
 
@@ -141,5 +147,5 @@ export function sourcesNote({ value, error }: Answer<"sources">): string {
   const all = Array.from(tokens.data).reduce((sum, value) => sum + value, 0);
   const others = Math.abs(rest) < 5e-3 ? "" : `, positions and biases ${signed(rest)}`;
   const sink = isSink(tokens.data) ? ` The first token adds ${signed(tokens.data[0])}, which is beyond the scale.` : "";
-  return `Shading: what each token adds through heads and MLPs, attention and gates held. Tokens add up to ${signed(all)} of ${signed(total)}${others}.${sink}`;
+  return `Shading: the contribution of each token through heads and MLPs, with attention and gates frozen. Tokens add up to ${signed(all)} of ${signed(total)}${others}.${sink}`;
 }

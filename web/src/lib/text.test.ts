@@ -29,7 +29,7 @@ describe("another text", () => {
   });
 
   it("a cell is a head, its destination and its source, and the token to explain is the next one again", () => {
-    expect(cellAt("L1H0", 9, 4)).toEqual({ head: "L1H0", position: 9, cell: "9.4", token: null });
+    expect(cellAt("L1H0", 9, 4)).toEqual({ head: "L1H0", selected: null, position: 9, cell: "9.4", token: null });
   });
 });
 

@@ -31,8 +31,8 @@ export function isSameText(a: TextParams | null, b: TextParams | null): boolean 
   return (["model", "step", "text", "ids", "example"] as const).every((key) => a[key] === b[key]);
 }
 
-/** Changes of the URL: to another token, whose prediction is explained until another one is chosen. */
-export const tokenAt = (position: number | null): StateValues => ({ position, token: null });
+/** Changes of the URL: to another token, whose prediction is explained until another one is chosen, and its circuit. */
+export const tokenAt = (position: number | null): StateValues => ({ position, token: null, selected: null });
 
 /** The same, and the cell of the matrix that was open is closed. */
 export const predictionAt = (position: number): StateValues => ({ ...tokenAt(position), cell: null });
@@ -72,6 +72,12 @@ export function showModel(url: UrlState, from: ModelInfo, name: string, run: Tex
 export function spelled(run: Pick<TextRun, "ids" | "pieces">, info: Pick<ModelInfo, "start_token">): string {
   const start = run.ids[0] === info.start_token ? 1 : 0;
   return run.pieces.slice(start).filter(isText).join("");
+}
+
+/** What the URL says that predictions are compared with, as questions say it. */
+export function comparison(url: Pick<UrlState, "get">, { d_vocab }: Pick<ModelInfo, "d_vocab">): { versus?: number | string } {
+  const versus = url.get("versus");
+  return versus === undefined || (typeof versus === "number" && versus >= d_vocab) ? {} : { versus };
 }
 
 /** The most informative prediction, which the server chose, and the position that followed the time before. */

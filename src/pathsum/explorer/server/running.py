@@ -105,9 +105,9 @@ def explore(
         page = ps.explore("two-layer")       in a script: page.url, and page.close()
 
     Several models can be compared; the page opens with the first. `place` is the view to open, as
-    in the explorer's URL after the `#`. A server in a thread ends with the process; for one that
-    stays, use the command `pathsum explore`. The URL contains a random token; `token=""` serves
-    without one, to everyone who uses this machine.
+    in the explorer's URL after the `#`. A server in a thread ends with the process; for a
+    persistent server, use `pathsum explore`. The URL contains a random token; `token=""` serves
+    every user of this machine without a token.
     """
     explorer = Explorer(models)
     if in_notebook():

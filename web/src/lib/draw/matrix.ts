@@ -27,9 +27,9 @@ export type Cells = DenseCells | SparseCells;
 export type Contrast = "linear" | "sqrt" | "row";
 
 export const CONTRASTS: readonly { value: Contrast; label: string; about: string }[] = [
-  { value: "linear", label: "linear", about: "Color follows the number" },
-  { value: "sqrt", label: "√", about: "Color follows the square root: diffuse attention becomes visible" },
-  { value: "row", label: "per row", about: "The largest of each row is darkest" },
+  { value: "linear", label: "linear", about: "Color is proportional to the value" },
+  { value: "sqrt", label: "√", about: "Color is proportional to the square root, which makes diffuse attention visible" },
+  { value: "row", label: "per row", about: "Each row is scaled to its maximum" },
 ];
 
 /** The part of a matrix that is shown: first row and column, and how many cells each way. */

@@ -1,12 +1,14 @@
 import { createContext, tick } from "svelte";
+import { SvelteMap } from "svelte/reactivity";
 import type { ModelInfo, ModelParams, Params, QuestionName, TextParams, Vocabulary } from "../../generated/answers";
 import { type Answer, answerOf } from "../source/answer.svelte";
 import type { Source } from "../source/source";
 import { Keyboard } from "./keyboard.svelte";
+import type { UrlKey } from "./state";
 import type { UrlState } from "./state.svelte";
 import type { Theme } from "./theme.svelte";
 import { modelParams, textParams } from "../text";
-import { label } from "../tokens";
+import { label, short } from "../tokens";
 import { TriedTexts } from "./tried.svelte";
 
 /** How long printing waits for answers. */
@@ -37,6 +39,8 @@ export class Explorer {
   info = $state.raw<ModelInfo>() as ModelInfo;
   /** The text whose story was told last, and the position that it is about: other views open there. */
   story = $state.raw<{ about: TextParams; position: number } | null>(null);
+  /** What a view does not have of what the link names, in words, by key. */
+  readonly unknown = new SvelteMap<UrlKey, string>();
   /** Scrolls the view to its top. */
   toTop: () => void = () => undefined;
   /** Shows how to read the view, and the keys. */
@@ -72,6 +76,16 @@ export class Explorer {
     $effect(() => {
       this.status = status();
       return () => (this.status = {});
+    });
+  }
+
+  /** The page warns of a link that names what is not there; `isKnown` is null while that is not known. */
+  checks(key: UrlKey, noun: string, isKnown: (named: string) => boolean | null, whose?: string): void {
+    $effect(() => {
+      const named = this.url.written(key);
+      if (named === undefined || isKnown(named) !== false) return;
+      this.unknown.set(key, `The link names ${noun} “${short(named, 60)}”, which ${whose ?? this.info.name} does not have.`);
+      return () => void this.unknown.delete(key);
     });
   }
 

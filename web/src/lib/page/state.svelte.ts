@@ -1,4 +1,4 @@
-import { changed, formatHash, parseHash, type Place, type StateValues, type UrlKey, type UrlValue, valueOf } from "./state";
+import { changed, formatHash, KEYS, parseHash, type Place, type StateValues, type UrlKey, type UrlValue, valueOf } from "./state";
 
 interface SetOptions {
   push?: boolean;
@@ -42,6 +42,9 @@ export class UrlState {
   written(key: UrlKey): string | undefined {
     return this.values.get(key);
   }
+
+  /** Keys whose text is no value: they have their defaults. */
+  readonly meaningless = $derived([...this.values].flatMap(([key, text]) => (KEYS[key].parse(text) === undefined ? [key] : [])));
 
   /** Whether the URL says one of these. */
   has(...keys: readonly UrlKey[]): boolean {

@@ -47,8 +47,8 @@ export const KEYS = {
   /** The token that is explained, if it is not the next one; what its logit is compared with. */
   token: number("story why paths", "tokens text"),
   versus: {
-    views: "why paths",
-    about: "tokens",
+    views: "story text why paths",
+    about: "tokens text",
     initial: undefined as number | "none" | undefined,
     parse: (value: string) => (value === "none" ? ("none" as const) : whole(value)),
   },

@@ -66,13 +66,13 @@ describe("a report", () => {
   });
   it("does not send to other texts for what it lacks of this one", async () => {
     const problem = await problemOf(source.ask("scores", { example: 0, head: "L0H0" }));
-    expect(problem.message).toBe(`This report holds no score tables of this text. For the rest, ${explore}`);
+    expect(problem.message).toBe(`This report includes no score tables of this text. For the rest, ${explore}`);
     const step = await problemOf(source.ask("run", { example: 0, step: 5 }));
-    expect(step.message).toContain("does not hold this text at step 5");
+    expect(step.message).toContain("does not include this text at step 5");
   });
   it("says which texts it holds when asked about another", async () => {
     expect(source.has("run", { text: "x" })).toBe(false);
     const problem = await problemOf(source.ask("run", { text: "x" }));
-    expect(problem.message).toBe(`This report holds 2 example texts. To run others, ${explore}`);
+    expect(problem.message).toBe(`This report includes 2 example texts. To run others, ${explore}`);
   });
 });

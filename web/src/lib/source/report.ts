@@ -117,13 +117,13 @@ export class ReportSource extends CachedSource {
   /** What it holds of this, or that it holds nothing of it; true whatever was asked. */
   private lacking(name: QuestionName, params: PlainParams): string {
     const isText = ["run", "attention", "scores", "why", "paths", "story", "without", "lens", "lens_parts"].includes(name);
-    if (!isText) return "This report does not hold this.";
+    if (!isText) return "This report does not include this answer.";
     const { example } = params as TextParams;
-    if (example === undefined || !this.has("run", { example })) return `This report holds ${plural(this.texts, "example text")}.`;
-    if (params["model"] !== undefined) return "This report holds this text of its first model only.";
-    if (params["step"] !== undefined) return `This report does not hold this text at step ${params["step"]}.`;
-    if (name === "scores") return "This report holds no score tables of this text.";
-    if (name !== "why" && name !== "paths") return "This report does not hold this of this text.";
+    if (example === undefined || !this.has("run", { example })) return `This report includes ${plural(this.texts, "example text")}.`;
+    if (params["model"] !== undefined) return "This report includes this text for its first model only.";
+    if (params["step"] !== undefined) return `This report does not include this text at step ${params["step"]}.`;
+    if (name === "scores") return "This report includes no score tables of this text.";
+    if (name !== "why" && name !== "paths") return "This report does not include this answer for this text.";
     const explained = this.recorded(name, example);
     const form = name === "paths" ? "as a sum of paths" : "as a graph";
     if (explained.has(params["position"] as number)) {

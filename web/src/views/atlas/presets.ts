@@ -24,7 +24,7 @@ const PRESETS: readonly Preset[] = [
     name: "induction",
     title: "the paper's induction scatter",
     about:
-      "Heads that copy (right) and match same with same through a previous-token head (top) do induction.",
+      "Induction heads copy (right) and match tokens with themselves through a previous-token head (top).",
     axes: {
       x: "copying_weights",
       y: "matching_through_previous",
@@ -35,19 +35,19 @@ const PRESETS: readonly Preset[] = [
   {
     name: "corner",
     title: "copying weights, matching data",
-    about: "Induction heads copy the token they attend to (right) and attend to what followed last time (top).",
+    about: "Induction heads copy the token they attend to (right) and attend to the token that followed an earlier copy (top).",
     axes: { x: "copying_weights", y: "prefix_matching", size: "induction", color: "prefix_matching" },
   },
   {
     name: "behavior",
     title: "prefix matching and copying on data",
-    about: "Induction heads on repeated random tokens: they attend to what came next, and raise it.",
+    about: "Induction heads on repeated random tokens: they attend to the token that came next and raise its logit.",
     axes: { x: "prefix_matching", y: "copying", size: "", color: "copying_weights" },
   },
   {
     name: "position",
     title: "previous token and first token",
-    about: "Heads that move information by one place (right), and heads that rest on the first token (top).",
+    about: "Previous-token heads (right), and heads that rest on the first token (top).",
     axes: { x: "previous_token", y: "first_token", size: "", color: "prefix_matching" },
   },
 ];

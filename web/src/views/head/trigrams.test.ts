@@ -19,7 +19,7 @@ describe("skip-trigrams", () => {
       { pattern: "[b]…[a]→[b]", count: 3, share: 0.75 },
       { pattern: "other", count: 5, share: 0.25 },
     ] as const;
-    expect(classesText(classes)).toBe("Of what they gain where they are right: [b]…[a]→[b] 75%, other 25%.");
+    expect(classesText(classes)).toBe("Share of the gain where they are right: [b]…[a]→[b] 75%, other 25%.");
   });
 
   test("a row is run where its triple occurs; two tokens alone show nothing of a head above layer 0", () => {

@@ -8,9 +8,9 @@ type Rank = SkipTrigrams["rank"];
 
 export const meanings: Record<Rank, { ranked: string; column: string; about: string }> = {
   text: {
-    ranked: "ranked by what each is worth to the model on held-out text",
-    column: "worth (0.001 nats)",
-    about: "How much the loss rises without it, in 0.001 nats per prediction, over right and wrong places",
+    ranked: "ranked by the loss that each saves on held-out text",
+    column: "loss saved (0.001 nats)",
+    about: "The rise of the loss without it, in 0.001 nats per prediction, over right and wrong positions",
   },
   weights: {
     ranked: "ranked by weights: attention × effect × p(source)^0.1",
@@ -21,7 +21,7 @@ export const meanings: Record<Rank, { ranked: string; column: string; about: str
 
 /** The paper's letters for patterns. */
 export const LETTERS =
-  "[a], [b]: tokens; [b']: another spelling of [b] (space, case, plural); [ab]: one token that here comes again in two pieces.";
+  "[a], [b]: tokens; [b']: another spelling of [b] (space, case, plural); [ab]: one token that occurs again in two pieces.";
 
 /** A text that shows what a row says: its tokens, and the cell of the pattern. */
 interface Shown {
@@ -39,10 +39,10 @@ export function shownIn(
   row: Pick<Bug, "head" | "source" | "destination"> & { readonly place?: SkipTrigram["place"] },
   start: number | null,
 ): Shown | null {
-  if (row.place) return { ...row.place, about: "The place of the held-out text, in the Text view" };
+  if (row.place) return { ...row.place, about: "Its context in the held-out text, in the Text view" };
   if (layerOf(row.head) > 0) return null;
   const ids = [...(start === null ? [] : [start]), row.source.id, row.destination.id];
-  return { ids, source: ids.length - 2, destination: ids.length - 1, about: "The two tokens as a text of their own" };
+  return { ids, source: ids.length - 2, destination: ids.length - 1, about: "The two tokens as a text" };
 }
 
 /** Worth on text in millinats, a score of weights as it is. */
@@ -53,5 +53,5 @@ export function worth(score: number, rank: Rank): string {
 /** Which patterns have what share of all that skip-trigrams gain where they are right. */
 export function classesText(classes: readonly Pick<PatternShare, "pattern" | "share">[]): string {
   const shares = classes.map(({ pattern, share }) => `${pattern} ${percent(share)}`);
-  return `Of what they gain where they are right: ${shares.join(", ")}.`;
+  return `Share of the gain where they are right: ${shares.join(", ")}.`;
 }

@@ -54,7 +54,7 @@ export function textKeys(scene: TextScene, actions: Actions): Keys[] {
     ["Shift+ArrowUp|Shift+ArrowDown", "the same head one layer up, down", (event) => head(event.key === "ArrowUp" ? info.n_heads : -info.n_heads)],
     ["Enter", "lock or unlock the token", () => focus.token !== null && focus.clickToken(focus.token)],
     ["h", "lock or unlock the head", () => focus.head !== null && focus.clickHead(focus.head)],
-    ["m", "draw the focused head on the text together with others, or no longer", () => focus.head !== null && url.set({ heads: toggled(scene.many, focus.head) }, { push: true })],
+    ["m", "draw the focused head on the text together with others, or stop", () => focus.head !== null && url.set({ heads: toggled(scene.many, focus.head) }, { push: true })],
     ["d", "lock or unlock the cell of the strongest source, or the one under the pointer", lockCell],
     ["Shift+ArrowLeft|Shift+ArrowRight", "previous, next source of the locked cell", (event) => source(event.key === "ArrowLeft" ? -1 : 1)],
     ["a", "all heads together", () => focus.freeHead()],

@@ -7,7 +7,7 @@ import type { Explorer } from "../../lib/page/explorer.svelte";
 import { openingPosition } from "../../lib/prediction.svelte";
 import { ALL_HEADS } from "../../lib/names";
 import { labelsOf } from "../../lib/tokens";
-import { isSameText, mostTelling } from "../../lib/text";
+import { comparison, isSameText, mostTelling } from "../../lib/text";
 import { Focus } from "./focus.svelte";
 import type { Arc } from "../../lib/ui/Arcs.svelte";
 import { type HeadOnText, knownHeads, manyArcs, manyAt } from "./many";
@@ -17,19 +17,19 @@ export const WEIGHTINGS: readonly { value: Weighting; label: string; about: stri
   {
     value: "attention",
     label: "attention",
-    about: "How much of its attention the destination gives to the source.",
+    about: "The share of the destination's attention on the source.",
     unit: "attention",
   },
   {
     value: "information",
     label: "information",
-    about: "Attention times the size of what is moved, the largest of this text = 1.",
+    about: "Attention times the norm of the moved value, relative to the largest in this text.",
     unit: "of the largest",
   },
   {
     value: "effect",
     label: "logit effect",
-    about: "What this adds to the logit of the actual next token, vocabulary mean removed; signed.",
+    about: "The contribution to the actual next token's logit, minus the vocabulary mean; signed.",
     unit: "logits",
   },
 ];
@@ -86,7 +86,7 @@ export class TextScene {
       const { text } = explorer;
       const position = this.focus.lockedToken;
       // A report tells one story per text.
-      return [position === null ? text : { ...text, position }, text].find((about) => source.has("story", about)) ?? null;
+      return [{ ...text, ...(position === null ? {} : { position }), ...comparison(url, info) }, text].find((about) => source.has("story", about)) ?? null;
     };
     this.story = answerOf("story", story, 1);
     this.greet();
