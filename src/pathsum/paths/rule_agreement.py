@@ -99,8 +99,8 @@ class RuleAgreement(Record, kind="rule-agreement"):
             for one in self.agreements
         ]
         note = (
-            "r: correlation of shares with effects of cutting edges into MLPs; same sign: part of "
-            f"|effect| with the share's sign; 95% intervals over {self.prompts} prompts or templates"
+            "r: correlation of shares with effects of cutting edges into MLPs; same sign: |effect| "
+            f"with a share of its sign; 95% intervals over {self.prompts} prompts or their templates"
         )
         return Table(columns, tuple(rows), f"{self.model}: rules for MLPs and effects", note)
 
