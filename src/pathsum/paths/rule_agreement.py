@@ -100,7 +100,7 @@ class RuleAgreement(Record, kind="rule-agreement"):
         ]
         note = (
             "r: correlation of shares with effects of cutting edges into MLPs; same sign: |effect| "
-            f"with a share of its sign; 95% intervals over {self.prompts} prompts or their templates"
+            f"with a share of its sign; 95% intervals over {self.prompts} prompts or templates"
         )
         return Table(columns, tuple(rows), f"{self.model}: rules for MLPs and effects", note)
 
