@@ -153,7 +153,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'pathsum' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    # Looked up once: afterwards the name is an attribute like any other.
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

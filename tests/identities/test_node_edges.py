@@ -15,7 +15,7 @@ from pathsum.base.site import HEAD_SIDES
 from pathsum.model import Config, Model, Trace, random_model, trace_run, transformer
 from pathsum.model.edit import Edit, Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
-from pathsum.model.sites import writers_below
+from pathsum.model.sites import writers_into
 from pathsum.paths.edges import values_without
 from pathsum.paths.target import PredictionRun, find_target
 
@@ -329,7 +329,7 @@ def test_cutting_all_edges_into_an_mlp_replaces_its_output(drawn: Drawn, seed: i
     at, config = seed % tokens.shape[1], model.config
     serial = config.block == "serial"
     names = [f"L{layer}H{head}" for head in range(config.n_heads if serial else 0)]
-    names += map(str, writers_below(config, layer))
+    names += map(str, writers_into(config, HeadId(layer, 0)))
     edges = [f"{name}@{at}→mlp{layer}@{at}.{side}" for name in names for side in "ug"]
     found = trace.patch(dict.fromkeys(edges, other)).logits
     torch.testing.assert_close(found, trace.patch({f"mlp{layer}@{at}": other}).logits)

@@ -9,8 +9,9 @@ import pathsum as ps
 from pathsum.base import Site
 from pathsum.base.errors import ConfigError, InputError
 from pathsum.model import HeadId, Weights, trace_run
+from pathsum.model.config import check_offset
 from pathsum.model.edit import Edit
-from pathsum.model.rotary import angular_frequencies, check_offset
+from pathsum.model.rotary import angular_frequencies
 from pathsum.model.store import MemoryStore
 
 SIZES = {"n_layers": 2, "n_heads": 2, "d_model": 6, "d_head": 4, "d_vocab": 9, "n_ctx": 8}

@@ -200,3 +200,10 @@ def sparkline(values: Sequence[float], low: float, high: float) -> str:
     bars, span = "▁▂▃▄▅▆▇█", max(high - low, 1e-9)
     shares = (min(1.0, max(0.0, (value - low) / span)) for value in values)
     return "".join(bars[round(share * (len(bars) - 1))] for share in shares)
+
+
+def shade(share: float) -> str:
+    """Two characters, darker the closer a share is to 1; blank below 0."""
+    shades = " ░▒▓█"
+    level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(shades) - 1))
+    return shades[level] * 2

@@ -235,8 +235,8 @@ def align_heads(
     return HeadAlignment(
         left=left.name,
         right=right.name,
-        left_heads=tuple(head.id for head in left.heads),
-        right_heads=tuple(head.id for head in right.heads),
+        left_heads=left.config.every_head,
+        right_heads=right.config.every_head,
         similarity=similarity,
         qk=qk,
         ov=ov,

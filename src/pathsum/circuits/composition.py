@@ -51,9 +51,9 @@ from pathsum.circuits.reads_and_writes import (
     layer_grams,
 )
 from pathsum.model import Config, HeadId, Model
+from pathsum.model.config import check_offset
 from pathsum.model.losses import run_losses
 from pathsum.model.processes import shared_sum
-from pathsum.model.rotary import check_offset
 from pathsum.model.sequences import TextOrTokens, token_batches
 
 SHARED_MEAN = 5.0
@@ -496,7 +496,7 @@ def _clear_missing_edges(
     layer = torch.tensor([head.id.layer for head in model.heads])
     empty = torch.stack([read.empty for read in reads])[:, None]
     squares[(layer[:, None] >= layer) | write.empty[:, None] | empty] = torch.nan
-    heads = [head.id for head in model.heads]
+    heads = model.config.every_head
     for edge in model.weights.edited_edges:
         if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
             assert edge.side is not None

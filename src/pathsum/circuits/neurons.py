@@ -26,9 +26,8 @@ from pathsum.algebra import Factored
 from pathsum.algebra.decompositions import gram_of_rows
 from pathsum.algebra.nulls import ALPHA, UnitMoments, unit_null
 from pathsum.algebra.spectrum import remove_mean
-from pathsum.base import LOGITS, HeadId, Site, Source, Writer
+from pathsum.base import LOGITS, Site, Source, Writer
 from pathsum.base.errors import InputError
-from pathsum.base.site import HEAD_SIDES
 from pathsum.circuits.reads_and_writes import is_centered
 from pathsum.circuits.token_basis import Token, common_tokens, output_of, token_of
 from pathsum.circuits.virtual_weights import StreamEnd, read_end, write_end
@@ -40,7 +39,7 @@ from pathsum.model.folding import (
     fold_read,
     unembed_through,
 )
-from pathsum.model.sites import check_neuron, check_neuron_value
+from pathsum.model.sites import check_neuron, check_neuron_value, reads_from, writers_into
 
 _LINE = UnitMoments.of_rank(torch.ones((), dtype=torch.float64))
 
@@ -170,26 +169,15 @@ class LayerNeurons:
         columns = weights.W_U[:, outputs.to(weights.device)] - weights.W_U.mean(-1, keepdim=True)
         return fold_read(weights.config.norm, columns, weights.ln_f_w)
 
-    def writers(self) -> Iterator[Writer]:
+    def writers(self) -> list[Writer]:
         """Everything that writes the stream before this MLP reads it."""
-        config, layer = self.model.config, self.mlp.layer
-        yield Source("embed")
-        if config.positions == "residual":
-            yield Source("pos")
-        for below in range(layer + 1):
-            if below < layer or config.block == "serial":
-                yield from (HeadId(below, head) for head in range(config.n_heads))
-            if below < layer:
-                yield Source("mlp", below)
+        config = self.model.config
+        embed, *above = writers_into(config, self.mlp)
+        return [embed, Source("pos"), *above] if config.positions == "residual" else [embed, *above]
 
     def readers(self) -> Iterator[Site]:
         """Everything that reads the stream after this MLP has written it."""
-        config = self.model.config
-        for above in range(self.mlp.layer + 1, config.n_layers):
-            for head in range(config.n_heads):
-                yield from (Site(None, HeadId(above, head), side) for side in HEAD_SIDES)
-            yield Site(None, Source("mlp", above))
-        yield Site(None, LOGITS)
+        return reads_from(self.model.config, self.mlp.layer + 1)
 
     def inputs(self, neuron: int, k: int) -> tuple[NeuronSide, ...]:
         """What sets the inputs of a neuron: tokens, and the components that write the stream."""

@@ -145,8 +145,8 @@ def positional(
             f"window={window} offsets do not fit a context of {config.n_ctx}; "
             f"choose from 1 to {config.n_ctx}"
         )
-    with_positions = [h.id for h in model.heads if config.at(h.id.layer).positions != "none"]
-    chosen = [model.head(name) for name in heads or with_positions]
+    placed = [head for head in config.every_head if config.at(head.layer).positions != "none"]
+    chosen = [model.head(name) for name in heads or placed]
     for head in chosen:
         if config.at(head.id.layer).positions == "none":
             raise InputError(

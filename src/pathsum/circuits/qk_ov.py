@@ -35,8 +35,9 @@ from pathsum.circuits.token_basis import (
     top_scored,
 )
 from pathsum.model import Head, HeadId, HeadName, Model, Path
+from pathsum.model.config import check_offset
 from pathsum.model.folding import embed_through, score_read, with_qk_gain
-from pathsum.model.rotary import angular_frequencies, check_offset, mean_cos_sin, rotate, rotate_by
+from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate, rotate_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +164,7 @@ def _read_alone(head: Head, side: Side) -> Float[Tensor, "vocab k"]:
     mean = x.square().mean(-1, keepdim=True)
     if config.qk_norm == "rms_all":
         # One norm over all heads; query heads that share a key count it equally often.
-        each = [project(HeadId(layer, one)).square().mean(-1) for one in range(config.n_heads)]
+        each = [project(one).square().mean(-1) for one in config.heads_of(layer)]
         mean = torch.stack(each).mean(0)[:, None]
     return x * torch.rsqrt(mean + config.norm_eps)
 

@@ -295,7 +295,7 @@ def require_heads(model: Model) -> tuple[HeadId, ...]:
             f"the model {model.name!r} has no layers, so it has no heads; use `bigram` for "
             "its direct path"
         )
-    return tuple(head.id for head in model.heads)
+    return model.config.every_head
 
 
 def score_cap_note(config: Config) -> str:

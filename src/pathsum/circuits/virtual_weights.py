@@ -44,8 +44,8 @@ from pathsum.circuits.reads_and_writes import (
     write_factor,
 )
 from pathsum.model import LayerWeights, Model
+from pathsum.model.config import check_offset
 from pathsum.model.folding import centered_unembedding, fold_read
-from pathsum.model.rotary import check_offset
 from pathsum.model.sites import check_neuron
 
 DOMINANT = 0.1

@@ -26,7 +26,6 @@ from pathsum.base.sentence import (
 from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.answers.prediction import (
     circuit_at,
-    direct_parts,
     find_position,
     find_target_token,
     find_versus,
@@ -37,6 +36,7 @@ from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.graph import Graph
 from pathsum.paths.graph_text import write_through, write_tokens
+from pathsum.paths.logit_effects import direct_parts
 from pathsum.paths.patching import without
 from pathsum.paths.reasons import (
     AttentionKind,

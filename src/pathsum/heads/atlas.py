@@ -17,11 +17,11 @@ from pathsum.base import Progress, Record, Table, find_head, prose_column, silen
 from pathsum.base.errors import InputError, near_misses
 from pathsum.base.options import checked, parse_draws, parse_probability
 from pathsum.base.record import HeadMapping
+from pathsum.base.sentence import shade
 from pathsum.base.table import columns_table, format_number
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
-from pathsum.heads.attention import shade
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     score_by_weights,

@@ -1,6 +1,5 @@
 """Attention patterns of a run: heat maps in a terminal, a table, JSON and a figure."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -15,19 +14,12 @@ from pathsum.base import Column, HeadId, HeadName, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.options import checked
 from pathsum.base.record import computed_field
-from pathsum.base.sentence import printable
+from pathsum.base.sentence import printable, shade
 from pathsum.base.table import rows_table, stacked, token_column
 from pathsum.model import Trace
 
 # Columns of a heat map that fit into 100 characters.
 WIDEST = 40
-SHADES = " ░▒▓█"
-
-
-def shade(share: float) -> str:
-    """Two characters, darker the closer a share is to 1; blank below 0."""
-    level = 0 if math.isnan(share) else round(max(0.0, min(1.0, share)) * (len(SHADES) - 1))
-    return SHADES[level] * 2
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _matching_scores(
 
     def layer_scores(through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
         (layer, writer), depth = through, depth_of(*through)
-        readers = [HeadId(layer, head) for head in range(model.config.n_heads)]
+        readers = model.config.heads_of(layer)
         values = positivity(matching_spectra(model, readers, writer, product(*depth))).cpu()
         own = torch.stack([qk_values(model.head(reader)) for reader in readers])
         p = sequential_p(values, cores(writer, depth), [own])

@@ -241,7 +241,7 @@ def score_on_runs(
     value is over all sequences. Random heads have patterns of the `last` destinations, by default
     of all. A score for which no position of the runs counts is absent.
     """
-    every = [head.id for head in null.model.heads] if heads is None else sorted(heads)
+    every = null.model.config.every_head if heads is None else sorted(heads)
     result: dict[HeadId, dict[str, Score]] = {head: {} for head in every}
     absent: dict[str, str] = {}
     if not scores:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 from pathsum.base.errors import ConfigError, InputError
 from pathsum.base.json_schema import read_as, read_record
 from pathsum.base.options import checked_methods
+from pathsum.base.path import HeadId
 
 Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
 Norm: TypeAlias = Literal["none", "layer", "rms"]
@@ -187,6 +188,15 @@ class Config:
         """The number of positions that the heads of a layer attend to, or None for all."""
         return self.windows[layer] if self.windows else None
 
+    def heads_of(self, layer: int) -> tuple[HeadId, ...]:
+        """The heads of a layer."""
+        return tuple(HeadId(layer, head) for head in range(self.n_heads))
+
+    @property
+    def every_head(self) -> tuple[HeadId, ...]:
+        """All heads, layer by layer."""
+        return tuple(head for layer in range(self.n_layers) for head in self.heads_of(layer))
+
     def at(self, layer: int) -> "Config":
         """The config with the rotations of one layer, where layers rotate differently."""
         differ = self.rotary_local_base is not None or bool(self.rotary_layers)
@@ -347,3 +357,19 @@ def _check_rotary(config: Config) -> None:
         )
     if not all(math.isfinite(factor) and factor > 0 for factor in factors):
         raise ConfigError(f"rotary_factors={factors} must be finite and above 0")
+
+
+def check_offset(config: Config, offset: int | None) -> None:
+    """Raise InputError if QK does not depend on an offset here, or not on one this large."""
+    if offset is None:
+        return
+    if config.positions != "rotary":
+        raise InputError(
+            f"offset={offset} was given, but with positions={config.positions!r} QK is the same at "
+            "every offset; leave it out, or use a rotary model"
+        )
+    if offset not in config.offsets:
+        raise InputError(
+            f"offset={offset} is out of range: destination − source goes from "
+            f"{config.offsets[0]} to {config.offsets[-1]} in a context of {config.n_ctx}"
+        )

@@ -32,7 +32,7 @@ from pathsum.base.site import Site
 from pathsum.model.edit import Edit
 from pathsum.model.reference import mean_values, reference_text
 from pathsum.model.sequences import TextOrTokens
-from pathsum.model.sites import check_other, check_pattern, check_vector, find_site
+from pathsum.model.sites import check_other, check_pattern, check_vector, find_site, width_of
 from pathsum.model.store import OverlayStore
 from pathsum.model.weights import Weights
 
@@ -114,11 +114,10 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> Edit:
             f"{site} names a position, but an edited model is edited at every position; leave the "
             "position out, or patch a run: trace.patch({'" + str(site) + "': 'zero'})"
         )
-    # A head that is replaced everywhere is replaced before W_O, an edge in the stream.
-    head = isinstance(site.writer, HeadId) and site.reader is None
-    width = model.config.d_head if head else model.config.d_model
-    if isinstance(site.writer, Source) and site.writer.kind == "neuron" and site.reader is None:
-        width = 1
+    # A node that is replaced everywhere is replaced where it writes, an edge in the stream.
+    assert isinstance(site.writer, HeadId | Source)
+    config = model.config
+    width = width_of(config, site.writer) if site.reader is None else config.d_model
     if isinstance(value, Tensor):
         check_vector(value, width, str(site))
         return Edit(site, value.detach().to(model.weights.W_E), label="a given vector")

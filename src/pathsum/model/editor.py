@@ -406,7 +406,7 @@ class Editor:
         if layer.b_O is not None and Site(Source("bias", index)) in self.values:
             bias = layer.b_O * scale[..., None]
             attended = attended + (self.replaced(Site(Source("bias", index)), bias) - bias)
-        heads = [HeadId(index, head) for head in range(self.config.n_heads)]
+        heads = self.config.heads_of(index)
         edited = [head for head in heads if Site(head) in self.values]
         if not edited and not self.writers.intersection(heads):
             return attended

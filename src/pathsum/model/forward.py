@@ -21,6 +21,9 @@ from pathsum.model.editor import Editor
 from pathsum.model.recording import EVERYTHING, ONLY_LOGITS, Keep, KeyValues, Recorder, Run
 from pathsum.model.weights import LayerWeights, Weights
 
+# The input of the unembedding, and the logits before and after a soft cap.
+LOGITS_READ, UNCAPPED, CAPPED = Site(None, LOGITS), Site(LOGITS, value="pre"), Site(LOGITS)
+
 LogitPositions: TypeAlias = Int[Tensor, " sequence"] | slice | tuple[int, ...]
 
 
@@ -58,7 +61,7 @@ def run(
         if not (is_edited or requires_grad or past is not None):
             recorder.save_memory()
         last = _residual_stream(weights, tokens, editor, recorder, past, progress)
-        read, logits = editor.as_read(Site(None, LOGITS), last), None
+        read, logits = editor.as_read(LOGITS_READ, last), None
         if keep.logits or editor.edits_logits:
             at = recorder.logit_positions if positions is None else positions
             logits = _logits(weights, read, editor, at)
@@ -219,7 +222,7 @@ def _logits(
 
     # A function of the logits is called with the logits at all positions.
     logits, _ = transformer.unembed_uncapped(weights, read if editor.edits_logits else at(read))
-    logits = editor.replaced(Site(LOGITS, value="pre"), logits)
+    logits = editor.replaced(UNCAPPED, logits)
     logits = transformer.soft_cap(logits, weights.config.logit_cap)
-    logits = editor.replaced(Site(LOGITS), logits)
+    logits = editor.replaced(CAPPED, logits)
     return at(logits) if editor.edits_logits else logits

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import HeadId, HeadName, Progress, find_head, is_number, silent
+from pathsum.base import HeadName, Progress, find_head, is_number, silent
 from pathsum.base.errors import (
     ArgumentError,
     FailedError,
@@ -242,12 +242,7 @@ class Model:
     @cached_property
     def heads(self) -> tuple[Head, ...]:
         """All heads, layer by layer."""
-        config = self.config
-        return tuple(
-            Head(self, HeadId(layer, head))
-            for layer in range(config.n_layers)
-            for head in range(config.n_heads)
-        )
+        return tuple(Head(self, head) for head in self.config.every_head)
 
     @property
     def edits(self) -> tuple[Edit, ...]:

@@ -238,7 +238,8 @@ class Run:
         if edited is not None:
             return edited
         raw = self.weights.layers[layer]
-        return transformer.z(self.weights.config, raw, self.streams[layer], self.patterns[layer])
+        read = transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
+        return transformer.mix(self.patterns[layer], transformer.values(raw, read))
 
 
 def _numbers(given: Sequence[int] | All, size: int, unit: str, name: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base.errors import ConfigError, InputError
+from pathsum.base.errors import ConfigError
 from pathsum.model.config import Config
 
 
@@ -24,22 +24,6 @@ def angular_frequencies(config: Config) -> Float[Tensor, " plane"]:
     frequencies = config.rotary_base**-exponents
     factors = torch.tensor(config.rotary_factors or (1.0,), dtype=torch.float64)
     return frequencies / factors
-
-
-def check_offset(config: Config, offset: int | None) -> None:
-    """Raise InputError if QK does not depend on an offset here, or not on one this large."""
-    if offset is None:
-        return
-    if config.positions != "rotary":
-        raise InputError(
-            f"offset={offset} was given, but with positions={config.positions!r} QK is the same at "
-            "every offset; leave it out, or use a rotary model"
-        )
-    if offset not in config.offsets:
-        raise InputError(
-            f"offset={offset} is out of range: destination − source goes from "
-            f"{config.offsets[0]} to {config.offsets[-1]} in a context of {config.n_ctx}"
-        )
 
 
 def rotate(

@@ -1,16 +1,20 @@
-"""Names of sites, and stored edits, checked against the config of a model."""
+"""Names of sites checked against a model, the values of a run there, and stored edits."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.base import HeadId, Source, find_head
-from pathsum.base.errors import InputError, PathError
-from pathsum.base.site import Side, Site, Writer
+from pathsum.base.errors import InputError, NotExactError, PathError
+from pathsum.base.options import parse_position
+from pathsum.base.shapes import Stream
+from pathsum.base.site import HEAD_SIDES, LOGITS, Side, Site, Writer
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit
+from pathsum.model.gating import mlp_stream
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -41,13 +45,33 @@ def find_patch_site(model: "Model", name: Any) -> Site:
     return find_site(model, site)
 
 
-def writers_below(config: Config, layer: int) -> Iterator[Writer]:
-    """The writers that a layer's heads read: the embedding, and heads and MLPs below."""
-    yield Source("embed")
+def writers_into(config: Config, reader: HeadId | Source) -> list[Writer]:
+    """The writers that a component reads, from the bottom up; the logits read all of them."""
+    layer = config.n_layers if reader == LOGITS else reader.layer
+    found: list[Writer] = [Source("embed")]
     for below in range(layer):
-        yield from (HeadId(below, head) for head in range(config.n_heads))
+        found += config.heads_of(below)
+        found += [Source("mlp", below)] if config.mlp != "none" else []
+    # In a serial block the MLP also reads the heads of its own layer.
+    joins = isinstance(reader, Source) and reader != LOGITS and config.block == "serial"
+    return [*found, *config.heads_of(layer)] if joins else found
+
+
+def reads_from(config: Config, layer: int = 0) -> Iterator[Site]:
+    """The reads of all heads and MLPs from a layer on, and of the logits."""
+    for above in range(layer, config.n_layers):
+        for head in config.heads_of(above):
+            yield from (Site(None, head, side) for side in HEAD_SIDES)
         if config.mlp != "none":
-            yield Source("mlp", below)
+            yield Site(None, Source("mlp", above))
+    yield Site(None, LOGITS)
+
+
+def width_of(config: Config, node: Writer) -> int:
+    """The width of what replaces a node: z of a head, a neuron's activation, or an output."""
+    if isinstance(node, HeadId):
+        return config.d_head
+    return 1 if node.kind == "neuron" else config.d_model
 
 
 def site_value(run: "Trace", site: Site) -> Tensor:
@@ -66,6 +90,50 @@ def site_value(run: "Trace", site: Site) -> Tensor:
             return run[site.without_positions]
     assert isinstance(writer, HeadId | Source)
     return run.written(writer)
+
+
+def named_value(trace: "Trace", site: Site) -> Float[Tensor, "..."]:
+    """The value of a run at a component, a named value or a read; see `Trace.__getitem__`."""
+    if site.is_edge:
+        raise InputError(
+            f"{site} is an edge, and a run records what was written, not who read it; use "
+            f"'{site.start}' for the output of its writer"
+        )
+    if site.value == "pattern" or site.value == "z":
+        assert site.head is not None
+        found = trace.pattern(site.head) if site.value == "pattern" else trace.head_z(site.head)
+    elif site.value is not None and isinstance(site.writer, Source) and site.writer.kind == "mlp":
+        found = trace.neuron_values(site.writer, site.value)
+    elif site.value == "pre":
+        found = trace.uncapped_logits
+    elif site.reader is not None:
+        found = _stream_read(trace, site)
+    elif str(site.without_positions) == "logits":
+        found = trace.logits
+    elif isinstance(site.writer, Source) and site.writer.kind == "residual":
+        check_stream(trace.weights.config, site.writer)
+        found = trace.streams[site.writer.layer]
+    elif isinstance(site.writer, HeadId | Source):
+        found = trace.written(site.writer)
+    else:
+        raise InputError(f"{site} is part of a score, not a value of a run; use trace.scores(head)")
+    at = site.at if site.reader is None else site.to
+    return found if at is None else found[:, parse_position(at, found.shape[1], of="the text")]
+
+
+def _stream_read(trace: "Trace", site: Site) -> Stream:
+    """The stream that a head, an MLP or the unembedding reads, before its normalization."""
+    if isinstance(site.reader, HeadId):
+        if trace.every_edit:
+            raise NotExactError(
+                f"edits may have changed the read {site}, and a run records streams only; use the "
+                "unedited run"
+            )
+        return trace.streams[trace.model.head(site.reader).id.layer]
+    assert site.reader is not None
+    if site.reader.kind != "mlp":
+        return trace.unembedding_input
+    return mlp_stream(trace, trace.weights.layers.number(site.reader.layer))
 
 
 def find_hook(model: "Model", name: Any, function: Any) -> Edit:

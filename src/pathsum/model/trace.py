@@ -17,7 +17,7 @@ from pathsum.base.site import Site, SiteName
 from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
-from pathsum.model.gating import mlp_stream, neuron_values
+from pathsum.model.gating import neuron_values
 from pathsum.model.recording import (
     EVERYTHING,
     LAYER_SCALES,
@@ -26,7 +26,7 @@ from pathsum.model.recording import (
     Run,
     SomeLayers,
 )
-from pathsum.model.sites import check_neuron, check_neuron_value, check_stream
+from pathsum.model.sites import check_neuron, check_neuron_value, named_value
 
 if TYPE_CHECKING:
     from pathsum.model.model import Model
@@ -374,50 +374,6 @@ class Trace(Run):
                 f"the scores of {head} do not follow from the stream of this run, because its "
                 "pattern or one of its reads was edited; use the unedited run"
             )
-
-
-def named_value(trace: Trace, site: Site) -> Float[Tensor, "..."]:
-    """The value of a run at a component, a named value or a read; see `Trace.__getitem__`."""
-    if site.is_edge:
-        raise InputError(
-            f"{site} is an edge, and a run records what was written, not who read it; use "
-            f"'{site.start}' for the output of its writer"
-        )
-    if site.value == "pattern" or site.value == "z":
-        assert site.head is not None
-        found = trace.pattern(site.head) if site.value == "pattern" else trace.head_z(site.head)
-    elif site.value is not None and isinstance(site.writer, Source) and site.writer.kind == "mlp":
-        found = trace.neuron_values(site.writer, site.value)
-    elif site.value == "pre":
-        found = trace.uncapped_logits
-    elif site.reader is not None:
-        found = _stream_read(trace, site)
-    elif str(site.without_positions) == "logits":
-        found = trace.logits
-    elif isinstance(site.writer, Source) and site.writer.kind == "residual":
-        check_stream(trace.weights.config, site.writer)
-        found = trace.streams[site.writer.layer]
-    elif isinstance(site.writer, HeadId | Source):
-        found = trace.written(site.writer)
-    else:
-        raise InputError(f"{site} is part of a score, not a value of a run; use trace.scores(head)")
-    at = site.at if site.reader is None else site.to
-    return found if at is None else found[:, parse_position(at, found.shape[1], of="the text")]
-
-
-def _stream_read(trace: Trace, site: Site) -> Stream:
-    """The stream that a head, an MLP or the unembedding reads, before its normalization."""
-    if isinstance(site.reader, HeadId):
-        if trace.every_edit:
-            raise NotExactError(
-                f"edits may have changed the read {site}, and a run records streams only; use the "
-                "unedited run"
-            )
-        return trace.streams[trace.model.head(site.reader).id.layer]
-    assert site.reader is not None
-    if site.reader.kind != "mlp":
-        return trace.unembedding_input
-    return mlp_stream(trace, trace.weights.layers.number(site.reader.layer))
 
 
 def trace_run(

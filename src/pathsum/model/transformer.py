@@ -180,16 +180,20 @@ def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> P
     return (query * config.score_scale) @ key.mT
 
 
-def attention_pattern(config: Config, layer: LayerWeights, scores: Pattern) -> Pattern:
-    """The softmax of scores: rows are destinations and sum to 1, or less with sinks.
+def attention_pattern(
+    config: Config, layer: LayerWeights, scores: Pattern, heads: Sequence[int] | None = None
+) -> Pattern:
+    """The softmax of scores, of all heads of a layer or of these; rows are destinations.
 
-    Scores are capped first. A causal model masks later sources, and a layer with a window of w
-    masks sources w or more positions back.
+    Rows sum to 1, or less with sinks. Scores are capped first. A causal model masks later sources,
+    and a layer with a window of w masks sources w or more positions back. Scores may be those of
+    the last destinations only.
     """
     scores = soft_cap(scores, config.score_cap)
     if config.causal:
         scores = scores + _masked(scores, config.window(layer.index))
-    return _softmax(scores, layer.sinks)
+    sinks = layer.sinks if layer.sinks is None or heads is None else layer.sinks[list(heads)]
+    return _softmax(scores, sinks)
 
 
 def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPattern:
@@ -198,23 +202,9 @@ def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPat
     return attention_pattern(weights.config, alone, scores[:, None])[:, 0]
 
 
-def attend(
-    config: Config,
-    layer: LayerWeights,
-    query: AtDestinations,
-    key: AtSources,
-    heads: Sequence[int] | None = None,
-) -> Pattern:
-    """The pattern of queries and keys, of all heads of a layer or of these.
-
-    Queries may be given for the last positions only.
-    """
-    scores = soft_cap(attention_scores(config, query, key), config.score_cap)
-    sinks = layer.sinks if layer.sinks is None or heads is None else layer.sinks[list(heads)]
-    if config.causal:
-        # The scores are not needed again, and are overwritten.
-        scores.add_(_masked(scores, config.window(layer.index)))
-    return _softmax(scores, sinks)
+def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:
+    """The pattern of the queries and keys of a layer; queries of the last positions will do."""
+    return attention_pattern(config, layer, attention_scores(config, query, key))
 
 
 def attend_heads(
@@ -226,7 +216,8 @@ def attend_heads(
 ) -> Float[Tensor, "batch some dest src"]:
     """The patterns of some heads of a layer, given the queries and keys of all."""
     served = [kv_head(config, head) for head in heads]
-    return attend(config, layer, query[:, list(heads)], key[:, served], heads)
+    scores = attention_scores(config, query[:, list(heads)], key[:, served])
+    return attention_pattern(config, layer, scores, heads)
 
 
 def attend_at(
@@ -284,11 +275,6 @@ def _masked(scores: Tensor, window: int | None) -> Float[Tensor, "dest src"]:
 def mix(pattern: Pattern, value: AtSources) -> AtDestinations:
     """Values moved from sources to destinations: each head's z."""
     return pattern @ for_query_heads(value, pattern.shape[1])
-
-
-def z(config: Config, layer: LayerWeights, stream: Stream, pattern: Pattern) -> PerHead:
-    """Each head's z, given the stream before a layer and the layer's patterns."""
-    return mix(pattern, values(layer, attention_read(config, layer, stream)[0]))
 
 
 def fused_attention(

@@ -47,7 +47,7 @@ from pathsum.model.reference import (
     reference_text,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches
-from pathsum.model.sites import find_site, site_value
+from pathsum.model.sites import find_site, site_value, width_of
 from pathsum.paths.descriptions import IdealPattern
 
 
@@ -242,7 +242,7 @@ def after_edits(trace: Trace, after: After) -> tuple[Edit, ...]:
     """Edits that set attention patterns to those of a run, if patterns are frozen."""
     if after is After.RECOMPUTED:
         return ()
-    heads = [head.id for head in trace.model.heads]
+    heads = trace.model.config.every_head
     return tuple(Edit(Site(head, value="pattern"), trace.pattern(head)) for head in heads)
 
 
@@ -300,7 +300,7 @@ class AblatedOutputs:
         for node in self.heads:
             site = Site(node)
             if self.reference is Reference.ZERO:
-                value = trace.streams[0].new_zeros(self._width(node))
+                value = trace.streams[0].new_zeros(width_of(self.model.config, node))
             elif self.reference is Reference.MEAN:
                 value = self._means[node]
             else:
@@ -308,8 +308,3 @@ class AblatedOutputs:
             # A head is replaced before W_O.
             edits.append(Edit(Site(node, value="z") if site.head is not None else site, value))
         return tuple(edits)
-
-    def _width(self, node: Writer) -> int:
-        if isinstance(node, HeadId):
-            return self.model.config.d_head
-        return 1 if node.kind == "neuron" else self.model.config.d_model

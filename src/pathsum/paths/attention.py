@@ -25,6 +25,7 @@ from pathsum.base import Part
 from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
+from pathsum.model.weights import kv_head
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
@@ -320,3 +321,61 @@ def _mean_read(here: QkRead, there: QkRead) -> QkRead:
     """The read of the stream with the mean scale of two runs; positions and biases are constant."""
     scale = (here.scale * here.own_scale + there.scale * there.own_scale) / 2
     return replace(here, scale=scale, own_scale=torch.ones_like(scale), positions=None, bias=None)
+
+
+class HeadNodes:
+    """A head at some positions, with the gradient at its output at each.
+
+    `values` are the edges into its values, and `held` is the part of its output · gradient that
+    belongs to none of them. `attention` has the edges into its keys and queries. Nodes see the
+    first `length` positions. With `start`, the reference run, edges carry the differences of the
+    two runs.
+    """
+
+    def __init__(
+        self,
+        run: FrozenRow,
+        head: HeadId,
+        reads: Reads,
+        places: Int[Tensor, " node"],
+        gradients: Float[Tensor, "node d"],
+        length: int,
+        rival: int | None,
+        start: FrozenRow | None,
+        carried: FrozenRow,
+    ) -> None:
+        layer, index = run.layers[head.layer], head.layer
+        kv = kv_head(run.trace.model.config, head.head)
+        along = (gradients @ layer.W_O[head.head].T) @ layer.W_V[kv].T
+        ends = [run] if start is None else [run, start]
+        write = torch.stack([one.trace.scales.write[index][one.row, places] for one in ends])
+        scales = [one.trace.scales.attention[index][one.row, :length] for one in ends]
+        streams = [one.streams[index][:length] for one in ends]
+        mean = write.mean(0)[:, None]
+        moved = [
+            scale * (along @ stream.T) * mean for scale, stream in zip(scales, streams, strict=True)
+        ]
+        before = None
+        if start is not None:
+            before = NodeAttention(start, head, reads, places, moved[1], rival)
+        here = NodeAttention(run, head, reads, places, moved[0], rival, before, carried)
+        if before is None:
+            weight = here.pattern.to(along) * scales[0] * mean
+            self.held = torch.zeros_like(places).double()
+        else:
+            weight = here.score_weights.pattern.to(along) * mean
+            scale, stream = ((two[0] + two[1]) / 2 for two in (scales, streams))
+            held = (weight * (scales[0] - scales[1]) * (along @ stream.T)).sum(-1)
+            # Values have the mean scale of a norm after the heads; its change is no edge's.
+            sums = [(one.pattern * one.values).sum(-1) for one in (here, before)]
+            held = held + (sums[0] + sums[1]) / 2 * (write[0] - write[1]) / mean[:, 0]
+            weight, self.held = weight * scale, held.double()
+        shares = carried.writes_everywhere(2 * index, along, length) * weight[:, None]
+        self.attention = here
+        self.values = Inputs(
+            Side.V,
+            run.writers(2 * index),
+            shares,
+            shares,
+            gradient=lambda nodes, _, places: weight[nodes, places][:, None] * along[nodes],
+        )

@@ -258,7 +258,7 @@ def _steps(paths: PathSum) -> tuple[Name, ...]:
     """All heads, followed by all MLPs if paths go through them."""
     model = paths.trace.model
     mlps = range(model.config.n_layers if paths.linear else 0)
-    return (*(head.id for head in model.heads), *(Source("mlp", layer) for layer in mlps))
+    return (*model.config.every_head, *(Source("mlp", layer) for layer in mlps))
 
 
 def _remainder(each: Float[Tensor, " batch"], target: Target, paths: PathSum) -> float:

@@ -33,12 +33,11 @@ from pathsum.base import (
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.base.options import batched, checked
-from pathsum.base.site import HEAD_SIDES
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace, trace_run
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
-from pathsum.model.sites import find_patch_site, find_site, writers_below
+from pathsum.model.sites import find_patch_site, find_site, reads_from, writers_into
 from pathsum.paths.patching import check_runs, patch
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
@@ -208,22 +207,12 @@ def truncate_runs(trace: Trace, other: Trace, measure: Measure) -> tuple[Trace, 
 
 def edges_of(model: Model, into: Sequence[HeadName] | None = None) -> Iterable[Site]:
     """Every edge of a model, or those into some heads, MLPs or the logits, from the bottom up."""
-    config = model.config
     chosen = None if into is None else {_reader(model, name) for name in into}
-    for layer in range(config.n_layers):
-        below = list(writers_below(config, layer))
-        heads = [HeadId(layer, head) for head in range(config.n_heads)]
-        for head in heads:
-            if chosen is None or head in chosen:
-                for writer in below:
-                    yield from (Site(writer, head, side) for side in HEAD_SIDES)
-        mlp = Source("mlp", layer)
-        if config.mlp != "none" and (chosen is None or mlp in chosen):
-            read = below if config.block == "parallel" else [*below, *heads]
-            yield from (Site(writer, mlp) for writer in read)
-    if chosen is None or LOGITS in chosen:
-        every = writers_below(config, config.n_layers)
-        yield from (Site(writer, LOGITS) for writer in every)
+    for read in reads_from(model.config):
+        assert read.reader is not None
+        if chosen is None or read.reader in chosen:
+            writers = writers_into(model.config, read.reader)
+            yield from (Site(writer, read.reader, read.side) for writer in writers)
 
 
 def _reader(model: Model, name: HeadName) -> HeadId | Source:

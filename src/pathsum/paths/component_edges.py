@@ -21,19 +21,18 @@ from torch import Tensor
 from pathsum.base import HeadId, Source
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.shapes import Stream
-from pathsum.base.site import LOGITS, Side, Site
+from pathsum.base.site import HEAD_SIDES, LOGITS, Site
 from pathsum.model import Config, Model, Trace
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream
 from pathsum.model.recording import ONLY_LOGITS
-from pathsum.model.sites import writers_below
+from pathsum.model.sites import writers_into
 from pathsum.paths.graph import Graph, Method
 from pathsum.paths.patching import check_runs
 from pathsum.paths.prompts import Prompt
 from pathsum.paths.target import Target, TokenName, Versus, find_target
 
-SIDES = (Side.Q, Side.K, Side.V)
 EdgeScores = Float[Tensor, "reader writer"]
 EdgeMask = Bool[Tensor, "reader writer"]
 
@@ -47,28 +46,23 @@ class ComponentGraph:
     @cached_property
     def writers(self) -> tuple[Source | HeadId, ...]:
         """The embedding, then the heads and the MLP of each layer."""
-        return tuple(writers_below(self.config, self.config.n_layers))
+        return tuple(writers_into(self.config, LOGITS))
 
     @cached_property
     def readers(self) -> tuple[Site, ...]:
         """Queries, keys and values of each layer's heads, then its MLP; last, the logits."""
         found: list[Site] = []
         for layer in range(self.config.n_layers):
-            heads = [HeadId(layer, head) for head in range(self.config.n_heads)]
-            found += [Site(None, head, side) for side in SIDES for head in heads]
+            heads = self.config.heads_of(layer)
+            found += [Site(None, head, side) for side in HEAD_SIDES for head in heads]
             if self.config.mlp != "none":
                 found.append(Site(None, Source("mlp", layer)))
         return (*found, Site(None, LOGITS))
 
     def seen_by(self, reader: Site) -> int:
         """The number of writers, counted from the bottom, that a reader can read."""
-        if reader.reader == LOGITS:
-            return len(self.writers)
-        assert isinstance(reader.reader, HeadId | Source)
-        has_mlp = self.config.mlp != "none"
-        below = 1 + reader.reader.layer * (self.config.n_heads + has_mlp)
-        joins = isinstance(reader.reader, Source) and self.config.block == "serial"
-        return below + self.config.n_heads * joins
+        assert reader.reader is not None
+        return len(writers_into(self.config, reader.reader))
 
     @cached_property
     def exists(self) -> EdgeMask:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
@@ -34,6 +35,7 @@ from pathsum.paths.circuit import name_prompt
 from pathsum.paths.component_edges import (
     ComponentGraph,
     ComponentRuns,
+    EdgeMask,
     EdgeScores,
     component_runs,
     countable,
@@ -162,30 +164,23 @@ def edge_curve(
     for number, prompt in enumerate(prompts):
         with name_prompt(number):
             runs.append(component_runs(model, prompt, position, token, versus, hold))
-    for name, count in (("EAP", None), ("EAP-IG", steps)):
-        found: list[Tensor] = []
-        for number, one in enumerate(runs):
-            progress(number, len(runs), name)
-            found.append(one.eap(count).cpu())
-        rankings[name] = torch.stack(found).mean(0)
+    rankings |= _by_gradients(runs, steps, progress)
     rankings["random"] = torch.rand(graph.exists.shape, generator=seeded(seed))
     total = int(countable(graph, hold).sum())
-    sizes = [int(fraction * total) for fraction in fractions]
-    clean = torch.tensor([one.value(None) for one in runs], dtype=torch.float64)
-    empty = torch.zeros_like(graph.exists)
-    corrupted = torch.tensor([one.value(empty) for one in runs], dtype=torch.float64)
-    curves: list[RankingCurve] = []
-    for name, ranked in rankings.items():
+    clean = _values(runs, None)
+    corrupted = _values(runs, torch.zeros_like(graph.exists))
+
+    def measure(name: str, ranked: EdgeScores) -> RankingCurve:
         kept: list[Estimate] = []
-        for at, size in enumerate(sizes):
-            progress(at, len(sizes), f"circuits by {name}")
-            mask = strongest(graph, ranked, size, hold)
-            values = torch.tensor([one.value(mask) for one in runs], dtype=torch.float64)
+        for at, fraction in enumerate(fractions):
+            progress(at, len(fractions), f"circuits by {name}")
+            values = _values(runs, strongest(graph, ranked, int(fraction * total), hold))
             kept.append(ratio(values - corrupted, clean - corrupted))
-        values = torch.tensor([one.value for one in kept], dtype=torch.float64)
+        f = torch.tensor([one.value for one in kept], dtype=torch.float64)
         shares = torch.tensor(fractions, dtype=torch.float64)
-        cpr, cmd = torch.trapezoid(values, shares), torch.trapezoid((1 - values).abs(), shares)
-        curves.append(RankingCurve(name, tuple(kept), float(cpr), float(cmd)))
+        cpr, cmd = torch.trapezoid(f, shares), torch.trapezoid((1 - f).abs(), shares)
+        return RankingCurve(name, tuple(kept), float(cpr), float(cmd))
+
     return EdgeCurve(
         model=model.name,
         prompts=len(runs),
@@ -194,5 +189,24 @@ def edge_curve(
         clean=mean_estimate(clean),
         corrupted=mean_estimate(corrupted),
         fractions=tuple(fractions),
-        rankings=tuple(curves),
+        rankings=tuple(measure(*ranking) for ranking in rankings.items()),
     )
+
+
+def _values(runs: Sequence[ComponentRuns], kept: EdgeMask | None) -> Float[Tensor, " prompt"]:
+    """The predictions of all prompts with some edges, or with all."""
+    return torch.tensor([one.value(kept) for one in runs], dtype=torch.float64)
+
+
+def _by_gradients(
+    runs: Sequence[ComponentRuns], steps: int, progress: Progress
+) -> dict[str, EdgeScores]:
+    """EAP and EAP-IG scores, as means over prompts."""
+    rankings: dict[str, EdgeScores] = {}
+    for name, count in (("EAP", None), ("EAP-IG", steps)):
+        found: list[EdgeScores] = []
+        for number, one in enumerate(runs):
+            progress(number, len(runs), name)
+            found.append(one.eap(count).cpu())
+        rankings[name] = torch.stack(found).mean(0)
+    return rankings

@@ -34,7 +34,7 @@ from pathsum.model.losses import split_by_memory
 from pathsum.model.recording import LAST_STREAM, KeyValues, Prefix
 from pathsum.model.reference import Reference, reference_text
 from pathsum.model.sequences import TokenBatches
-from pathsum.model.sites import writers_below
+from pathsum.model.sites import writers_into
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, Target, one_sequence
 
@@ -60,6 +60,12 @@ def node_position(node: Site) -> int:
     """The position of a node."""
     assert node.at is not None, f"{node} has no position"
     return node.at
+
+
+def component_of(node: Site) -> Writer:
+    """The component of a node that reads."""
+    assert isinstance(node.writer, HeadId | Source), f"{node} does not read"
+    return node.writer
 
 
 def is_inner(node: Site) -> bool:
@@ -122,7 +128,7 @@ def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
     """Every edge into a node, in a text of this length."""
     for side in sides_of(config, node):
         for place in read_positions(config, node, side, length):
-            for writer in writers_into(config, node):
+            for writer in writers_into(config, component_of(node)):
                 yield edge_between(writer, place, node, side)
 
 
@@ -138,17 +144,6 @@ def sides_of(config: Config, node: Site) -> tuple[Side, ...]:
     return HEAD_SIDES if node.head is not None else MLP_SIDES if has_gates(config) else ()
 
 
-def writers_into(config: Config, node: Site) -> list[Writer]:
-    """The writers that a node reads; in a serial block, an MLP reads the heads of its layer too."""
-    reader = node.writer
-    if not isinstance(reader, HeadId | Source) or reader == LOGITS:
-        return list(writers_below(config, config.n_layers))
-    found = list(writers_below(config, reader.layer))
-    if isinstance(reader, Source) and config.block == "serial":
-        found += [HeadId(reader.layer, head) for head in range(config.n_heads)]
-    return found
-
-
 def read_positions(config: Config, node: Site, side: Side, length: int) -> range:
     """The positions that a node's read sees, in a text of this length."""
     last = node_position(node)
@@ -158,7 +153,7 @@ def read_positions(config: Config, node: Site, side: Side, length: int) -> range
 
 
 def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
-    sides, writers = sides_of(config, node), writers_into(config, node)
+    sides, writers = sides_of(config, node), writers_into(config, component_of(node))
     side = sides[_draw(len(sides), generator)]
     places = read_positions(config, node, side, length)
     writer = writers[_draw(len(writers), generator)]

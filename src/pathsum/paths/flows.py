@@ -324,7 +324,7 @@ class FrozenRow:
 
     @cached_property
     def _heads(self) -> tuple[HeadId, ...]:
-        return tuple(head.id for head in self.trace.model.heads)
+        return self.trace.model.config.every_head
 
     def writes_everywhere(
         self, level: int, directions: Float[Tensor, "node d"], length: int

@@ -19,16 +19,17 @@ from pathsum.model import Run, Trace, transformer
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run
 from pathsum.model.gating import has_gates, mlp_of_sides, mlp_stream
+from pathsum.model.sites import writers_into
 from pathsum.model.weights import LayerWeights, kv_head
 from pathsum.paths.edges import (
     best_first,
+    component_of,
     edge_between,
     is_inner,
     node_position,
     read_positions,
     side_of,
     sides_of,
-    writers_into,
 )
 from pathsum.paths.target import Target
 
@@ -164,7 +165,7 @@ class GradientScores:
         names = [
             edge_between(writer, place, node, side)
             for side in found
-            for writer in writers_into(self.config, node)
+            for writer in writers_into(self.config, component_of(node))
             for place in read_positions(self.config, node, side, self.length)
         ]
         for number in flat.abs().topk(min(count, len(flat))).indices.tolist():
@@ -178,7 +179,7 @@ class GradientScores:
             if edge.end not in known:
                 known[edge.end] = self.scores_into(edge.end)
             first = read_positions(self.config, edge.end, side_of(edge), self.length).start
-            writers = [str(one) for one in writers_into(self.config, edge.end)]
+            writers = [str(one) for one in writers_into(self.config, component_of(edge.end))]
             writer = writers.index(str(edge.writer))
             scores = known[edge.end][side_of(edge)]
             found.append(float(scores[writer, node_position(edge.start) - first]))
@@ -213,7 +214,7 @@ class GradientScores:
         at = slice(places.start, places.stop)
         through_heads: dict[int, Float[Tensor, "head src"]] = {}
         rows: list[Tensor] = []
-        for writer in writers_into(self.config, node):
+        for writer in writers_into(self.config, component_of(node)):
             if isinstance(writer, HeadId):
                 if writer.layer not in through_heads:
                     W_O = self.weights.layers[writer.layer].W_O

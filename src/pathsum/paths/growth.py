@@ -37,8 +37,7 @@ from pathsum.base.path import level_of
 from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads
-from pathsum.model.weights import kv_head
-from pathsum.paths.attention import Inputs, NodeAttention
+from pathsum.paths.attention import HeadNodes, Inputs
 from pathsum.paths.edges import edge_between, is_inner, node_position, side_of, sides_of
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
@@ -338,22 +337,13 @@ class Growth:
 
     def _head(self, head: HeadId, nodes: Sequence[Site], reads: Reads) -> None:
         """Decompose some nodes of a head."""
-        layer, length = self.run.layers[head.layer], self._visible(nodes[-1])
-        places = torch.tensor([node_position(node) for node in nodes], device=layer.W_O.device)
+        places = torch.tensor([node_position(node) for node in nodes])
         gradients, common = self._opened(nodes)
-        kv = kv_head(self.trace.model.config, head.head)
-        along = (gradients @ layer.W_O[head.head].T) @ layer.W_V[kv].T
-        attention, weight, held = self._attention(head, places, along, reads, length)
-        shares = self.carried.writes_everywhere(2 * head.layer, along, length) * weight[:, None]
-        inputs = Inputs(
-            Side.V,
-            self.run.writers(2 * head.layer),
-            shares,
-            shares,
-            gradient=lambda nodes, _, places: weight[nodes, places][:, None] * along[nodes],
-        )
+        given = (self._visible(nodes[-1]), self.rival, self.start, self.carried)
+        opened = HeadNodes(self.run, head, reads, places.to(gradients.device), gradients, *given)
+        attention, held = opened.attention, opened.held
         if self.removal:
-            self._collect(nodes, inputs, None)
+            self._collect(nodes, opened.values, None)
             for inputs in removal_inputs(attention):
                 self._collect(nodes, inputs, None)
             return
@@ -368,7 +358,7 @@ class Growth:
             others = torch.ones(len(nodes), dtype=torch.bool)
             others[explained] = False
             held = held + attention.score_weights.effect * others.to(held.device)
-        self._collect(nodes, inputs, held - common)
+        self._collect(nodes, opened.values, held - common)
         described = attention.described(self.floor, common.tolist())
         for node, (attended, note) in zip(nodes, described, strict=True):
             value = self.writers[node].value
@@ -379,44 +369,6 @@ class Growth:
         no_edge = attention.held(explained)
         for inputs in attention.inputs(explained):
             self._collect(some, inputs, no_edge[inputs.side])
-
-    def _attention(
-        self,
-        head: HeadId,
-        places: Tensor,
-        along: Float[Tensor, "node d"],
-        reads: Reads,
-        length: int,
-    ) -> tuple[NodeAttention, Float[Tensor, "node src"], Float[Tensor, " node"]]:
-        """A head's attention, the factor of each source's read, and the part of no V edge."""
-        ends = [self.run] if self.start is None else [self.run, self.start]
-        write = torch.stack([_at(one, "write", head.layer)[places] for one in ends])
-        scales = [_at(one, "attention", head.layer)[:length] for one in ends]
-        streams = [one.streams[head.layer][:length] for one in ends]
-        values = [
-            scale * (along @ stream.T) * write.mean(0)[:, None]
-            for scale, stream in zip(scales, streams, strict=True)
-        ]
-        pairs = list(zip(ends, values, strict=True))
-        start = None
-        for run, value in reversed(pairs):
-            carried = self.carried if start is not None else None
-            given = (run, head, reads, places, value, self.rival, start, carried)
-            start = NodeAttention(*given)
-        assert start is not None
-        attention, mean = start, write.mean(0)[:, None]
-        if len(ends) == 1:
-            pattern = attention.pattern.to(along)
-            return attention, pattern * scales[0] * mean, torch.zeros_like(places).double()
-        weight = attention.score_weights.pattern.to(along) * mean
-        scale, stream = ((two[0] + two[1]) / 2 for two in (scales, streams))
-        held = (weight * (scales[0] - scales[1]) * (along @ stream.T)).sum(-1)
-        # Values have the mean scale of a norm after the heads; its change is no edge's.
-        there = attention.start
-        assert there is not None
-        moved = [(one.pattern * one.values).sum(-1) for one in (attention, there)]
-        held = held + (moved[0] + moved[1]) / 2 * (write[0] - write[1]) / mean[:, 0]
-        return attention, weight * scale, held.double()
 
     def _text(self, node: Site) -> str:
         return self.trace.model.token_text(int(self.trace.tokens[self.row, node_position(node)]))
@@ -475,9 +427,3 @@ def by_read(edges: Sequence[Site]) -> dict[tuple[Site, Side], list[Site]]:
     for edge in edges:
         found.setdefault((edge.end, side_of(edge)), []).append(edge.start)
     return found
-
-
-def _at(run: FrozenRow, name: str, layer: int) -> Float[Tensor, " pos"]:
-    """A normalization's scale in one sequence: of the heads' read, or of the norm after them."""
-    scales: Tensor = getattr(run.trace.scales, name)[layer]
-    return scales[run.row, : run.length]

@@ -10,6 +10,9 @@ What the head moves is either a source itself (a single path) or what lower head
 attributed to the source `bias`, not to heads. `moved_by_layer` weights attention by the size of
 what is moved instead, `A[d, s] · ‖v_s W_O‖`; the norm of v alone would depend on the basis inside
 the head.
+
+`direct_parts` is the same for one prediction of any run, edited ones included: read from what was
+written, not from a frozen sum.
 """
 
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Column, Record, Table, text_column
+from pathsum.base import LOGITS, Column, Record, Table, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.shapes import HeadPattern, Pattern, Stream, Tokens
 from pathsum.model import HeadId, HeadName, Source, Trace, transformer
@@ -106,7 +109,7 @@ def direct_attribution(
     """
     paths = expand_logits(trace)
     target = _next_token_target(trace, targets)
-    sources, heads = paths.sources, tuple(head.id for head in trace.model.heads)
+    sources, heads = paths.sources, trace.model.config.every_head
     bias = target.bias if Source("unembed_bias") in sources else None
     values = direct_shares(paths.frozen, target.direction, bias)
     values = values.masked_fill(~target.known[:, None], torch.nan)
@@ -159,6 +162,34 @@ def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
         gram = layer.W_O @ layer.W_O.mT
         size = ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()
         yield pattern * size[:, :, None]
+
+
+def direct_parts(trace: Trace, target: Target, layers: int | None = None) -> dict[str, float]:
+    """The direct contribution of each component to the target, in any run; they add up to it.
+
+    Read from the run's own writes, because an edited run is not the frozen sum of its sources.
+    Positions in the stream and biases are one part. With `layers`, only those of the first few:
+    the parts of the logit lens.
+    """
+    layers = trace.model.config.n_layers if layers is None else layers
+    position, gradient = int(target.positions[0]), target.gradient(trace)[0]
+    bias = target.direction(trace.weights)[1]
+    written = {"embed": trace.written("embed")[0, position]}
+    for layer in range(layers):
+        # As `trace.written` of each head, with the layer's z computed once for all of them.
+        moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
+        each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
+        written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
+    for layer, output in enumerate(trace.mlp_outputs[:layers]):
+        written[f"mlp{layer}"] = output[0, position]
+    rest = trace.streams[layers][0, position] - sum(written.values())
+    for edit in trace.edits:
+        site = edit.site
+        if site.reader == LOGITS and {site.at, site.to} <= {None, position}:
+            assert isinstance(edit.value, Tensor)
+            written[str(site.writer)] = edit.value[0, position]
+    parts = {name: float(vector @ gradient) for name, vector in written.items()}
+    return {**parts, "positions and biases": float(rest @ gradient + bias[0])}
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,10 +95,11 @@ class Lead:
     """The head that explains most of a prediction, and its attention at that position.
 
     `copying` are the heads that copy the token by induction, if they add at least half as much as
-    the strongest head and the token is less likely without them. Then the lead is the one whose ablation costs most; otherwise it is the
-    head that adds most to the prediction. Without it, the predicted token has
-    `probability`. It adds `share` directly and attends to `source` with `weight`, the source whose
-    attention matters most. `note` explains why its scores are not decomposed, if they are not.
+    the strongest head, and the token is less likely without them. Then the lead is the one whose
+    ablation costs most; otherwise it is the head that adds most to the prediction. Without it, the
+    predicted token has `probability`. It adds `share` directly, to the number that the graph
+    explains, and attends to `source` with `weight`, the source whose attention matters most. `note`
+    explains why its scores are not decomposed, if they are not.
     """
 
     head: HeadId
@@ -134,11 +135,12 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
             if float(trace.patterns[head.layer][0, head.head, position, sources].sum())
             > TIMES_USUAL * float(anew[head.layer][head.head, sources].sum())
         ]
-    strongest = None if graph is None else strongest_head(graph)
-    if strongest is not None:
-        copied = sum(direct_share(trace, target, head) for head in copying)
-        if copied < COMPARABLE * direct_share(trace, target, strongest):
-            copying = []  # other heads make this prediction
+    strongest, shares = None, {head: direct_share(trace, target, head) for head in copying}
+    if graph is not None:
+        strongest, shares = strongest_head(graph), head_shares(graph)
+        copying = [head for head in copying if head in shares]
+    if strongest and sum(shares[head] for head in copying) < COMPARABLE * shares[strongest]:
+        copying = []  # other heads make this prediction
     if copying:
         (left,) = probabilities_without(trace, [copying], [position], [token])
         if left >= float(trace.logits_at(position)[0].softmax(-1)[token]):
@@ -163,7 +165,7 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
             reasons = _find_reasons(graph, node.node, source)
     return Lead(
         head=head,
-        share=direct_share(trace, target, head),
+        share=shares[head],
         probability=min(after),
         copying=tuple(copying),
         source=source,
@@ -176,10 +178,13 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
 
 def strongest_head(graph: "Graph") -> HeadId | None:
     """The head that adds most to the prediction directly, or None if no head adds to it."""
-    for edge in graph.inputs(graph.top):
-        if edge.edge.start.head is not None and edge.share * graph.total > 0:
-            return edge.edge.start.head
-    return None
+    return next((h for h, share in head_shares(graph).items() if share * graph.explained > 0), None)
+
+
+def head_shares(graph: "Graph") -> dict[HeadId, float]:
+    """What each head that is kept adds to the prediction directly, the largest share first."""
+    inputs = ((edge.edge.start.head, edge.share) for edge in graph.inputs(graph.top))
+    return {head: share for head, share in inputs if head is not None}
 
 
 def followers(trace: Trace, position: int, token: int) -> list[int]:
@@ -216,9 +221,7 @@ def copying_heads(trace: Trace, position: int, token: int) -> list[HeadId]:
 
 def direct_share(trace: Trace, target: Target, head: HeadId) -> float:
     """A head's direct contribution to the target, in a run of one sequence."""
-    position = int(target.positions[0])
-    gradient = target.direction(trace.weights)[0][0] * trace.scales.final[0, position]
-    return float(trace.written(head)[0, position] @ gradient)
+    return float(trace.written(head)[0, int(target.positions[0])] @ target.gradient(trace)[0])
 
 
 @torch.no_grad()
@@ -261,7 +264,7 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
     assert head is not None
     scores = expand_scores(of.alone()[0], head)
     reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
-    heads = [one.id for one in of.trace.model.heads if one.id.layer < head.layer]
+    heads = [one for one in of.trace.model.config.every_head if one.layer < head.layer]
     sides = [
         [
             edge_between(part, at, node, side)

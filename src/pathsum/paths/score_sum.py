@@ -21,6 +21,7 @@ from pathsum.model import HeadId, HeadName, Path, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import head_pattern
+from pathsum.model.weights import kv_head
 from pathsum.paths.frozen import Frozen, Streams, relative_error
 from pathsum.paths.order_sweep import UpSweep, split_at
 from pathsum.paths.path_sum import count_of_order, head_levels, paths_of_order
@@ -109,7 +110,7 @@ def qk_read(trace: Trace, head: HeadId, side: Side, reads: Reads | None = None) 
         at, W, b, pos = head.head, reads.W_Q, reads.b_Q, reads.pos_Q
         own, biased = scales.query[head.layer], raw.b_Q is not None
     else:
-        at, W, b, pos = trace.model.head(head).kv, reads.W_K, reads.b_K, reads.pos_K
+        at, W, b, pos = kv_head(weights.config, head.head), reads.W_K, reads.b_K, reads.pos_K
         own, biased = scales.key[head.layer], raw.b_K is not None
     return QkRead(
         side=side,

@@ -311,7 +311,7 @@ def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
     if nodes is None:
         if not model.heads:
             raise InputError("this model has no heads to patch; name nodes=['embed']")
-        return [head.id for head in model.heads]
+        return [*model.config.every_head]
     sites = [find_site(model, name) for name in ([nodes] if isinstance(nodes, str) else nodes)]
     for site in sites:
         if site.reader is not None or site.at is not None:

@@ -89,6 +89,11 @@ class Target:
         )
         return folded.T, fold_bias(columns, weights.ln_f_b, own)
 
+    def gradient(self, run: Run) -> Float[Tensor, "batch d"]:
+        """The gradient at the final stream of a run, at the position of each sequence."""
+        rows = torch.arange(len(self.positions), device=self.positions.device)
+        return self.direction(run.weights)[0] * run.scales.final[rows, self.positions][:, None]
+
     def versus_text(self, model: Model) -> str | None:
         """The comparison: None, "mean", or a token's text."""
         if not isinstance(self.versus, Tensor):

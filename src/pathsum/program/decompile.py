@@ -184,7 +184,7 @@ def _attention_rules(
     model: Model, text: _Text, lexicon: Lexicon, budget: int, progress: Progress
 ) -> dict[HeadId, AttentionRule]:
     """The attention rule of every head that may get one; progress reports each when it is found."""
-    heads = [head.id for head in model.heads]
+    heads = model.config.every_head
     count = max(1, ATTENTION_POSITIONS // text.tokens.shape[1])
     chosen = spaced(len(text.tokens), count)
     tokens, weight = text.tokens[chosen], text.weight[chosen]

@@ -270,7 +270,7 @@ def _assemble(
 ) -> Dynamics:
     last = snapshots[-1].model
     steps = tuple(snapshot.step for snapshot in snapshots)
-    heads = [head.id for head in last.heads]
+    heads = last.config.every_head
     followed = heads_to_follow(heads, measured[-1])
     curves = all_curves(measured, heads, followed, compared)
     found = {

@@ -23,7 +23,7 @@ from pathsum.circuits.copying import CopyingNull, embedding_product, null_matchi
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.token_basis import joined
 from pathsum.claims.examples import Sequences
-from pathsum.explorer.answers.head import TokenRow, as_pairs, rows_note, scaled_to, strongest_rows
+from pathsum.explorer.answers.head import TokenRow, real_pairs, rows_note, scaled_to, strongest_rows
 from pathsum.explorer.params import ModelParams, page_words
 from pathsum.explorer.session import Session
 from pathsum.model import Model
@@ -121,8 +121,8 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
     return EdgePage(
         edge=Site(writer, reader, Side(kind)),
         weights=weights,
-        eigenvalues=as_pairs(values),
-        null_eigenvalues=as_pairs(scaled_to(null, values)),
+        eigenvalues=real_pairs(values),
+        null_eigenvalues=real_pairs(scaled_to(null, values)),
         rows=rows,
         row_meaning=_ROW_MEANINGS[kind].format(writer=writer, reader=reader),
         patching=_patching(session, params, writer, reader, kind),

@@ -138,7 +138,7 @@ def rows_note(model: Model) -> str:
     return f"rows are chosen among the {MAX_TOKENS:,} {which} tokens"
 
 
-def as_pairs(values: Tensor) -> Tensor:
+def real_pairs(values: Tensor) -> Tensor:
     """Complex numbers as [n, 2], in float32."""
     return torch.view_as_real(values.resolve_conj()).float()
 
@@ -225,7 +225,7 @@ def head(session: Session, params: HeadParams) -> HeadPage:
     return HeadPage(
         head=name,
         copying=copies,
-        null_eigenvalues=as_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
+        null_eigenvalues=real_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
         offsets=profile,
         ov_rows=strongest_rows(model, ov),
         qk_rows=strongest_rows(model, qk),

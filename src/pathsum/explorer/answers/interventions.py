@@ -11,7 +11,6 @@ from pathsum.base.errors import InputError
 from pathsum.explorer.answers.model import piece, shown_piece
 from pathsum.explorer.answers.prediction import (
     PredictionParams,
-    direct_parts,
     find_position,
     find_prediction,
 )
@@ -20,6 +19,7 @@ from pathsum.explorer.params import TextParams
 from pathsum.explorer.session import Session
 from pathsum.model import Model, Trace
 from pathsum.model.losses import trace_losses
+from pathsum.paths.logit_effects import direct_parts
 from pathsum.paths.patching import without
 from pathsum.paths.target import Target, find_target
 

@@ -6,14 +6,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pathsum.base import LOGITS, Record
+from pathsum.base import Record
 from pathsum.base.errors import InputError
 from pathsum.circuits.token_basis import find_token
 from pathsum.explorer.params import ModelParams, TextParams
 from pathsum.explorer.session import Session
 from pathsum.heads import Neuron
 from pathsum.heads import neuron as read_neuron
-from pathsum.model import HeadId, Model, Trace
+from pathsum.model import Model, Trace
 from pathsum.model.transformer import soft_cap
 from pathsum.paths import expand_logits
 from pathsum.paths.breakdown import NodeNeurons, find_name
@@ -21,7 +21,8 @@ from pathsum.paths.circuit import find_circuit, with_effects
 from pathsum.paths.explanation import PathExplanation, explain_prediction
 from pathsum.paths.graph import Graph
 from pathsum.paths.lens import HeldPositions, held_parts, logits_at, streams_at
-from pathsum.paths.target import Target, Versus, find_target
+from pathsum.paths.logit_effects import direct_parts
+from pathsum.paths.target import Versus, find_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,35 +149,6 @@ def sources(session: Session, params: PredictionParams) -> SourceTotals:
     tokens = grid.values[find_name(grid.rows, "embed")]
     rest = grid.sum() - float(tokens.sum())
     return SourceTotals(position, token, toward.total, tokens, rest, toward.remainder)
-
-
-def direct_parts(trace: Trace, target: Target, layers: int | None = None) -> dict[str, float]:
-    """The direct contribution of each component to the target, in any run; they add up to it.
-
-    Read from the run's own writes, because an edited run is not the frozen sum of its sources.
-    Positions in the stream and biases are one part. With `layers`, only those of the first few:
-    the parts of the logit lens.
-    """
-    layers = trace.model.config.n_layers if layers is None else layers
-    position = int(target.positions[0])
-    gradient, bias = target.direction(trace.weights)
-    gradient = gradient[0] * trace.scales.final[0, position]
-    written = {"embed": trace.written("embed")[0, position]}
-    for layer in range(layers):
-        # As `trace.written` of each head, with the layer's z computed once for all of them.
-        moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
-        each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
-        written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
-    for layer, output in enumerate(trace.mlp_outputs[:layers]):
-        written[f"mlp{layer}"] = output[0, position]
-    rest = trace.streams[layers][0, position] - sum(written.values())
-    for edit in trace.edits:
-        site = edit.site
-        if site.reader == LOGITS and {site.at, site.to} <= {None, position}:
-            assert isinstance(edit.value, Tensor)
-            written[str(site.writer)] = edit.value[0, position]
-    parts = {name: float(vector @ gradient) for name, vector in written.items()}
-    return {**parts, "positions and biases": float(rest @ gradient + bias[0])}
 
 
 # Neurons that are listed, and rows of each list on the page of one.
