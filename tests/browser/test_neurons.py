@@ -26,7 +26,7 @@ def test_value_and_gate_edges_have_their_own_lines(page: Page, live: str) -> Non
     details = page.get_by_role("region", name="Details")
     for head in ("into its value, gate held", "into its gate, value held"):
         expect(details).to_contain_text(head)
-    expect(details).to_contain_text("two views of one number: never add them")
+    expect(details).to_contain_text("two views of one number and must not be added")
     # Cutting one input of a bilinear MLP's value loses exactly its share.
     row = details.locator("tbody tr").first.locator("td.num")
     share, lost = (number(one) for one in row.all_inner_texts())
@@ -59,7 +59,7 @@ def test_an_mlp_opens_into_neurons_that_add_up(page: Page, live: str, width: int
 @pytest.mark.parametrize(("view", "region"), [("why", "Details"), ("paths", "Waterfall")])
 def test_shading_by_source_token_adds_up(page: Page, live: str, view: str, region: str) -> None:
     page.goto(f"{live}{WHY.replace('why', view)}&selected=logits@26")
-    note = page.get_by_text("attention and gates held")
+    note = page.get_by_text("attention and gates frozen")
     expect(note).to_contain_text("Tokens add up to")
     said = re.search(
         r"add up to (\S+) of (\S+?)(?:, positions and biases (\S+))?\. ", note.inner_text()

@@ -29,7 +29,9 @@ def test_the_story_follows_the_token_that_is_clicked(page: Page, live: str) -> N
     token(page, 30).click()
     expect(story(page).locator("p")).not_to_have_text(first)
     # The probability in the sentence is the one of that prediction.
-    said = re.search(r"the model gives\s+“.*?”\s+(?:< )?([\d.]+%)", story(page).inner_text())
+    said = re.search(
+        r"the model predicts\s+“.*?”\s+with\s+(?:< )?([\d.]+%)", story(page).inner_text()
+    )
     assert said
     expect(token(page, 31)).to_have_attribute("title", re.compile(re.escape(said[1])))
     story(page).get_by_role("button", name="Back to the most informative prediction").click()

@@ -45,7 +45,7 @@ def test_the_text_opens_on_a_story(page: Page, live: str, pictures: Path) -> Non
 def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
     page.goto(f"{live}#/text")
     story = page.get_by_role("region", name="What to see first")
-    told = re.search(r"the model gives\s+“(.+?)”", story.inner_text())
+    told = re.search(r"the model predicts\s+“(.+?)”", story.inner_text())
     assert told
     page.goto(f"{live}#/why")
     expect(page.locator("p.sentence")).to_contain_text(f"“{told[1]}” has")
