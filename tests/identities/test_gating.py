@@ -201,3 +201,22 @@ def test_messages() -> None:
     object.__setattr__(config, "mlp", "swish_squared")
     with pytest.raises(NotExactError, match="mlp='swish_squared' is not known as a value times a"):
         gate_of(config, torch.zeros(1))
+
+
+@pytest.mark.parametrize("mlp", ["solu", "solu_ln"])
+def test_messages_about_mlps_without_gates_advise_what_there_is(mlp: str) -> None:
+    config: Any = {**SIZES, "mlp": mlp}
+    model, tokens = ps.random_model(Config(**config)), [[1, 2, 3], [2, 3, 1]]
+    calls = (
+        lambda: ps.neurons(model, "mlp0", tokens),
+        lambda: ps.neuron(model, "mlp0.n1", tokens),
+        lambda: model.trace(tokens).lens(),
+        lambda: ps.mean_lens(model, tokens),
+        lambda: ps.term_importance(model, tokens, mlps="linear"),
+        lambda: ps.rule_agreement(model, tokens),
+    )
+    message = f"mlp='{mlp}' is not known as a value times a gate"
+    for call in calls:
+        with pytest.raises(NotExactError, match=message) as found:
+            call()
+        assert "mlps=" not in str(found.value)

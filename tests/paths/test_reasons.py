@@ -10,6 +10,7 @@ from benchmarks.bench_ground_truth import VARIABLE, compiled
 from torch import Tensor
 
 from pathsum.base import HeadId
+from pathsum.base.sentence import signed
 from pathsum.base.site import Side, Site
 from pathsum.model import Config, Model, Trace, Weights, construct, random_model
 from pathsum.model.store import MemoryStore
@@ -235,7 +236,8 @@ def test_the_sentence_states_a_low_coverage() -> None:
     assert graph.coverage > 0.9 and "less than half" not in graph.sentence
     (rest,) = [rest for rest in graph.left_out if rest.node == graph.top]
     half = replace(graph, left_out=(replace(rest, share=-0.6 * graph.total),))
-    assert half.sentence.endswith(" The graph explains less than half of the prediction (40%).")
+    total = f"{signed(graph.total)} logits"
+    assert half.sentence.endswith(f" The graph explains less than half of the {total} (40%).")
 
 
 def test_the_largest_part_is_named_whatever_it_is() -> None:

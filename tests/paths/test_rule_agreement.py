@@ -10,7 +10,13 @@ import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths.component_edges import ComponentRuns
-from pathsum.paths.rule_agreement import RULES, rule_agreement, rule_shares
+from pathsum.paths.rule_agreement import (
+    RULES,
+    Agreement,
+    _agreement,
+    rule_agreement,
+    rule_shares,
+)
 from pathsum.paths.score import cut_effects
 from pathsum.paths.target import PredictionRun, find_target
 
@@ -96,3 +102,26 @@ def test_messages() -> None:
         rule_agreement(construct.memory(), [ps.Prompt("a b"), ps.Prompt("b a c")])
     with pytest.raises(InputError, match="there is no rule 'best'; the rules are gates held"):
         _ = rule_agreement(construct.memory(), pairs)["best"]
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_intervals_over_few_prompts_cover_the_truth(count: int) -> None:
+    """Prompts differ in size and in how well their shares follow the effects."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(prompts: int) -> tuple[torch.Tensor, torch.Tensor]:
+        normal = torch.randn(4, prompts, 20, generator=generator, dtype=torch.float64)
+        size, follows = (0.5 * normal[0, :, :1]).exp(), 0.7 + 0.3 * normal[0, :, 1:2]
+        effects = normal[1].sign() * normal[2].exp()
+        return (follows * effects + 0.8 * normal[3]) * size, effects * size
+
+    def measured(prompts: int) -> Agreement:
+        kept = torch.cat((torch.ones(1, prompts), 1 - torch.eye(min(8, prompts), prompts))).bool()
+        pair = drawn(prompts)
+        return _agreement("any", None, *pair, torch.ones_like(pair[0]).bool(), kept)
+
+    truth, found = measured(50_000), [measured(count) for _ in range(300)]
+    for name in ("correlation", "same_sign"):
+        true = getattr(truth, name).value
+        inside = [one.low <= true <= one.high for one in (getattr(each, name) for each in found)]
+        assert sum(inside) > 0.88 * len(found)

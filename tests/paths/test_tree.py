@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from tests.identities.configs import Drawn, mlp_models_with_tokens
 
+from pathsum.base.sentence import signed
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.paths.circuit import find_circuit
 from pathsum.paths.graph import Graph
@@ -79,7 +80,8 @@ def test_mlps_at_the_first_position_are_one_row() -> None:
 def test_a_head_that_acts_through_an_mlp_is_named() -> None:
     sentence = construct.gated_value().trace("a ! b c").circuit(effects=False).sentence
     assert "through MLPs, attending to '!' (100%, position 2)." in sentence
-    assert "Tokens whose replacement costs most: 'b' (+10.00), '!' (+9.64)." in sentence
+    named = "Tokens whose replacement costs most, of 3 tried: 'b' (+10.00), '!' (+9.64)."
+    assert named in sentence
 
 
 # In the last, the last token enters a query that is the same for all tokens: removed, it costs as
@@ -161,3 +163,41 @@ def test_a_printed_circuit_has_its_strongest_edges_and_adds_up_the_others() -> N
     into = [line for line in branches if line.startswith(("├──", "└──"))]
     parts = [float(re.findall(r"[+-][\d.]+(?= logits|$)", line)[0]) for line in into]
     assert sum(parts) == pytest.approx(found.total, abs=0.02)
+
+
+def test_the_last_tokens_are_tried_even_if_no_path_carries_them() -> None:
+    model = random_model(Config(2, 2, 12, 6, 15, 10, norm="layer", mlp="gelu"), seed=49)
+    found = model.trace([[3, 10, 5, 10, 5, 5, 7]]).circuit(effects=False)
+    drops = substitution_drops(model, found)
+    assert max(drops, key=lambda at: drops[at]) == 6
+    assert "replacement costs most: '<7>' (" in found.sentence
+
+
+def test_the_sentence_states_if_the_head_is_not_needed() -> None:
+    trace = load("two-layer-mlp").trace("try:\n    run()\nexcept ValueError as")
+    found = trace.circuit(effects=False)
+    without = trace.patch({"L0H2": "zero"}).logits[0, -1].softmax(-1)[found.token]
+    assert found.lead is not None
+    assert str(found.lead.head) == "L0H2"
+    assert float(without) > found.probability
+    kept = f"(but without it the probability does not fall: {without:.0%}, with it 25%)"
+    assert f"of +14.15 logits {kept}, attending" in found.sentence
+
+
+@pytest.mark.parametrize("head", ["L0H0", "L0H3"])
+def test_the_sentence_about_a_difference_from_another_run_is_about_the_difference(
+    head: str,
+) -> None:
+    """A head that writes the same in both runs explains nothing of their difference."""
+    built = construct.gated_value() if head == "L0H0" else load("two-layer-mlp")
+    texts = ("a ! b c", "a b b c") if head == "L0H0" else ("He took the key", "He saw an key")
+    trace, other = map(built.trace, texts)
+    found = trace.circuit(other=other, effects=False)
+    there = float(found.prediction.target.of_runs(other.logits[:, -1])[0])
+    assert found.explained == pytest.approx(found.total - there, abs=1e-3)
+    assert f" of {signed(found.explained)} logits vs. reference" in found.sentence
+    omitted = sum(rest.share for rest in found.left_out if rest.node == found.top)
+    assert found.coverage == pytest.approx(1 - abs(omitted / found.explained), abs=1e-6)
+    if found.lead is not None:
+        into = {str(edge.edge.start.head): edge.share for edge in found.inputs(found.top)}
+        assert found.lead.share == into[str(found.lead.head)]

@@ -189,7 +189,7 @@ def curve_command(
 
 
 @command()
-def rules_command(session: CommandSession, prompts: Path, *, k: int = 8, seed: int = 0) -> None:
+def rules_command(session: CommandSession, prompts: Path, *, k: int = 8) -> None:
     """Compare MLP attribution rules with effects of cutting edges.
 
     Options:
@@ -201,5 +201,4 @@ def rules_command(session: CommandSession, prompts: Path, *, k: int = 8, seed: i
     from pathsum.paths.rule_agreement import rule_agreement
 
     given = read_prompts(prompts)
-    model = session.open()
-    session.show(session.compute(rule_agreement, model, given, k=k, seed=seed))
+    session.show(session.compute(rule_agreement, session.open(), given, k=k))

@@ -186,7 +186,7 @@ def gate_of(config: Config, g: Tensor) -> Tensor:
     tensor([0., 0., 1.])
     """
     kind = _kind(config)
-    if not _has_gate(config):
+    if not config.gated:
         return _psi(kind, g)
     if kind == "bilinear":
         return g
@@ -197,7 +197,7 @@ def gate_of(config: Config, g: Tensor) -> Tensor:
 
 def gate_at_rest(config: Config) -> float:
     """The gate where its input is 0."""
-    return 0.0 if _has_gate(config) or _kind(config) in ("relu", "relu2") else 0.5
+    return 0.0 if config.gated or _kind(config) in ("relu", "relu2") else 0.5
 
 
 def gate_secant(config: Config, g: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def gate_secant(config: Config, g: Tensor) -> Tensor:
     A gate with a kink at 0 has the slope of its right side there.
     """
     kind = _kind(config)
-    if not _has_gate(config):
+    if not config.gated:
         if kind == "relu":
             return torch.where(g > 0, 1 / g, 0.0)
         if kind == "relu2":
@@ -235,7 +235,7 @@ def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNe
     the rest of the difference is `router_part`.
     """
     mean_weight = _mean_weight(reference, run)
-    if not _has_gate(config):
+    if not config.gated:
         a, b = reference.value, run.value
         near = _close(a, b)
         quotient = (b * gate_of(config, b) - a * gate_of(config, a)) / torch.where(near, 1.0, b - a)
@@ -280,14 +280,10 @@ def _kind(config: Config) -> str:
     kind = config.mlp.removesuffix("_gated")
     if kind not in _KINDS:
         raise NotExactError(
-            f"mlp={config.mlp!r} is not known as a value times a gate, so it cannot be linear with "
-            "gates held; use paths that stop at MLPs (mlps='held')"
+            f"mlp={config.mlp!r} is not known as a value times a gate, so nothing passes through "
+            "these MLPs exactly; paths, circuits and term importance stop at them by default"
         )
     return kind
-
-
-def _has_gate(config: Config) -> bool:
-    return config.gated or _kind(config) == "bilinear"
 
 
 def _psi(kind: str, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ is no share to measure.
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -341,15 +341,7 @@ def summarize_curves(
             deviation = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else None
             random = Estimate.around(float(each.mean()), deviation, len(each))
             p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
-            kept = Estimate(
-                kept.value,
-                kept.stderr,
-                kept.low,
-                kept.high,
-                null=random.value,
-                p=p,
-                draws=len(each),
-            )
+            kept = replace(kept, null=random.value, p=p, draws=len(each))
         held = [curve.held[at] for curve in curves if curve.held is not None]
         eap = [curve.eap[at] for curve in curves if curve.eap is not None]
         eap_ig = [curve.eap_ig[at] for curve in curves if curve.eap_ig is not None]

@@ -304,7 +304,7 @@ class Graph(Record, kind="circuit"):
         Omitted edges that add to the prediction and those that subtract from it both lower it.
         """
         omitted = [rest.share for rest in self.left_out if rest.node == self.top]
-        return 1 - abs(sum(omitted) / self.total) if self.total else 0.0
+        return 1 - abs(sum(omitted) / self.explained) if self.explained else 0.0
 
     @property
     def sentence(self) -> str:
@@ -327,12 +327,17 @@ class Graph(Record, kind="circuit"):
         )
 
     @property
+    def explained(self) -> float:
+        """What shares add up to: the prediction, or its difference from the reference run."""
+        return self.nodes[0].value
+
+    @property
     def change(self) -> str:
         """The part of the total that shares add up to, if they compare two runs; else empty."""
         if self.by is not Method.INTEGRATED:
             return ""
         reference = "corrupted" if self.is_mean else "reference"
-        return f" ({self.nodes[0].value:+.2f} vs. {reference})"
+        return f" ({self.explained:+.2f} vs. {reference})"
 
     def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
         """The prediction's total or probability, with its 95% interval over prompts."""

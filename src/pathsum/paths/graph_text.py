@@ -18,13 +18,13 @@ from pathsum.base.sentence import (
     signed,
 )
 from pathsum.base.site import MLP_SIDES, Side, Site
-from pathsum.paths.edges import node_position
 from pathsum.paths.flows import flows
 from pathsum.paths.frozen import Frozen, Gates
 from pathsum.paths.graph import Graph, GraphEdge, Method
 from pathsum.paths.reasons import (
     COMPARABLE,
     LEAST_EFFECT,
+    head_shares,
     strongest_head,
     substitution_drops,
     write_reasons,
@@ -32,13 +32,14 @@ from pathsum.paths.reasons import (
 
 WORDS = {
     "no_head": "No head of the circuit adds to this prediction.",
-    "adds": "{head} adds {share} of {total} logits{attends}{because}.{coverage}",
+    "adds": "{head} adds {share} of {total}{keeps}{attends}{because}.{coverage}",
+    "keeps": " (but without it the probability does not fall: {after}, with it {before})",
     "attends": ", attending to {token} ({weight}, position {position}{kind})",
     "induction": ", induction",
     "sink": ", attention sink",
     "because": " because {reasons}",
     "no_reason": "; no single part of its key or query explains why",
-    "coverage": " The graph explains less than half of the prediction ({share}).",
+    "coverage": " The graph explains less than half of the {total} ({share}).",
 }
 """Templates by name; `{name}` is a slot."""
 # Below this coverage the sentence states it.
@@ -46,8 +47,9 @@ _HALF = 0.5
 
 
 MLP_WORDS = {
-    "through": "{head} contributes {share} of {total} logits through MLPs{attends}.",
-    "tokens": " Tokens whose replacement costs most: {tokens}.",
+    "through": "{head} contributes {share} of {total} through MLPs{attends}.",
+    "tokens": " Tokens whose replacement costs most{among}: {tokens}.",
+    "among": ", of {count} tried",
 }
 """Templates for models with MLPs."""
 # Tokens that the sentence names at most.
@@ -61,31 +63,39 @@ def write_sentence(graph: Graph) -> Sentence:
     """
     coverage = concat()
     if graph.coverage < _HALF:
-        coverage = fill(WORDS["coverage"], share=percent(max(0.0, graph.coverage)))
-    lead, strongest = graph.lead, strongest_head(graph)
-    if lead is None and strongest is None:
-        through = write_through(graph)
-        return concat(through, coverage, write_tokens(graph)) if through else fill(WORDS["no_head"])
-    attends = because = concat()
+        share = percent(max(0.0, graph.coverage))
+        coverage = fill(WORDS["coverage"], share=share, total=_total(graph))
+    lead = graph.lead
+    head = strongest_head(graph) if lead is None else lead.head
+    if head is None:
+        if through := write_through(graph):
+            return concat(through, coverage, write_tokens(graph))
+        return concat(fill(WORDS["no_head"]), write_tokens(graph))
+    attends = because = keeps = concat()
+    if lead is not None and lead.probability >= graph.probability and graph.explained > 0:
+        before, after = percent(graph.probability), percent(lead.probability)
+        keeps = fill(WORDS["keeps"], before=before, after=after)
     if lead is not None and lead.source is not None and (not lead.note or _has_mlps(graph)):
-        kind = "" if lead.kind is None else WORDS[lead.kind]
-        attends = _write_attention(graph, lead.source, lead.weight, kind)
+        attends = _write_attention(graph, lead.source, lead.weight, WORDS.get(lead.kind or "", ""))
         because = fill("" if lead.note else WORDS["no_reason"])
         if lead.reasons:
             reasons = write_reasons(lead.reasons, lambda position: _token(graph, position))
             because = fill(WORDS["because"], reasons=reasons)
-    head = strongest if lead is None else lead.head
-    into_logits = {edge.edge.start.head: edge.share for edge in graph.inputs(graph.top)}
     adds = fill(
         WORDS["adds"],
         head=head_span(str(head)),
-        share=signed(into_logits[head] if lead is None else lead.share),
-        total=signed(graph.total),
+        share=signed(head_shares(graph)[head] if lead is None else lead.share),
+        total=_total(graph),
+        keeps=keeps,
         attends=attends,
         because=because,
         coverage=coverage,
     )
     return concat(adds, write_tokens(graph))
+
+
+def _total(graph: Graph) -> str:
+    return f"{signed(graph.explained)} logits{' vs. reference' if graph.change else ''}"
 
 
 def _has_mlps(graph: Graph) -> bool:
@@ -99,7 +109,7 @@ def _write_attention(graph: Graph, source: int, weight: float, kind: str = "") -
 
 def write_through(graph: Graph) -> Sentence:
     """The head that contributes most where none adds to the prediction directly, if one does."""
-    sign = 1 if graph.total > 0 else -1
+    sign = 1 if graph.explained > 0 else -1
     heads = [one for one in graph.nodes if one.node.head is not None and sign * one.value > 0]
     if not heads:
         return ()
@@ -111,7 +121,7 @@ def write_through(graph: Graph) -> Sentence:
         MLP_WORDS["through"],
         head=head_span(str(best.node.head)),
         share=signed(best.value),
-        total=signed(graph.total),
+        total=_total(graph),
         attends=attends,
     )
 
@@ -119,41 +129,32 @@ def write_through(graph: Graph) -> Sentence:
 def write_tokens(graph: Graph) -> Sentence:
     """The tokens whose replacement costs most, if the graph passes through MLPs.
 
-    Candidates carry most in the graph, or in the sum over paths with gates held. Each is replaced
-    by two other tokens of the text. A token is named if the prediction drops by more than 2%, and
-    by at least half of the largest drop.
+    Candidates are the last three, and those that carry most in the sum over paths with gates held.
+    Each is replaced by two other tokens of the text. A token is named if the prediction drops by
+    more than 2%, and by at least half of the largest drop.
     """
     if graph.is_mean or not _has_mlps(graph):
         return ()
     sign = 1 if graph.total > 0 else -1
-    in_graph = {
-        node_position(one.node): sign * one.value
-        for one in graph.nodes
-        if one.node.writer == Source("embed")
-    }
-    places = {at for found in (in_graph, _by_token(graph, sign)) for at in _largest(found)}
-    drops = {
-        at: sign * drop for at, drop in substitution_drops(graph.prediction, [*places]).items()
-    }
+    places = {*range(1, graph.position + 1)[-_TOKENS:], *_largest_tokens(graph, sign)}
+    found = substitution_drops(graph.prediction, [*places])
+    drops = {at: sign * drop for at, drop in found.items()}
     least = max(LEAST_EFFECT * abs(graph.total), COMPARABLE * max(drops.values(), default=0.0))
     named = [at for at in sorted(drops, key=lambda at: -drops[at])[:_TOKENS] if drops[at] > least]
     if not named:
         return ()
     spans = [concat(_token(graph, at), f" ({signed(drops[at])})") for at in named]
-    return fill(MLP_WORDS["tokens"], tokens=join_spans(spans))
+    among = MLP_WORDS["among"].format(count=len(places)) if len(places) < graph.position else ""
+    return fill(MLP_WORDS["tokens"], tokens=join_spans(spans), among=among)
 
 
-def _by_token(graph: Graph, sign: int) -> dict[int, float]:
-    """The contribution of each token but the first, with patterns and gates held fixed."""
+def _largest_tokens(graph: Graph, sign: int) -> list[int]:
+    """The tokens, but the first, that contribute most with patterns and gates held fixed."""
     trace, target = graph.prediction.alone()
     frozen = Frozen(trace, gates=Gates(trace))
-    values = flows(frozen, target).source[0, frozen.sources.index(Source("embed"))]
-    return {at: sign * value for at, value in enumerate(values.tolist()) if at > 0}
-
-
-def _largest(values: dict[int, float]) -> list[int]:
-    """The positions of the largest values above zero."""
-    return [at for at in sorted(values, key=lambda at: -values[at])[:_TOKENS] if values[at] > 0]
+    values = sign * flows(frozen, target).source[0, frozen.sources.index(Source("embed"))]
+    best = values[1:].argsort(descending=True)[:_TOKENS] + 1
+    return [at for at in best.tolist() if values[at] > 0]
 
 
 def _token(graph: Graph, position: int) -> Span:

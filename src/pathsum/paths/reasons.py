@@ -96,9 +96,10 @@ class Lead:
 
     `copying` are the heads that copy the token by induction, if they add at least half as much as
     the strongest head. Then the lead is the one whose ablation costs most; otherwise it is the
-    head that adds most to the prediction. Without it, the predicted token has
-    `probability`. It adds `share` directly and attends to `source` with `weight`, the source whose
-    attention matters most. `note` explains why its scores are not decomposed, if they are not.
+    head that adds most to the prediction. Without it, the predicted token has `probability`. It
+    adds `share` directly, to the number that the graph explains, and attends to `source` with
+    `weight`, the source whose attention matters most. `note` explains why its scores are not
+    decomposed, if they are not.
     """
 
     head: HeadId
@@ -134,11 +135,12 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
             if float(trace.patterns[head.layer][0, head.head, position, sources].sum())
             > TIMES_USUAL * float(left[head.layer][head.head, sources].sum())
         ]
-    strongest = None if graph is None else strongest_head(graph)
-    if strongest is not None:
-        copied = sum(direct_share(trace, target, head) for head in copying)
-        if copied < COMPARABLE * direct_share(trace, target, strongest):
-            copying = []  # other heads make this prediction
+    strongest, shares = None, {head: direct_share(trace, target, head) for head in copying}
+    if graph is not None:
+        strongest, shares = strongest_head(graph), head_shares(graph)
+        copying = [head for head in copying if head in shares]
+    if strongest and sum(shares[head] for head in copying) < COMPARABLE * shares[strongest]:
+        copying = []  # other heads make this prediction
     groups = [[head] for head in copying or ([] if strongest is None else [strongest])]
     if not groups:
         return None
@@ -159,7 +161,7 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
             reasons = _find_reasons(graph, node.node, source)
     return Lead(
         head=head,
-        share=direct_share(trace, target, head),
+        share=shares[head],
         probability=min(after),
         copying=tuple(copying),
         source=source,
@@ -172,10 +174,13 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
 
 def strongest_head(graph: "Graph") -> HeadId | None:
     """The head that adds most to the prediction directly, or None if no head adds to it."""
-    for edge in graph.inputs(graph.top):
-        if edge.edge.start.head is not None and edge.share * graph.total > 0:
-            return edge.edge.start.head
-    return None
+    return next((h for h, share in head_shares(graph).items() if share * graph.explained > 0), None)
+
+
+def head_shares(graph: "Graph") -> dict[HeadId, float]:
+    """What each head that is kept adds to the prediction directly, the largest share first."""
+    inputs = ((edge.edge.start.head, edge.share) for edge in graph.inputs(graph.top))
+    return {head: share for head, share in inputs if head is not None}
 
 
 def followers(trace: Trace, position: int, token: int) -> list[int]:

@@ -13,11 +13,12 @@ rule, times the gradient of the prediction at the MLP's output. An effect is the
 prediction when this edge alone carries the reference and everything after it is recomputed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pathsum.algebra.spectrum import remove_mean
@@ -33,13 +34,14 @@ from pathsum.base import (
     text_column,
 )
 from pathsum.base.errors import InputError
+from pathsum.base.estimate import student
 from pathsum.base.options import checked, parse_count
 from pathsum.base.site import Side
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.gating import Neurons, mean_slopes, neurons_of
 from pathsum.model.sequences import OneSequence
-from pathsum.paths.circuit import bootstrap_weights, name_prompt
+from pathsum.paths.circuit import name_prompt
 from pathsum.paths.component_edges import ComponentRuns, EdgeScores, component_runs
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt, as_pairs
@@ -48,7 +50,8 @@ from pathsum.paths.target import PredictionRun, TokenName, Versus
 
 RULES = ("gates held", "values held", "half of each", "integrated", "attribution patching")
 """The rules, in the order of columns of the shares."""
-DRAWS = 1000
+# The largest number that Fisher's z maps: that of 1 is infinite.
+_LARGEST = 1 - 1e-6
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Agreement:
     """The agreement of one rule with effects, in one layer or, for None, in all layers.
 
     `correlation` is Pearson's, over edges and prompts. `same_sign` is the share of edges, weighted
-    by |effect|, whose share and effect have the same sign. Intervals are over prompts.
+    by |effect|, whose share and effect have the same sign. Intervals are over prompts, or over
+    templates if the prompts have several: by the jackknife, on the scale of Fisher's z.
     """
 
     rule: str
@@ -95,8 +99,8 @@ class RuleAgreement(Record, kind="rule-agreement"):
             for one in self.agreements
         ]
         note = (
-            "r: correlation of shares with the effects of cutting edges into MLPs; same sign: the "
-            f"part of |effect| whose share has its sign; 95% intervals over {self.prompts} prompts"
+            "r: correlation of shares with effects of cutting edges into MLPs; same sign: |effect| "
+            f"with a share of its sign; 95% intervals over {self.prompts} prompts or templates"
         )
         return Table(columns, tuple(rows), f"{self.model}: rules for MLPs and effects", note)
 
@@ -110,7 +114,6 @@ def rule_agreement(
     position: int | str = LAST,
     token: TokenName | None = None,
     versus: Versus = "mean",
-    seed: int = 0,
     progress: Progress = silent,
 ) -> RuleAgreement:
     """Compare attribution rules for MLPs with the effects of cutting, on clean/corrupted pairs.
@@ -145,12 +148,16 @@ def rule_agreement(
             runs = component_runs(model, prompt, position, token, versus)
         parts.append(_measure(runs, k))
     layers, shares, effects = (torch.stack(column) for column in zip(*parts, strict=True))
-    weights = bootstrap_weights([prompt.template for prompt in prompts], DRAWS, seed)
+    templates = [prompt.template for prompt in prompts]
+    groups = templates if len(set(templates)) > 1 else range(len(prompts))
+    # Each row leaves out one group, and the first row none.
+    names = (None, *dict.fromkeys(groups))
+    kept = torch.tensor([[one != name for one in groups] for name in names])
     found: list[Agreement] = []
     for layer in (None, *range(model.config.n_layers)):
         inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
         for at, rule in enumerate(RULES):
-            found.append(_agreement(rule, layer, shares[..., at], effects, inside, weights))
+            found.append(_agreement(rule, layer, shares[..., at], effects, inside, kept))
     return RuleAgreement(model.name, len(prompts), tuple(found))
 
 
@@ -238,18 +245,14 @@ def _agreement(
     shares: Float[Tensor, "prompt edge"],
     effects: Float[Tensor, "prompt edge"],
     inside: Tensor,
-    weights: Float[Tensor, "draw prompt"],
+    kept: Bool[Tensor, "group prompt"],
 ) -> Agreement:
     x, y = shares.where(inside, 0.0), effects.where(inside, 0.0)
-    agree = (y.abs() * (x.sign() == y.sign())).sum(1)
-    sums = (inside.double(), x, y, x * x, y * y, x * y)
-    columns = (*(one.sum(1) for one in sums), agree, y.abs().sum(1))
-    table = torch.stack(columns, -1)
-    whole = table.sum(0, keepdim=True) / len(table)
-    correlation, sign = (
-        _with_interval(function(whole)[0], function(weights @ table))
-        for function in (_correlation, lambda rows: rows[:, 6] / rows[:, 7].clamp(min=1e-300))
-    )
+    agree = y.abs() * (x.sign() == y.sign())
+    columns = (inside.double(), x, y, x * x, y * y, x * y, agree, y.abs())
+    table = kept.double() @ torch.stack([one.sum(1) for one in columns], -1)
+    correlation = _with_interval(_correlation(table), -1.0)
+    sign = _with_interval(table[:, 6] / table[:, 7].clamp(min=1e-300), 0.0)
     return Agreement(rule, layer, int(inside.sum()), correlation, sign)
 
 
@@ -260,6 +263,14 @@ def _correlation(sums: Float[Tensor, "row sum"]) -> Float[Tensor, " row"]:
     return torch.where(spread > 0, covariance / spread.clamp(min=1e-300).sqrt(), 0.0)
 
 
-def _with_interval(value: Tensor, draws: Float[Tensor, " draw"]) -> Estimate:
-    low, high = torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=draws.dtype)).tolist()
-    return Estimate(float(value), float(draws.std()), low, high)
+def _with_interval(values: Float[Tensor, " group"], least: float) -> Estimate:
+    """A number from `least` to 1, from its value on all prompts and without each group of them."""
+    half, groups = (1 - least) / 2, len(values) - 1
+
+    def spread(x: Tensor) -> float:
+        return math.sqrt((groups - 1) * float(x[1:].var(correction=0)))
+
+    z = ((values - 1) / half + 1).clamp(-_LARGEST, _LARGEST).atanh()
+    width = student(groups - 1) * spread(z)
+    low, high = (1 + half * (math.tanh(float(z[0]) + side) - 1) for side in (-width, width))
+    return Estimate(float(values[0]), spread(values), low, high)

@@ -122,10 +122,12 @@ export class LeadFinder {
   find(): Lead | null {
     const { trace, position, token } = this.about;
     const direct = this.inputs(`logits@${position}`, null);
-    const strongest = direct.find(({ edge, share }) => parseHead(edge.writer) && share * this.graph.total > 0)?.edge.writer;
+    const shares = new Map(direct.filter(({ edge }) => parseHead(edge.writer)).map(({ edge, share }) => [edge.writer, share]));
+    const shareOf = (head: string): number => shares.get(head) as number;
+    const strongest = [...shares.keys()].find((head) => shareOf(head) * this.graph.total > 0);
     const sources = followers(trace, position, token);
-    let copying = copyingHeads(trace, position, token).filter((head) => needsRepeat(trace, head, position, sources));
-    if (strongest !== undefined && sum(copying.map((head) => directShare(this.about, head))) < COMPARABLE * directShare(this.about, strongest)) {
+    let copying = copyingHeads(trace, position, token).filter((head) => shares.has(head) && needsRepeat(trace, head, position, sources));
+    if (strongest !== undefined && sum(copying.map(shareOf)) < COMPARABLE * shareOf(strongest)) {
       copying = []; // other heads make this prediction
     }
     let [head, probability] = ["", Infinity];
@@ -140,7 +142,7 @@ export class LeadFinder {
     if (copying.length > 0) source = sources.reduce((a, b) => (weight(b) > weight(a) ? b : a));
     return {
       head,
-      share: directShare(this.about, head),
+      share: shareOf(head),
       probability,
       copying,
       source,
@@ -230,13 +232,16 @@ export function circuitSentence(lead: Lead | null, graph: Graph, coverage: numbe
     attends = fill(words.attends, { token: token(lead.source), weight: percent(lead.weight), position: String(lead.source), kind });
     because = lead.reasons.length > 0 ? fill(words.because, { reasons: writeReasons(lead.reasons, token, true) }) : fill(words.no_reason);
   }
+  const total = `${signed(graph.total)} logits`;
+  const isNeeded = lead.probability < graph.probability || graph.total <= 0;
   return fill(words.adds, {
     head: headSpan(lead.head),
     share: signed(lead.share),
-    total: signed(graph.total),
+    total,
+    keeps: isNeeded ? [] : fill(words.keeps, { before: percent(graph.probability), after: percent(lead.probability) }),
     attends,
     because,
-    coverage: coverage < COMPARABLE ? fill(words.coverage, { share: percent(Math.max(0, coverage)) }) : [],
+    coverage: coverage < COMPARABLE ? fill(words.coverage, { share: percent(Math.max(0, coverage)), total }) : [],
   });
 }
 

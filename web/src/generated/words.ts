@@ -38,12 +38,13 @@ export const WORDS = {
   },
   "circuit": {
     "no_head": "No head of the circuit adds to this prediction.",
-    "adds": "{head} adds {share} of {total} logits{attends}{because}.{coverage}",
+    "adds": "{head} adds {share} of {total}{keeps}{attends}{because}.{coverage}",
+    "keeps": " (but without it the probability does not fall: {after}, with it {before})",
     "attends": ", attending to {token} ({weight}, position {position}{kind})",
     "induction": ", induction",
     "sink": ", attention sink",
     "because": " because {reasons}",
     "no_reason": "; no single part of its key or query explains why",
-    "coverage": " The graph explains less than half of the prediction ({share})."
+    "coverage": " The graph explains less than half of the {total} ({share})."
   }
 } as const;
