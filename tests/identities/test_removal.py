@@ -10,7 +10,7 @@ from pathsum.model import Config, Source, from_tensors, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.paths.edges import side_of
-from pathsum.paths.growth import Growth, grow_circuit
+from pathsum.paths.growth import Growth
 from pathsum.paths.score import cut_effects
 from pathsum.paths.target import PredictionRun, find_target
 
@@ -27,7 +27,7 @@ def removal(config: Config) -> tuple[PredictionRun, Growth]:
     model = replace(model, weights=Weights(config, MemoryStore(tensors), torch.float64))
     trace = model.trace([[3, 1, 4, 1, 5, 9]])
     of = PredictionRun(trace, find_target(trace, -1, 6, "mean"), 0, None)
-    return of, grow_circuit(of, 1e-9, removal=True)
+    return of, Growth(of, 1e-9, removal=True).grown()
 
 
 @pytest.mark.parametrize("mlp", MLPS)

@@ -435,7 +435,7 @@ def composition(
     check_offset(config, offset)
     centered = is_centered(config, center)
     d = config.d_model - centered
-    labels = tuple(head.label for head in model.heads)
+    labels = config.every_head
     notes = [*_notes_on_options(config, centered, offset)]
     if config.n_layers < 2:
         nothing = PairScores(*(torch.full((len(labels),) * 2, torch.nan).double(),) * 6)
@@ -493,10 +493,10 @@ def _clear_missing_edges(
     model: Model, squares: Float[Tensor, "3 head head"], write: Grams, reads: Sequence[Grams]
 ) -> None:
     """NaN where no head reads another, or an edit replaced what the reader sees of the writer."""
-    layer = torch.tensor([head.id.layer for head in model.heads])
+    heads = model.config.every_head
+    layer = torch.tensor([head.layer for head in heads])
     empty = torch.stack([read.empty for read in reads])[:, None]
     squares[(layer[:, None] >= layer) | write.empty[:, None] | empty] = torch.nan
-    heads = model.config.every_head
     for edge in model.weights.edited_edges:
         if isinstance(edge.writer, HeadId) and isinstance(edge.reader, HeadId):
             assert edge.side is not None

@@ -40,13 +40,13 @@ class _Changes:
 
 @dataclass(frozen=True, eq=False)
 class _Reads:
-    """Changed reads of one head and side: for each its node and position.
+    """Changed reads of one kind: for each its row and, at a head, its node; and its position.
 
     `slots` are numbers of changes, and `reads` gives the read that each belongs to.
     """
 
-    head: int
-    side: Side
+    read: Site
+    row: Int[Tensor, " read"]
     node: Int[Tensor, " read"]
     place: Int[Tensor, " read"]
     slots: Int[Tensor, " change"]
@@ -69,8 +69,10 @@ class NodeValues:
         return self.row, self.head, self.place
 
 
-# A node of a layer: its sequence, head number and position.
+# A node of a layer: its sequence, head number and position; and a read: its sequence, the position
+# of its node, and the position that it reads.
 _Node = tuple[int, int, int]
+_Read = tuple[int, int, int]
 
 
 class NodeEdges:
@@ -94,8 +96,8 @@ class NodeEdges:
         length = self.first + tokens.shape[1]
         slots: dict[tuple[int, Any, int, int], int] = {}
         values: dict[int, EditValue] = {}
-        self._readers: dict[int, dict[_Node, dict[tuple[Side, int], dict[Any, int]]]] = {}
-        at_reader: dict[Site, dict[tuple[int, int, Any], int]] = {}
+        # The slot of each writer in each read; a later edit of the same edge replaces an earlier.
+        changed: dict[Site, dict[_Read, dict[Any, int]]] = {}
         for edit in edits:
             site, value = edit.site, edit.value
             assert value is not None
@@ -103,31 +105,21 @@ class NodeEdges:
             for row in range(batch) if edit.sequence is None else (edit.sequence,):
                 for place in _places(self.config, site, length):
                     slot = slots.setdefault((row, site.writer, place, id(value)), len(slots))
-                    if isinstance(site.reader, HeadId):
-                        assert site.to is not None
-                        assert site.side is not None
-                        nodes = self._readers.setdefault(site.reader.layer, {})
-                        sides = nodes.setdefault((row, site.reader.head, site.to), {})
-                        sides.setdefault((site.side, place), {})[site.writer] = slot
-                    else:
-                        at_reader.setdefault(site.read, {})[row, place, site.writer] = slot
-        # Sequences, positions and slots of the reads of MLPs and of the logits.
-        self._at_reader = {
-            read: tuple(
-                self._long(column)
-                for column in zip(
-                    *((row, place, slot) for (row, place, _), slot in entries.items()), strict=True
-                )
-            )
-            for read, entries in at_reader.items()
-        }
+                    seen = row, place if site.to is None else site.to, place
+                    by_writer = changed.setdefault(site.read, {}).setdefault(seen, {})
+                    by_writer[site.writer] = slot
+        # The nodes of each layer, numbered as their reads name them.
+        self._nodes: dict[int, dict[_Node, int]] = {}
+        self._reads = {read: self._stacked(read, found) for read, found in changed.items()}
         if self.config.norm_place != "before":
             # The scale of a computed output depends on all heads that are computed apart there.
             for row, writer, place, value in slots:
                 if isinstance(writer, HeadId) and values[value] is COMPUTED:
-                    nodes = self._readers.setdefault(writer.layer, {})
-                    nodes.setdefault((row, writer.head, place), {})
-        self._tensors = {layer: self._layer_nodes(nodes) for layer, nodes in self._readers.items()}
+                    self._number(writer.layer, (row, writer.head, place))
+        self._tensors = {
+            layer: tuple(map(self._long, zip(*nodes, strict=True)))
+            for layer, nodes in self._nodes.items()
+        }
         self._written = self._changes(slots, values)
         self.changes = weights.W_E.new_zeros(len(slots), self.config.d_model)
         self._found: NodeValues | None = None
@@ -139,48 +131,36 @@ class NodeEdges:
     def _long(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.weights.device)
 
+    def _number(self, layer: int, node: _Node) -> int:
+        """The number of a node in its layer."""
+        nodes = self._nodes.setdefault(layer, {})
+        return nodes.setdefault(node, len(nodes))
+
+    def _stacked(self, read: Site, found: dict[_Read, dict[Any, int]]) -> _Reads:
+        """The changed reads of one kind as tensors."""
+        head, nodes = read.head, [0] * len(found)
+        if head is not None:
+            nodes = [self._number(head.layer, (row, head.head, to)) for row, to, _ in found]
+        slots = [(at, slot) for at, some in enumerate(found.values()) for slot in some.values()]
+        rows, places = [row for row, _, _ in found], [place for _, _, place in found]
+        columns = rows, nodes, places, [slot for _, slot in slots], [at for at, _ in slots]
+        return _Reads(read, *map(self._long, columns))
+
     def _changes(
         self, slots: dict[tuple[int, Any, int, int], int], values: dict[int, EditValue]
     ) -> dict[Any, list[_Changes]]:
         """The slots by writer and by the value that they carry."""
         groups: dict[tuple[Any, int], list[tuple[int, int, int, int]]] = {}
-        numbers = {
-            layer: {node: number for number, node in enumerate(nodes)}
-            for layer, nodes in self._readers.items()
-        }
         for (row, writer, place, value), slot in slots.items():
             node = -1
             if isinstance(writer, HeadId):
-                node = numbers.get(writer.layer, {}).get((row, writer.head, place), -1)
+                node = self._nodes.get(writer.layer, {}).get((row, writer.head, place), -1)
             groups.setdefault((writer, value), []).append((slot, row, place, node))
         found: dict[Any, list[_Changes]] = {}
         for (writer, value), entries in groups.items():
             columns = (self._long(column) for column in zip(*entries, strict=True))
             found.setdefault(writer, []).append(_Changes(values[value], *columns))
         return found
-
-    def _layer_nodes(
-        self, nodes: dict[_Node, dict[tuple[Side, int], dict[Any, int]]]
-    ) -> tuple[Tensor, Tensor, Tensor, list[_Reads]]:
-        """Sequences, heads and positions of a layer's nodes; their reads by head and side."""
-        groups: dict[tuple[int, Side], list[tuple[int, int, list[int]]]] = {}
-        for number, ((_, head, _), sides) in enumerate(nodes.items()):
-            for (side, place), by_writer in sides.items():
-                entry = number, place, list(by_writer.values())
-                groups.setdefault((head, side), []).append(entry)
-        reads = [
-            _Reads(
-                head=head,
-                side=side,
-                node=self._long([number for number, _, _ in entries]),
-                place=self._long([place for _, place, _ in entries]),
-                slots=self._long([slot for _, _, slots in entries for slot in slots]),
-                reads=self._long([at for at, (_, _, slots) in enumerate(entries) for _ in slots]),
-            )
-            for (head, side), entries in groups.items()
-        ]
-        row, head, place = (self._long(column) for column in zip(*nodes, strict=True))
-        return row, head, place, reads
 
     def overrides(self, writer: object, read: Site) -> bool:
         """Whether single positions of an edge are replaced, whatever replaces the whole edge."""
@@ -192,30 +172,24 @@ class NodeEdges:
 
     def reach(self, read: Site) -> bool:
         """Whether edges enter a read of an MLP or of the logits at single positions."""
-        return read in self._at_reader
+        return read.head is None and read in self._reads
 
     def as_read(self, read: Site, stream: Stream) -> Float[Tensor, "copies pos d"]:
         """The stream of all sequences as an MLP or the logits read it."""
-        rows, places, slots = self._at_reader[read]
-        changes = self._changes_of(read, rows, places, slots)
-        return stream.index_put((rows, places - self.first), changes, accumulate=True)
+        found = self._reads[read]
+        rows, places = found.row[found.reads], found.place[found.reads] - self.first
+        return stream.index_put((rows, places), self._changes_of(found), accumulate=True)
 
-    def _changes_of(
-        self,
-        read: Site,
-        rows: Int[Tensor, " change"],
-        places: Int[Tensor, " change"],
-        slots: Int[Tensor, " change"],
-    ) -> Float[Tensor, "change d"]:
-        """The changes of some slots in a read, in place of those of the same edges as a whole."""
-        changes = self.changes[slots]
+    def _changes_of(self, found: _Reads) -> Float[Tensor, "change d"]:
+        """The changes in some reads, in place of those of the same edges as a whole."""
+        changes = self.changes[found.slots]
         if not self.whole_edges:
             return changes
-        for number, slot in enumerate(slots.tolist()):
-            whole = self.whole_edges.get((self._writers[slot], read))
+        rows, places = found.row[found.reads].tolist(), found.place[found.reads].tolist()
+        for number, slot in enumerate(found.slots.tolist()):
+            whole = self.whole_edges.get((self._writers[slot], found.read))
             if whole is not None:
-                row = int(rows[number]) % len(whole)
-                changes[number] -= whole[row, places[number] - self.first]
+                changes[number] -= whole[rows[number] % len(whole), places[number] - self.first]
         return changes
 
     def attend(
@@ -231,7 +205,7 @@ class NodeEdges:
 
         `streams` are those that single reads see, where edges change a whole read.
         """
-        row, head, place, groups = self._tensors[layer.index]
+        row, head, place = self._tensors[layer.index]
         if self.prefix is not None:
             stream = prepend(self.prefix.streams[layer.index][:, : self.first], stream)
         shared, kv = row % len(stream), kv_head(self.config, head)
@@ -248,15 +222,17 @@ class NodeEdges:
                 if side is Side.Q:
                     picked = picked[torch.arange(len(mine)), place[mine]][:, None]
                 reads[side][mine] = picked
-        for group in groups:
-            base = streams.get((group.head, group.side), stream)
-            seen = base[row[group.node] % len(base), group.place]
-            read = Site(None, HeadId(layer.index, group.head), group.side)
-            rows, places = row[group.node][group.reads], group.place[group.reads]
-            seen = seen.index_add(0, group.reads, self._changes_of(read, rows, places, group.slots))
-            at = torch.zeros_like(group.place) if group.side is Side.Q else group.place
-            reads[group.side][group.node, at] = transformer.head_read(
-                self.config, layer, group.head, group.side, seen[None], group.place
+        for found in self._reads.values():
+            read = found.read.head
+            if read is None or read.layer != layer.index:
+                continue
+            assert found.read.side is not None
+            side, base = found.read.side, streams.get((read.head, found.read.side), stream)
+            seen = base[found.row % len(base), found.place]
+            seen = seen.index_add(0, found.reads, self._changes_of(found))
+            at = torch.zeros_like(found.place) if side is Side.Q else found.place
+            reads[side][found.node, at] = transformer.head_read(
+                self.config, layer, read.head, side, seen[None], found.place
             )[0]
         pattern = transformer.attend_at(
             self.config, layer, head, place, reads[Side.Q][:, 0], reads[Side.K]

@@ -53,33 +53,6 @@ EDGE_PART = 0.25
 _RAISE = 1.5
 
 
-def grow_circuit(
-    of: PredictionRun,
-    threshold: float,
-    rival: int | None = None,
-    max_nodes: int = 1000,
-    only: Sequence[Site] | None = None,
-    reference: Trace | None = None,
-    progress: Progress = silent,
-    removal: bool = False,
-    also: Sequence[Site] = (),
-    lowest: int = 0,
-) -> "Growth":
-    """The circuit of a prediction; the floor is raised until it has few enough nodes.
-
-    With `only`, these edges are kept, however many, and no others; those of `also` are kept besides
-    the strong ones. Nodes below level `lowest` are not decomposed. With a reference run, the
-    difference from it is explained. With `removal`, the numbers of edges are drops by removing them
-    (`removal`), not shares.
-    """
-    if only is not None:
-        max_nodes = sys.maxsize  # their floor is 0, which cannot be raised
-    growth = Growth(of, threshold, rival, only, reference, removal, also, lowest)
-    while not growth.grow(max_nodes, progress):
-        growth.restart(growth.floor * _RAISE)
-    return growth
-
-
 @dataclass(eq=False)
 class _Writer:
     """Edges that leave a node, and their sums.
@@ -116,7 +89,13 @@ class _Rest:
 
 
 class Growth:
-    """One prediction's circuit while it grows."""
+    """One prediction's circuit while it grows; `grown` finishes it.
+
+    With `only`, these edges are kept, however many, and no others; those of `also` are kept besides
+    the strong ones. Nodes below level `lowest` are not decomposed. With a `reference` run, the
+    difference from it is explained. With `removal`, the numbers of edges are drops by removing them
+    (`removal`), not shares.
+    """
 
     def __init__(
         self,
@@ -148,13 +127,21 @@ class Growth:
         size = max(abs(self.change), CANCELED * float(self.direct.shares.abs().sum()))
         # Above zero, so that it can be raised.
         self.first_floor = 0.0 if only is not None else max(threshold * size, sys.float_info.min)
-        self.restart(self.first_floor)
+        self._restart(self.first_floor)
 
     def _prediction(self, run: FrozenRow) -> float:
         logits = run.trace.uncapped_logits_at(self.position)[run.row : run.row + 1]
         return float(self.target.of_rows(logits)[0])
 
-    def restart(self, floor: float) -> None:
+    def grown(self, max_nodes: int = 1000, progress: Progress = silent) -> "Growth":
+        """The whole circuit; the floor is raised until it has few enough nodes."""
+        # The floor of edges that are given is 0, which cannot be raised.
+        most = max_nodes if self.only is None else sys.maxsize
+        while not self._grow(most, progress):
+            self._restart(self.floor * _RAISE)
+        return self
+
+    def _restart(self, floor: float) -> None:
         """Restart from the logits, with this floor for keeping nodes."""
         self.floor = floor
         self.writers: dict[Site, _Writer] = {}
@@ -172,7 +159,7 @@ class Growth:
             for (node, side), rest in self.rests.items()
         ]
 
-    def grow(self, max_nodes: int, progress: Progress = silent) -> bool:
+    def _grow(self, max_nodes: int, progress: Progress) -> bool:
         """Grow from the logits to the tokens; stop and return False if there are too many nodes."""
         self._logits()
         layers, config = self.run.frozen.n_layers, self.trace.model.config

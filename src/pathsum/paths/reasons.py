@@ -258,7 +258,7 @@ def _find_reasons(graph: "Graph", node: Site, source: int) -> tuple[Reason, ...]
 def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphEdge]]":
     """The largest parts of a head's key at a source, and of its query."""
     from pathsum.paths.graph import Method, layer_of
-    from pathsum.paths.growth import grow_circuit
+    from pathsum.paths.growth import Growth
 
     of, head = graph.prediction, node.head
     assert head is not None
@@ -280,7 +280,7 @@ def _largest_parts(graph: "Graph", node: Site, source: int) -> "list[list[GraphE
     ]
     start = of.other if graph.by is Method.INTEGRATED else None
     only, lowest = [*above, *(edge for edges in sides for edge in edges)], 2 * head.layer
-    grown = grow_circuit(of, graph.threshold, only=only, reference=start, lowest=lowest)
+    grown = Growth(of, graph.threshold, only=only, reference=start, lowest=lowest).grown()
     found = {each.edge: each for each in grown.edges}
     parts = [[found[edge] for edge in edges if edge in found] for edges in sides]
     return [sorted(some, key=lambda one: -abs(one.share))[:PARTS] for some in parts if some]

@@ -37,7 +37,7 @@ from pathsum.paths.edges import (
 )
 from pathsum.paths.gradients import GradientScores
 from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, layer_of
-from pathsum.paths.growth import Growth, grow_circuit
+from pathsum.paths.growth import Growth
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, Target
 
@@ -89,9 +89,9 @@ def score(
         start = _reference_run(trace, reference)
     drops: dict[Site, float] = {}
     if only is None and start is None and _has_open_mlps(of):
-        found = grow_circuit(of, threshold, rival, max_nodes, progress=progress, removal=True)
+        found = Growth(of, threshold, rival, removal=True).grown(max_nodes, progress)
         drops = {one.edge: one.share for one in found.edges}
-    growth = grow_circuit(of, threshold, rival, max_nodes, only, start, progress, also=[*drops])
+    growth = Growth(of, threshold, rival, only, start, also=[*drops]).grown(max_nodes, progress)
     graph = _graph(of, growth, threshold, max_nodes, drops)
     if only is not None:
         missing = set(only).difference(edge.edge for edge in graph.edges)
@@ -170,7 +170,8 @@ def split_neurons(graph: Graph, name: str | Site) -> Breakdown:
         raise InputError(f"{node} has no neurons; name an MLP of the graph, such as mlp3@7")
     of, edges = graph.prediction, [edge.edge for edge in graph.edges]
     start = of.other if graph.by is Method.INTEGRATED else None
-    values = grow_circuit(of, graph.threshold, only=edges, reference=start).neurons(node).double()
+    grown = Growth(of, graph.threshold, only=edges, reference=start).grown()
+    values = grown.neurons(node).double()
     names = [Source("neuron", source.layer, number) for number in range(len(values))]
     rest = values.new_tensor([found.value]) - values.sum()
     every = (*names, Source("mlp_bias", source.layer))

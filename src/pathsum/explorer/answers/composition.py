@@ -207,7 +207,7 @@ def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogi
         )
     found: list[ScoredEdge] = []
     notes: dict[str, None] = {}
-    labels = [head.label for head in model.heads]
+    labels = model.config.every_head
     pairs = [("embed", f"{label}.{side}") for label in labels for side in "qkv"]
     for write, read in (*pairs, *((label, "logits") for label in labels)):
         try:

@@ -340,7 +340,7 @@ def contexts(session: Session, params: ContextsParams) -> TopContexts:
     text, name = (prose, f"prose in {name}") if prose else (text, name)
     # In a small model the pages of all heads share one reading of the text.
     shared = len(model.heads) <= SHARED_HEADS
-    labels = [head.label for head in model.heads] if shared else [model.head(params.head).label]
+    labels = model.config.every_head if shared else (model.head(params.head).label,)
     read = session.result(
         params,
         f"contexts in {name}" + ("" if shared else f" of {labels[0]}"),

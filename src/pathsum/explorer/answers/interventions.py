@@ -95,7 +95,7 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
         for before, after in zip(trace.patterns, cut.patterns, strict=True)
     ]
     moved = torch.cat([*moved, torch.zeros(0)])
-    heads = tuple(head.label for head in trace.model.heads)
+    heads = trace.model.config.every_head
     shown = heads[int(moved.argmax())] if heads else None
     if params.head is not None:
         shown = trace.model.head(params.head).label

@@ -100,7 +100,7 @@ def model_info(session: Session, params: ModelParams) -> ModelInfo:
         **{name: getattr(model.config, name) for name in _SHOWN},
         parameters=model.weights.n_parameters,
         has_tokenizer=model.tokenizer is not None,
-        heads=tuple(head.label for head in model.heads),
+        heads=model.config.every_head,
         card=one.card,
         examples=session.examples(params),
         models=names,

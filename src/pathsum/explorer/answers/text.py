@@ -197,7 +197,7 @@ def answer_attention(session: Session, params: AttentionParams) -> AttentionAnsw
     trace, weighting = session.run(params).trace, params.weighting
     model, tokens = trace.model, trace.tokens.shape[1]
     chosen = None if params.head is None else model.head(params.head).id
-    heads = tuple(head.label for head in model.heads) if chosen is None else (str(chosen),)
+    heads = model.config.every_head if chosen is None else (str(chosen),)
     long = tokens > MAX_DENSE_TOKENS or len(heads) * tokens**2 > MAX_CELLS
     is_sparse = long and chosen is None
     k = max(MIN_KEPT, min(MAX_KEPT, KEPT_ENTRIES // (len(heads) * tokens or 1)))
