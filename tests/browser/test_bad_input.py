@@ -53,8 +53,8 @@ def test_a_stale_link_shows_what_there_is(page: Page, live: str, link: str) -> N
 )
 def test_a_step_that_is_not_there_is_said_and_not_shown(page: Page, live: str, link: str) -> None:
     page.goto(f"{live}#/{link}")
-    said = page.get_by_text("two-layer has no snapshot at step")
-    expect(said).to_contain_text(f"“{link.partition('=')[2]}”, which the link names")
+    said = page.get_by_text("which two-layer does not have")
+    expect(said).to_contain_text(f"a snapshot at step “{link.partition('=')[2]}”")
     expect(page.get_by_role("contentinfo")).not_to_contain_text("step 12")
     page.get_by_role("button", name="Dismiss").click()
     expect(said).to_have_count(0)

@@ -151,7 +151,7 @@ def test_a_link_to_nothing_is_said(page: Page, live: str) -> None:
     notice.get_by_role("button", name="Dismiss").click()
     expect(notice).to_have_count(0)
     page.goto(f"{live}#/story?position=9999")
-    notice = page.get_by_role("status").filter(has_text="position 9,999")
+    notice = page.get_by_role("status").filter(has_text="position “9999”")
     expect(notice).to_be_visible()
     notice.get_by_role("button", name="Dismiss").click()
     expect(page).not_to_have_url(re.compile("position="))

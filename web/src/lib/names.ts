@@ -103,9 +103,8 @@ export function isSwitch(name: string, heads: readonly string[]): boolean {
 /** What stands below and above all heads in the graph of a model. */
 export const ENDS: readonly string[] = ["embed", "logits"];
 
-/** Keys of the URL that name heads and edges, and those that name training steps. */
+/** Keys of the URL that name heads and edges. */
 export const NAME_KEYS = ["head", "node", "pinned", "pattern", "heads", "edge", "off", "pair"] as const;
-export const STEP_KEYS = ["step", "other_step"] as const;
 
 /** In a link, in place of a head: all heads together, which a text does not open with. */
 export const ALL_HEADS = "all";
@@ -125,7 +124,3 @@ export function unknownNames(url: Pick<UrlState, "get">, heads: readonly string[
   if (!isKnown) found.push(url.get("edge"));
   return [...new Set(found.filter((name) => name !== undefined))];
 }
-
-/** A training step that a link names and of which the model has no snapshot. */
-export const unknownStep = (url: Pick<UrlState, "written">, steps: readonly number[]): string | undefined =>
-  STEP_KEYS.map((key) => url.written(key)).find((step) => step !== undefined && !steps.map(String).includes(step));
