@@ -300,3 +300,17 @@ def test_a_first_token_that_is_looked_up_is_no_sink() -> None:
                     kind = attention_kind(trace, HeadId(0, head), at, 0)
                     kinds.append((left > 0.5 * weight, kind))
     assert set(kinds) == {(True, "sink"), (False, None)}
+
+
+def test_heads_without_which_the_token_is_as_likely_do_not_make_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As L23H7 of SmolLM2, without which " Solomon" is likelier."""
+    trace = construct.induction().trace("a b c d a")
+    lead = trace.circuit(token="b", effects=False).lead
+    assert lead is not None and lead.copying
+    monkeypatch.setattr(
+        "pathsum.paths.reasons.probabilities_without", lambda _, groups, *__: [1.0] * len(groups)
+    )
+    lead = trace.circuit(token="b", effects=False).lead
+    assert lead is not None and not lead.copying

@@ -21,7 +21,7 @@ is no share to measure.
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -42,7 +42,6 @@ from pathsum.model.reference import Reference, parse_circuit_reference, referenc
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
 from pathsum.paths.edges import (
-    is_written,
     mean_writes,
     random_order,
     reference_writes,
@@ -188,51 +187,11 @@ class Options:
         return cls(reference, ordered, draws, seed, steps, chosen, text)
 
 
-class ReferenceRuns:
-    """The reference's outputs, for each prediction.
-
-    A mean over a text is the same for all of them and computed once.
-    """
-
-    def __init__(self, model: Model, options: Options, prompts: Sequence[Trace]) -> None:
-        self._given, self._means = options.reference, None
-        self.description = "zero" if options.reference is Reference.ZERO else "another prompt"
-        if options.reference is Reference.MEAN:
-            own = [
-                trace.tokens[[row], :length]
-                for trace in prompts
-                for row, length in enumerate(trace.lengths.tolist())
-            ]
-            over = reference_text(model, options.text, own)
-            self._means, self.description = mean_writes(model, over.batches), f"the {over}"
-
-    def writes(self, of: PredictionRun) -> Writes:
-        """The outputs that replace those of a prediction's run."""
-        if self._means is not None:
-            return self._means.expand_as(Writes.of(of.alone()[0]))
-        return reference_writes(of, self._given)
-
-
-@dataclass(frozen=True, eq=False)
-class FaithfulnessCurve:
-    """One prompt's numbers: the prediction with, or without, circuits of each size."""
-
-    full: float
-    empty: float
-    sizes: tuple[int, ...]
-    kept: Float[Tensor, " size"]
-    held: Float[Tensor, " size"] | None
-    without: Float[Tensor, " size"]
-    random: Float[Tensor, "draw size"] | None
-    eap: Float[Tensor, " size"] | None
-    eap_ig: Float[Tensor, " size"] | None
-
-
 def measure_faithfulness(
     graph: Graph,
     predictions: Sequence[PredictionRun],
     groups: Sequence[Sequence[Sequence[Site]]],
-    options: "Options",
+    options: Options,
     progress: Progress = silent,
 ) -> Faithfulness:
     """The curve of a graph, given groups of edges that are added together, for each prediction."""
@@ -242,131 +201,123 @@ def measure_faithfulness(
             "to measure; use a smaller threshold, or name the positions that correspond"
         )
     model = predictions[0].trace.model
-    references = ReferenceRuns(model, options, [of.alone()[0] for of in predictions])
-    if not graph.is_mean:
-        curves = [measure_curve(predictions[0], groups[0], options, references, progress)]
+    reference, description = _reference_of(model, options, predictions)
+    sizes = options.sizes or default_sizes(len(groups[0]))
+    if graph.is_mean:
+        curves = list[dict[str, Tensor]]()
+        for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
+            progress(number, len(predictions), "prompts")
+            with name_prompt(number):
+                curves.append(measure_curve(of, own, sizes, options, reference))
+        described = "the predictions of all prompts"
+    else:
+        curves = [measure_curve(predictions[0], groups[0], sizes, options, reference, progress)]
         described = predictions[0].alone()[1].describe(model)
-        return summarize_curves(curves, graph.model, described, options, references.description)
-    curves = list[FaithfulnessCurve]()
-    for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
-        progress(number, len(predictions), "prompts")
-        with name_prompt(number):
-            curves.append(measure_curve(of, own, options, references))
-    described = "the predictions of all prompts"
-    return summarize_curves(curves, graph.model, described, options, references.description)
+    columns = {
+        name: torch.stack([curve[name] for curve in curves]).double().cpu() for name in curves[0]
+    }
+    full, empty = columns["full"], columns["empty"]
+    _check_range(float(full.mean()), float(empty.mean()), description)
+    return Faithfulness(
+        model=graph.model,
+        target=described,
+        reference=description,
+        prompts=len(curves),
+        full=mean_estimate(full),
+        empty=mean_estimate(empty),
+        points=tuple(_point(columns, at, size) for at, size in enumerate(sizes)),
+        draws=options.draws if Baseline.RANDOM in options.baselines else 0,
+        seed=options.seed,
+    )
+
+
+def _reference_of(
+    model: Model, options: Options, predictions: Sequence[PredictionRun]
+) -> tuple[Reference | Trace | Writes, str]:
+    """The reference, with a mean over a text computed once for all predictions, and its name."""
+    if options.reference is not Reference.MEAN:
+        zero = options.reference is Reference.ZERO
+        return options.reference, "zero" if zero else "another prompt"
+    over = reference_text(model, options.text, [of.alone()[0].tokens for of in predictions])
+    return mean_writes(model, over.batches), f"the {over}"
 
 
 def measure_curve(
     of: PredictionRun,
     groups: Sequence[Sequence[Site]],
+    sizes: Sequence[int],
     options: Options,
-    references: ReferenceRuns,
+    reference: Reference | Trace | Writes,
     progress: Progress = silent,
-) -> FaithfulnessCurve:
-    """One prompt's curve; `groups` are edges that are added together, the strongest first.
+) -> dict[str, Float[Tensor, "*size"]]:
+    """One prompt's predictions with, or without, circuits of each size, and those of baselines.
 
-    A size is a number of groups. Baseline circuits have the same number of edges.
+    `groups` are edges that are added together, the strongest first. A size is a number of groups;
+    baseline circuits have the same number of edges. `full` and `empty` are single numbers.
     """
-    start, target = of.alone()
-    position, length = int(target.positions[0]), start.tokens.shape[1]
-    config = start.model.config
-    writes = references.writes(of)
-    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
-    # Of many prompts, some do not have the edges of a group.
-    written = [own for group, own in zip(groups, written, strict=True) if own or not group]
-    if not any(written):
+    if not any(groups):
         raise InputError(
             "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
             "nothing to keep; use a smaller threshold"
         )
-    sizes = options.sizes or default_sizes(len(written))
-    own = [[edge for group in written[:size] for edge in group] for size in sizes]
+    start, target = of.alone()
+    position, length = int(target.positions[0]), start.tokens.shape[1]
+    config = start.model.config
+    if isinstance(reference, Writes):
+        writes = reference.expand_as(Writes.of(start))
+    else:
+        writes = reference_writes(of, reference)
+    own = [[edge for group in groups[:size] for edge in group] for size in sizes]
     counts = [len(row) for row in own]
     orders: dict[str, list[Site]] = {}
     if Baseline.EAP in options.baselines:
         orders["eap"] = gradient_order(start, target, writes, counts[-1])
     if Baseline.EAP_IG in options.baselines:
         orders["eap_ig"] = gradient_order(start, target, writes, counts[-1], options.steps)
-    draws = options.draws if Baseline.RANDOM in options.baselines else 0
     generator = seeded(options.seed)
-    for draw in range(draws):
+    for draw in range(options.draws if Baseline.RANDOM in options.baselines else 0):
         orders[f"random {draw}"] = random_order(config, position, length, counts[-1], generator)
     rows = [order[:count] for order in orders.values() for count in counts]
     values = values_with_only(of, [[], *own, *rows], writes, progress=progress)
     empty, kept, others = values.split([1, len(own), len(rows)])
-    held = None
+    found = {
+        "full": target.of_copies(start)[0],
+        "empty": empty[0],
+        "kept": kept,
+        "without": values_without(of, own, writes, progress=progress),
+        **dict(zip(orders, others.view(len(orders), len(sizes)), strict=True)),
+    }
     if has_gates(config):
-        held = values_with_only(of, own, writes, progress, hold_mlps=True)
-    by_order = dict(zip(orders, others.view(len(orders), len(sizes)), strict=True))
-    random = [by_order[f"random {draw}"] for draw in range(draws)]
-    return FaithfulnessCurve(
-        full=float(target.of_copies(start)[0]),
-        empty=float(empty),
-        sizes=tuple(sizes),
+        found["held"] = values_with_only(of, own, writes, progress, hold_mlps=True)
+    return found
+
+
+def _point(
+    columns: Mapping[str, Float[Tensor, "prompt *size"]], at: int, size: int
+) -> FaithfulnessPoint:
+    """One size, with intervals over prompts."""
+    full, empty = columns["full"], columns["empty"]
+
+    def share(name: str) -> Estimate | None:
+        return ratio(columns[name][:, at] - empty, full - empty) if name in columns else None
+
+    kept, random = ratio(columns["kept"][:, at] - empty, full - empty), None
+    drawn = [share(name) for name in columns if name.startswith("random")]
+    if drawn:
+        each = torch.tensor([one.value for one in drawn if one is not None])
+        deviation = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else None
+        random = Estimate.around(float(each.mean()), deviation, len(each))
+        p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
+        kept = replace(kept, null=random.value, p=p, draws=len(each))
+    return FaithfulnessPoint(
+        edges=size,
+        value=mean_estimate(columns["kept"][:, at]),
         kept=kept,
-        held=held,
-        without=values_without(of, own, writes, progress=progress),
-        random=torch.stack(random) if random else None,
-        eap=by_order.get("eap"),
-        eap_ig=by_order.get("eap_ig"),
-    )
-
-
-def summarize_curves(
-    curves: Sequence[FaithfulnessCurve],
-    model: str,
-    target: str,
-    options: Options,
-    reference: str,
-) -> Faithfulness:
-    """The record of one prompt's curve, or of several with intervals."""
-    full = torch.tensor([curve.full for curve in curves], dtype=torch.float64)
-    empty = torch.tensor([curve.empty for curve in curves], dtype=torch.float64)
-    _check_range(float(full.mean()), float(empty.mean()), reference)
-
-    def column(values: list[Tensor]) -> Float[Tensor, " prompt"]:
-        return torch.stack(values).double().cpu()
-
-    def share(values: list[Tensor]) -> Estimate:
-        return ratio(column(values) - empty, full - empty)
-
-    points: list[FaithfulnessPoint] = []
-    for at, size in enumerate(curves[0].sizes):
-        kept, random = share([curve.kept[at] for curve in curves]), None
-        drawn = [curve.random for curve in curves if curve.random is not None]
-        if drawn:
-            each = torch.tensor(
-                [share([one[draw, at] for one in drawn]).value for draw in range(options.draws)]
-            )
-            deviation = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else None
-            random = Estimate.around(float(each.mean()), deviation, len(each))
-            p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
-            kept = replace(kept, null=random.value, p=p, draws=len(each))
-        held = [curve.held[at] for curve in curves if curve.held is not None]
-        eap = [curve.eap[at] for curve in curves if curve.eap is not None]
-        eap_ig = [curve.eap_ig[at] for curve in curves if curve.eap_ig is not None]
-        points.append(
-            FaithfulnessPoint(
-                edges=size,
-                value=mean_estimate(column([curve.kept[at] for curve in curves])),
-                kept=kept,
-                held=share(held) if held else None,
-                damage=ratio(full - column([c.without[at] for c in curves]), full - empty),
-                random=random,
-                eap=share(eap) if eap else None,
-                eap_ig=share(eap_ig) if eap_ig else None,
-            )
-        )
-    return Faithfulness(
-        model=model,
-        target=target,
-        reference=reference,
-        prompts=len(curves),
-        full=mean_estimate(full),
-        empty=mean_estimate(empty),
-        points=tuple(points),
-        draws=options.draws if Baseline.RANDOM in options.baselines else 0,
-        seed=options.seed,
+        held=share("held"),
+        damage=ratio(full - columns["without"][:, at], full - empty),
+        random=random,
+        eap=share("eap"),
+        eap_ig=share("eap_ig"),
     )
 
 

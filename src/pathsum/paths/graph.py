@@ -454,7 +454,7 @@ class Graph(Record, kind="circuit"):
 
         options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
         if not self.is_mean:
-            groups = [[[edge.edge] for edge in self.ranked]]
+            groups = [[[e.edge] for e in self.ranked if is_written(e.edge.start)]]
         else:
             names = [edge.name for edge in self.shared if is_written(edge.edge.start)]
             groups = [
