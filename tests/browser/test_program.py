@@ -29,6 +29,16 @@ def test_rules_that_fire_are_lit_and_follow_the_token(page: Page, live: str) -> 
     expect(rules.get_by_role("heading")).not_to_have_text(before)
 
 
+def test_rules_are_shown_as_they_come(page: Page, live: str) -> None:
+    """The whole program of this model takes half a minute and more."""
+    page.goto(f"{live}#/program?model=two-layer&budget=100")
+    first = page.get_by_role("region", name="First rules")
+    expect(first.get_by_role("listitem").first).to_contain_text("attends to")
+    expect(page.get_by_role("region", name="Fidelity")).to_have_count(0)
+    page.get_by_role("button", name="Cancel").click()
+    expect(first).to_have_count(0)
+
+
 def test_fidelity_follows_the_budget(page: Page, live: str) -> None:
     page.goto(f"{live}{SMALL}")
     fidelity = page.get_by_role("region", name="Fidelity")

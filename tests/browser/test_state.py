@@ -32,7 +32,7 @@ def test_the_token_locked_in_text_is_the_one_explained(page: Page, live: str) ->
 def test_a_prediction_leads_to_why_with_that_token(page: Page, live: str) -> None:
     page.goto(f"{live}#/text?example=0&position=40")
     settled(page)
-    page.locator("section[aria-label=Details] table.guesses a").nth(4).click()
+    page.locator("section[aria-label=Details] table.bare a").nth(4).click()
     expect(page).to_have_url(
         re.compile(r"#/why.*position=40.*token=\d+|#/why.*token=\d+.*position=40")
     )

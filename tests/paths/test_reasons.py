@@ -282,3 +282,17 @@ def test_a_previous_token_head_does_no_induction() -> None:
     assert float(trace.patterns[1][0, 0, 5, 2]) > 0.99
     assert Site.parse("L1H0@5").head == HeadId(1, 0)
     assert torch.equal(trace.tokens[0, 1], trace.tokens[0, 5])
+
+
+def test_heads_without_which_the_token_is_as_likely_do_not_make_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As L23H7 of SmolLM2, without which " Solomon" is likelier."""
+    trace = construct.induction().trace("a b c d a")
+    lead = trace.circuit(token="b", effects=False).lead
+    assert lead is not None and lead.copying
+    monkeypatch.setattr(
+        "pathsum.paths.reasons.probabilities_without", lambda _, groups, *__: [1.0] * len(groups)
+    )
+    lead = trace.circuit(token="b", effects=False).lead
+    assert lead is not None and not lead.copying

@@ -95,11 +95,11 @@ class Lead:
     """The head that explains most of a prediction, and its attention at that position.
 
     `copying` are the heads that copy the token by induction, if they add at least half as much as
-    the strongest head. Then the lead is the one whose ablation costs most; otherwise it is the
-    head that adds most to the prediction. Without it, the predicted token has `probability`. It
-    adds `share` directly, to the number that the graph explains, and attends to `source` with
-    `weight`, the source whose attention matters most. `note` explains why its scores are not
-    decomposed, if they are not.
+    the strongest head, and the token is less likely without them. Then the lead is the one whose
+    ablation costs most; otherwise it is the head that adds most to the prediction. Without it, the
+    predicted token has `probability`. It adds `share` directly, to the number that the graph
+    explains, and attends to `source` with `weight`, the source whose attention matters most. `note`
+    explains why its scores are not decomposed, if they are not.
     """
 
     head: HeadId
@@ -128,12 +128,12 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
     copying = copying_heads(trace, position, token)
     if copying:
         sources = followers(trace, position, token)
-        left = _without_repeats(trace, position, sources)
+        anew = _without_repeats(trace, position, sources)
         copying = [
             head
             for head in copying
             if float(trace.patterns[head.layer][0, head.head, position, sources].sum())
-            > TIMES_USUAL * float(left[head.layer][head.head, sources].sum())
+            > TIMES_USUAL * float(anew[head.layer][head.head, sources].sum())
         ]
     strongest, shares = None, {head: direct_share(trace, target, head) for head in copying}
     if graph is not None:
@@ -141,6 +141,10 @@ def find_lead(of: PredictionRun, graph: "Graph | None") -> Lead | None:
         copying = [head for head in copying if head in shares]
     if strongest and sum(shares[head] for head in copying) < COMPARABLE * shares[strongest]:
         copying = []  # other heads make this prediction
+    if copying:
+        (left,) = probabilities_without(trace, [copying], [position], [token])
+        if left >= float(trace.logits_at(position)[0].softmax(-1)[token]):
+            copying = []  # the prediction does not rely on them
     groups = [[head] for head in copying or ([] if strongest is None else [strongest])]
     if not groups:
         return None

@@ -101,7 +101,7 @@ def decompile(
     progress(0, steps, "running the model")
     columns, wanted = _wanted(model, fitting, lexicon)
     progress(1, steps, "describing attention")
-    attention = _attention_rules(model, fitting, lexicon, budget)
+    attention = _attention_rules(model, fitting, lexicon, budget, progress)
     fit = TableFit(columns, _stages(lexicon, attention), fitting.tokens, fitting.weight, wanted)
     grown: list[tuple[Stage, ...]] = []
     for number, size in enumerate(rounds):
@@ -181,9 +181,9 @@ def _wanted(model: Model, text: _Text, lexicon: Lexicon) -> tuple[Columns, Tenso
 
 
 def _attention_rules(
-    model: Model, text: _Text, lexicon: Lexicon, budget: int
+    model: Model, text: _Text, lexicon: Lexicon, budget: int, progress: Progress
 ) -> dict[HeadId, AttentionRule]:
-    """The attention rule of every head that may get one."""
+    """The attention rule of every head that may get one; progress reports each when it is found."""
     heads = model.config.every_head
     count = max(1, ATTENTION_POSITIONS // text.tokens.shape[1])
     chosen = spaced(len(text.tokens), count)
@@ -191,11 +191,11 @@ def _attention_rules(
     if len(heads) > MOST_HEADS:
         heads = _copying_most(model, tokens, weight, heads)
     features = budget // (FEATURE_SHARE * max(1, len(heads)))
-    patterns = _patterns(model, tokens, heads)
-    return {
-        head: fit_attention(pattern, tokens, weight, lexicon, features)
-        for head, pattern in zip(heads, patterns, strict=True)
-    }
+    found: dict[HeadId, AttentionRule] = {}
+    for head, pattern in zip(heads, _patterns(model, tokens, heads), strict=True):
+        found[head] = fit_attention(pattern, tokens, weight, lexicon, features)
+        progress(len(found), len(heads), f"{head} attends to {found[head]}")
+    return found
 
 
 def _patterns(model: Model, tokens: Tokens, heads: Sequence[HeadId]) -> list[HeadPattern]:

@@ -130,6 +130,9 @@ export class LeadFinder {
     if (strongest !== undefined && sum(copying.map(shareOf)) < COMPARABLE * shareOf(strongest)) {
       copying = []; // other heads make this prediction
     }
+    if (copying.length > 0 && probabilityOf(without(trace, copying, position), position, token) >= this.graph.probability) {
+      copying = []; // the prediction does not rely on them
+    }
     let [head, probability] = ["", Infinity];
     for (const one of copying.length > 0 || strongest === undefined ? copying : [strongest]) {
       const left = probabilityOf(without(trace, [one], position), position, token);

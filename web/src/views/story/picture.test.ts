@@ -45,6 +45,13 @@ describe("the small circuit", () => {
     const edges = smallCircuit(graph, 3);
     expect(new Set(edges.flatMap(({ from, to }) => [from, to])).size).toBe(3);
   });
+  it("has the head of the story, however faint, and what it moves", () => {
+    const faint = [edge("L1H1@9→logits@9", 0.3), edge("embed@3→L1H1@9.v", 0.2)];
+    const wide = new CircuitGraph({ ...answer, nodes: [...answer.nodes, node("L1H1@9")], edges: [...answer.edges, ...faint] } as unknown as Graph);
+    const drawn = smallCircuit(wide, 7, "L1H1").map(({ id }) => id);
+    expect(drawn).toEqual(expect.arrayContaining(["L1H1@9→logits@9", "embed@3→L1H1@9.v", "L1H0@9→logits@9"]));
+    expect(smallCircuit(wide).map(({ id }) => id)).not.toContain("L1H1@9→logits@9");
+  });
   it("states how much of the logit is drawn", () => {
     expect(drawnIntoLogit(graph, smallCircuit(graph))).toBeCloseTo(9);
     expect(drawnIntoLogit(graph, smallCircuit(graph, 2))).toBeCloseTo(8);

@@ -14,10 +14,12 @@ const MOST_SWITCHES = 6;
 /** Parts that a read adds by itself have no node below them: positions and biases. */
 const isWritten = (name: string): boolean => !/^(pos|b_|bias)/.test(name);
 
-/** The strongest edges below the prediction that join at most `most` nodes; at least the strongest one. */
-export function smallCircuit(graph: CircuitGraph, most = MOST_NODES): readonly Edge[] {
-  const nodes = new Set([graph.target.id]);
-  const drawn: Edge[] = [];
+/** The strongest edges below the prediction that join at most `most` nodes; at least the strongest one, and the head that the story names. */
+export function smallCircuit(graph: CircuitGraph, most = MOST_NODES, head: string | null = null): readonly Edge[] {
+  const named = `${head}@${graph.target.position}`;
+  const drawn = graph.edges.filter((edge) => edge.from === named && edge.to === graph.target.id);
+  if (drawn.length > 0) drawn.push(...graph.inputs(named, "v").slice(0, 1));
+  const nodes = new Set([graph.target.id, ...drawn.map(({ from }) => from)]);
   const least = FAINTEST * Math.abs(graph.answer.total);
   for (;;) {
     const next = graph.edges
