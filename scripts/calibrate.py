@@ -30,7 +30,6 @@ from torch import Tensor
 import pathsum as ps
 from pathsum.base import Path as HeadPath
 from pathsum.base import Source
-from pathsum.base.errors import InputError
 from pathsum.circuits import (
     align_heads,
     composition,
@@ -45,10 +44,11 @@ from pathsum.heads.circuit_scores import through_previous
 from pathsum.heads.kinds import ALL_SCORES
 from pathsum.model import HeadId, Model
 from pathsum.model.make import from_tensors
+from pathsum.model.reference import Reference
 from pathsum.model.weights import LAYER_NAMES
 from pathsum.paths import find_target
-from pathsum.paths.edges import random_order
-from pathsum.paths.faithfulness import Options, ReferenceRuns, measure_curve, summarize_curves
+from pathsum.paths.edges import is_written, random_order
+from pathsum.paths.faithfulness import LEAST_RANGE, Options, measure_curve
 from pathsum.paths.target import PredictionRun
 
 LEVELS = (0.05, 0.01)
@@ -265,16 +265,16 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
         found[name] = [match.p for match in aligned.matches]
     trace = model.trace(torch.randint(1, model.config.d_vocab, (1, 8), generator=generator))
     of = PredictionRun(trace, find_target(trace), 0)
-    edges = [[edge] for edge in random_order(model.config, 7, 8, 10, generator)]
+    edges = random_order(model.config, 7, 8, 10, generator)
+    groups = [[edge] for edge in edges if is_written(edge.start)]
     options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
-    references = ReferenceRuns(model, options, [trace])
-    try:
-        curve = measure_curve(of, edges, options, references)
-        kept = summarize_curves([curve], "", "", options, "").points[0].kept
-    except InputError:
+    curve = measure_curve(of, groups, [10], options, Reference.ZERO)
+    full, empty = float(curve["full"]), float(curve["empty"])
+    if abs(full - empty) <= LEAST_RANGE * max(abs(full), abs(empty)):
         return found  # a model that predicts about the same without its heads: a circuit has no p
-    assert kept.p is not None  # there are draws
-    return {**found, CIRCUIT: [kept.p]}
+    sign, kept = (1 if full > empty else -1), curve["kept"]
+    above = sum(sign * float(curve[f"random {draw}"] - kept) >= 0 for draw in range(DRAWS))
+    return {**found, CIRCUIT: [(1 + above) / (1 + DRAWS)]}
 
 
 def of_neurons(model: Model, _: Model, seed: int) -> dict[str, list[float]]:

@@ -5,7 +5,7 @@ import torch
 
 import pathsum as ps
 from pathsum.base.errors import HeadError, NotExactError, PathError, TokenError, WeightsError
-from pathsum.model import Config, HeadId, Path, Source
+from pathsum.model import Config, HeadId, Path, Source, construct
 from pathsum.model.sequences import check_tokens
 from pathsum.model.transformer import activation
 
@@ -251,3 +251,11 @@ def test_nonlinearities_are_their_formulas() -> None:
     for mlp, expected in formulas.items():
         config = Config(1, 1, 4, 4, 5, 6, mlp=mlp)  # pyright: ignore[reportArgumentType]
         torch.testing.assert_close(activation(config, x), expected)
+
+
+@pytest.mark.parametrize("text", ["", ["a b", ""]], ids=["alone", "of two"])
+def test_an_empty_text_is_named_if_no_start_token_is_added(text: str | list[str]) -> None:
+    model = construct.induction()
+    object.__setattr__(model.config, "start_token", None)
+    with pytest.raises(TokenError, match="the sequence is empty"):
+        model.trace(text)

@@ -284,6 +284,24 @@ def test_a_previous_token_head_does_no_induction() -> None:
     assert torch.equal(trace.tokens[0, 1], trace.tokens[0, 5])
 
 
+def test_a_first_token_that_is_looked_up_is_no_sink() -> None:
+    """Decided by the attention that any other first token gets, unless it is the start token."""
+    kinds: list[tuple[bool, str | None]] = []
+    for seed in range(40):
+        model = random_model(Config(1, 2, 16, 8, 20, 12), seed=seed)
+        tokens = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+        others = tokens.repeat(20, 1)
+        others[:, 0] = torch.arange(20)
+        trace, kept = model.trace(tokens), model.trace(others).patterns[0][:, :, :, 0].mean(0)
+        for head in range(2):
+            for at in range(4, 8):
+                weight, left = float(trace.patterns[0][0, head, at, 0]), float(kept[head, at])
+                if weight > 0.6 and not 0.25 * weight < left < 0.75 * weight:
+                    kind = attention_kind(trace, HeadId(0, head), at, 0)
+                    kinds.append((left > 0.5 * weight, kind))
+    assert set(kinds) == {(True, "sink"), (False, None)}
+
+
 def test_heads_without_which_the_token_is_as_likely_do_not_make_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

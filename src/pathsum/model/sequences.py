@@ -60,16 +60,16 @@ def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> 
     `longest` is the longest sequence allowed, by default the model's context.
     """
     require_values(tokens, "tokens")
+    if tokens.numel() == 0:  # torch gives an empty list a floating-point dtype
+        raise TokenError(
+            f"the sequence is empty (tokens have shape {list(tokens.shape)}), so there is nothing "
+            "to predict from; give at least one token"
+        )
     if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
         raise TokenError(f"tokens are {tokens.dtype}, but ids are whole numbers: use torch.long")
     if tokens.ndim not in (1, 2):
         raise TokenError(f"tokens have shape {list(tokens.shape)}; use [pos] or [batch, pos]")
     batch = tokens.long()[None] if tokens.ndim == 1 else tokens.long()
-    if batch.numel() == 0:
-        raise TokenError(
-            f"the sequence is empty (tokens have shape {list(tokens.shape)}), so there is nothing "
-            "to predict from; give at least one token"
-        )
     longest = config.n_ctx if longest is None else longest
     if batch.shape[1] > longest:
         raise TokenError(
@@ -198,8 +198,6 @@ def _parts(
                 ids = torch.as_tensor(item)
             except (OverflowError, RuntimeError, TypeError, ValueError) as error:
                 raise _not_tokens(item) from error
-            # torch gives an empty list a floating-point dtype.
-            ids = ids.long() if ids.numel() == 0 else ids
         tokens = check_tokens(model.config, ids, longest).cpu()
         parts.append((tokens, ids.ndim == 2 and not isinstance(item, str)))
     return parts

@@ -334,10 +334,8 @@ class Graph(Record, kind="circuit"):
     @property
     def change(self) -> str:
         """The part of the total that shares add up to, if they compare two runs; else empty."""
-        if self.by is not Method.INTEGRATED:
-            return ""
-        reference = "corrupted" if self.is_mean else "reference"
-        return f" ({self.explained:+.2f} vs. {reference})"
+        run = "corrupted" if self.is_mean else "reference"
+        return f" ({self.explained:+.2f} vs. {run})" if self.by is Method.INTEGRATED else ""
 
     def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
         """The prediction's total or probability, with its 95% interval over prompts."""

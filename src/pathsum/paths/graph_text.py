@@ -153,8 +153,8 @@ def _largest_tokens(graph: Graph, sign: int) -> list[int]:
     trace, target = graph.prediction.alone()
     frozen = Frozen(trace, gates=Gates(trace))
     values = sign * flows(frozen, target).source[0, frozen.sources.index(Source("embed"))]
-    best = values[1:].argsort(descending=True)[:_TOKENS] + 1
-    return [at for at in best.tolist() if values[at] > 0]
+    best = values[1:].topk(min(_TOKENS, len(values) - 1))
+    return [at + 1 for at in best.indices[best.values > 0].tolist()]
 
 
 def _token(graph: Graph, position: int) -> Span:

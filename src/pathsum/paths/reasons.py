@@ -385,14 +385,17 @@ def attention_kind(trace: Trace, head: HeadId, position: int, source: int) -> At
     Induction: the source follows an earlier copy of the token at the position, and gets twice the
     attention that the head usually gives it, in rows without such a repeat that see the same
     source or look as far back, and twice what is left if the token before the source is another
-    one. An attention sink is the first token, attended to otherwise.
+    one. An attention sink is the start token, or a first position that gets at least half as much
+    with another token there.
     """
-    if _exceeds_usual(trace, head, position, source):
-        left = _without_repeats(trace, position, [source])[head.layer][head.head, source]
+    is_first = source == 0 and position > 0
+    is_start = is_first and int(trace.tokens[0, 0]) == trace.model.config.start_token
+    if (is_first and not is_start) or _exceeds_usual(trace, head, position, source):
+        left = _without_repeats(trace, position, [max(source, 1)])[head.layer][head.head, source]
         weight = float(trace.patterns[head.layer][0, head.head, position, source])
-        if weight > TIMES_USUAL * float(left):
-            return "induction"
-    return "sink" if source == 0 and position > 0 else None
+        if is_first != (weight > TIMES_USUAL * float(left)):
+            return "sink" if is_first else "induction"
+    return "sink" if is_start else None
 
 
 @torch.no_grad()

@@ -43,16 +43,18 @@ export interface Shared {
 /** Whether a head attends to a source by induction, or as to a sink. */
 function attentionKind(trace: Trace, head: string, position: number, source: number): "induction" | "sink" | null {
   if (exceedsUsual(trace, head, position, source) && needsRepeat(trace, head, position, [source])) return "induction";
-  return source === 0 && position > 0 ? "sink" : null;
+  if (source !== 0 || position === 0) return null;
+  const isStart = trace.ids[0] === trace.model.startToken;
+  return isStart || !needsRepeat(trace, head, position, [source], [0]) ? "sink" : null;
 }
 
-/** Whether a head attends to some sources at most half as much if the tokens before them are other ones. */
-function needsRepeat(trace: Trace, head: string, position: number, sources: readonly number[]): boolean {
+/** Whether a head attends to some sources less than half as much if the tokens before them, or at some places, are other ones. */
+function needsRepeat(trace: Trace, head: string, position: number, sources: readonly number[], at?: readonly number[]): boolean {
   const ids = trace.ids.slice(0, position + 1);
   const others = [...new Set([...ids].reverse())].filter((id) => id !== ids[position]).slice(0, REPLACEMENTS);
   if (others.length === 0) others.push(((ids[position] as number) + 1) % trace.model.vocabulary);
   const before = sources.map((source) => source - 1).filter((place) => !sources.includes(place));
-  const places = before.length > 0 ? before : [Math.min(...sources) - 1];
+  const places = at ?? (before.length > 0 ? before : [Math.min(...sources) - 1]);
   const attention = (run: Trace): number => sum(sources.map((source) => run.weight(head, position, source)));
   const left = others.map((id) => attention(new Trace(trace.model, ids.map((own, place) => (places.includes(place) ? id : own)))));
   return attention(trace) > (TIMES_USUAL * sum(left)) / left.length;

@@ -31,6 +31,7 @@ export class PageModel {
   readonly width: number;
   readonly headWidth: number;
   readonly vocabulary: number;
+  readonly startToken: number | null;
   readonly labels: string[];
   readonly scale: number;
   readonly W_E: Float64Array;
@@ -46,6 +47,7 @@ export class PageModel {
     const [layers, heads, width, headWidth] = weights.W_Q.shape as [number, number, number, number];
     [this.layers, this.heads, this.width, this.headWidth] = [layers, heads, width, headWidth];
     this.vocabulary = weights.W_E.shape[0] as number;
+    this.startToken = weights.start_token;
     this.labels = Array.from({ length: layers * heads }, (_, i) => `L${Math.floor(i / heads)}H${i % heads}`);
     this.scale = weights.score_scale;
     this.W_E = doubles(weights.W_E);

@@ -18,7 +18,7 @@ export const HELP: Readonly<Record<string, Help>> = {
       ["switches", "switching a head off sets its output to zero and recomputes everything after it"],
       ["bars", "the probabilities of the next token, with and without the heads that are off"],
     ],
-    steps: ["Type a name twice: the end of the text is explained as you type.", "Click a token to explain the prediction after it.", "Switch a head off and watch the bars."],
+    steps: ["Type a name twice: the end of the text is explained as you type.", "Click a token to explain the prediction after it.", "Switch a head off and watch the bars.", "“rather than …” explains the lead over another token of the text instead of the logit above the mean of all tokens; Why and Paths follow."],
   },
   text: {
     about:
