@@ -147,6 +147,15 @@ def test_a_corrupted_prompt_is_what_edges_are_cut_to_and_a_reference(model: Mode
         mean_circuit(model, ["a b a"]).faithfulness("other")
 
 
+def test_the_interval_of_a_probability_is_within_0_and_1(model: Model) -> None:
+    """Two prompts of which one is predicted: Student's interval is many times as wide."""
+    found = mean_circuit(model, ["a b c d a", "a b c d e"], token="b", effects=False)
+    probability, total = found.estimate("probability"), found.estimate()
+    assert (probability.low, probability.high) == (0.0, 1.0)
+    assert total.low is not None
+    assert total.low < 0
+
+
 def test_edges_belong_to_the_circuit_with_a_probability(model: Model) -> None:
     """Of two prompts, three of four bootstrap samples contain a given one."""
     texts = ["a b c d a", "d a b c a"]

@@ -8,7 +8,7 @@ another (`L0H3@4→L1H0@9.k`). Over several prompts, positions are identified by
 import enum
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -339,7 +339,10 @@ class Graph(Record, kind="circuit"):
 
     def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
         """The prediction's total or probability, with its 95% interval over prompts."""
-        return mean_of([getattr(one, measure) for one in self.circuits])
+        found = mean_of([getattr(one, measure) for one in self.circuits])
+        if measure == "total" or found.low is None or found.high is None:
+            return found
+        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
     def node(self, name: str | Site) -> GraphNode:
         """A node by its name, such as `L0H3@4`."""
