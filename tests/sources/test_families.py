@@ -11,7 +11,10 @@ from tests.sources.family_table import ANALYSES, PAGE, TOKENS, measure
 
 import pathsum as ps
 from pathsum.circuits import positional
-from pathsum.sources.hugging_face import _start_token, open_hugging_face
+from pathsum.sources.hugging_face import (
+    _start_token,  # pyright: ignore[reportPrivateUsage]
+    open_hugging_face,
+)
 
 WEIGHTS = "model.safetensors"
 FLOAT32, FLOAT64 = 1e-4, 1e-10
@@ -233,12 +236,33 @@ def test_baichuan_13b_has_alibi_after_rms_norms(
     torch.testing.assert_close(score, slope - slope.mean(), atol=1e-6, rtol=0)
 
 
-def test_falcon_with_alibi_names_what_differs(tmp_path: Path) -> None:
+def test_falcon_with_shared_keys_and_alibi_is_refused(tmp_path: Path) -> None:
     tiny.write("falcon-multi-query", tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "alibi": True}))
-    with pytest.raises(ps.PathsumError, match="Falcon-RW.*unlike Bloom's, they are rounded"):
+    with pytest.raises(ps.PathsumError, match="a Falcon with ALiBi whose heads share keys"):
         ps.load(tmp_path)
+
+
+def test_falcons_alibi_is_rounded_as_in_transformers(tmp_path: Path) -> None:
+    """Beyond position 256, bfloat16 has fewer numbers than there are positions."""
+    import transformers
+    from transformers.models.falcon.modeling_falcon import build_alibi_tensor
+
+    tiny.write("falcon-rw", tmp_path)
+    file, length = tmp_path / "config.json", 700
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_position_embeddings": length}))
+    model = ps.load(tmp_path)
+    expected = build_alibi_tensor(torch.ones(1, length).long(), 3, torch.float32)[:, 0]
+    layer = model.weights.layers[1]
+    assert layer.W_pos is not None and layer.b_Q is not None
+    keys = torch.einsum("pd,hdk->hpk", layer.W_pos, layer.W_K)
+    assert torch.equal(torch.einsum("hk,hpk->hp", layer.b_Q, keys), expected)
+    assert (expected[1] != expected[1, 1] * torch.arange(length)).sum() > 200
+    tokens = torch.randint(0, 61, (1, length), generator=torch.Generator().manual_seed(1))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("case", "slope"), [("bloom", 2.0**-4), ("mpt", 2.0**-4)])

@@ -273,6 +273,18 @@ CASES |= {
         "FalconForCausalLM",
         {**_COMMON, "multi_query": False, "parallel_attn": False, "ffn_hidden_size": 40},
     ),
+    "falcon-rw": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {
+            **_COMMON,
+            "num_attention_heads": 3,
+            "alibi": True,
+            "multi_query": False,
+            "parallel_attn": False,
+            "bias": True,
+        },
+    ),
     "bloom": (
         "BloomConfig",
         "BloomForCausalLM",
@@ -365,7 +377,9 @@ def make(case: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     # Some config classes fill in defaults in the dicts that they are given, which cases share.
     fields = copy.deepcopy(fields)
-    config = getattr(transformers, config_class)(**fields, attn_implementation="eager")
+    # Eager, transformers adds Falcon's ALiBi twice, once with the causal mask.
+    attention = "sdpa" if "alibi" in fields else "eager"
+    config = getattr(transformers, config_class)(**fields, attn_implementation=attention)
     model = getattr(transformers, model_class)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -5,9 +5,9 @@ A family lists where each of our tensors is stored, in a table:
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
 Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts (without
-shared ones), m d_mlp
-(with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx, j d_head − 1, q the query
-heads of a key/value head and s two more than these; a number stands for itself.
+shared ones), m d_mlp (with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx,
+j d_head − 1, x d_model − 1, y d_model − n_heads, q the query heads of a key/value head and s two
+more than these; a number stands for itself.
 The left side is the shape in the checkpoint, so a tensor that does not have it is found before
 anything is read.
 """
@@ -45,6 +45,7 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "p": lambda config: config.n_ctx,
     "j": lambda config: config.d_head - 1,
     "x": lambda config: config.d_model - 1,
+    "y": lambda config: config.d_model - config.n_heads,
     "q": lambda config: config.heads_per_kv,
     "s": lambda config: config.heads_per_kv + 2,
 }

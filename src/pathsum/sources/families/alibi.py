@@ -1,6 +1,6 @@
-"""Bloom, MPT and Baichuan: ALiBi adds slope · (source's position) to the scores of each head.
+"""Bloom, MPT, Baichuan and Falcon-RW: ALiBi adds slope · (source's position) to scores.
 
-After the layer norms of Bloom and MPT it needs no dimension of its own in the stream. What a layer
+The slope is the head's. After layer norms it needs no extra dimension of the stream. What a layer
 norm gives is orthogonal to the ones-vector 1 before gain and bias, so this direction is free to
 carry positions into the keys. With the gain and the bias folded into the weights, and one more
 dimension in each head:
@@ -11,8 +11,9 @@ dimension in each head:
 A key's last entry is j, and the product with a query has the term slope · j, exactly. The last
 dimensions of W_V and W_O are 0, and QK and OV in the stream's basis are those of the checkpoint.
 Bloom also normalizes its embeddings, once and for all: the normalized rows are W_E. Baichuan-7B is
-a Llama with fused projections; Baichuan-13B has ALiBi after RMS norms (`_with_alibi`). Baichuan 2
-normalizes the rows of its unembedding.
+a Llama with fused projections; Baichuan-13B has ALiBi after RMS norms, and Falcon-RW rounds
+slope · j to bfloat16, so that no slope relates its heads (`add_positions`). Baichuan 2 normalizes
+the rows of its unembedding.
 """
 
 import math
@@ -196,48 +197,75 @@ def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
     if "z_loss_weight" in foreign.values:  # Baichuan 2
         head = replace(layout.model["W_U"], combine=partial(F.normalize, dim=0))
         layout = replace(layout, model={**layout.model, "W_U": head})
-    return _with_alibi(layout) if alibi else layout
+    if not alibi:
+        return layout
+    config, positions = layout.config, torch.arange(layout.config.n_ctx, dtype=torch.float64)
+    query = slopes(config.n_heads) * math.sqrt(config.d_head)
+    return add_positions(layout, positions[:, None], torch.ones(config.n_heads, 1), query)
 
 
-def _with_alibi(layout: CheckpointLayout) -> CheckpointLayout:
-    """A layout with RMS norms and no positions, to which ALiBi is added.
+def add_positions(
+    layout: CheckpointLayout, table: Tensor, reads: Tensor, query: Tensor
+) -> CheckpointLayout:
+    """A layout without positions whose scores get the term query[head] · (table @ reads[head]).
 
-    What an RMS norm gives has no direction that is free for positions. So the stream and the heads
-    get one more dimension, which is 0 in all that is written: there, W_pos[j] is j, W_K is 1 and
-    b_Q the slope. The mean of the squares is then over d + 1 entries, which the gains make up for.
+    `table` is [n_ctx, e] and `reads` [head, e]. The stream gets e more dimensions and each head one
+    more. There, all that is written is 0, W_pos is `table`, W_K is `reads` and b_Q is `query`. An
+    RMS norm then takes the mean of the squares over d + e entries, which the gains make up for. A
+    layer norm also subtracts a mean, which is 0 if the mean of all that is written is 0.
     """
-    old, shrink = layout.config, layout.config.d_model / (layout.config.d_model + 1)
+    old, extra = layout.config, table.shape[1]
+    shrink = old.d_model / (old.d_model + extra)
     config = old.replace(
-        d_model=old.d_model + 1,
+        d_model=old.d_model + extra,
         d_head=old.d_head + 1,
+        d_mlp=old.d_mlp,
         positions="qk",
         norm_eps=old.norm_eps * shrink,
         score_scale=1 / math.sqrt(old.d_head),
     )
 
-    def places(gain: Tensor) -> Tensor:
-        """W_pos[j] = j in the last dimension."""
-        return F.pad(torch.arange(config.n_ctx).to(gain)[:, None], (len(gain), 0))
+    def widened(name: str, stored: Stored) -> Stored:
+        return _widened(name, stored, reads, config.norm == "layer", shrink)
 
-    model = {name: _widened(name, stored, shrink) for name, stored in layout.model.items()}
-    model["W_pos"] = Stored("model.norm.weight", "x", combine=places)
-    layer = {name: _widened(name, stored, shrink) for name, stored in layout.layer.items()}
-    last = slopes(config.n_heads) / config.score_scale
-    layer["b_Q"] = replace(layer["W_Q"], combine=partial(_fold_biases, part=0, last=last))
+    def places(gain: Tensor) -> Tensor:
+        """W_pos: the table in the last dimensions."""
+        return F.pad(table.to(gain), (len(gain), 0))
+
+    model = {name: widened(name, stored) for name, stored in layout.model.items()}
+    model["W_pos"] = replace(model["ln_f_w"], combine=places)
+    layer = {name: widened(name, stored) for name, stored in layout.layer.items()}
+    own = layer.get("b_Q")
+
+    def biases(W_or_b: Tensor) -> Tensor:
+        """Biases [head, j + 1], those of the checkpoint or 0, and the last entry."""
+        found = W_or_b if own is not None else W_or_b.new_zeros(len(W_or_b), W_or_b.shape[-1])
+        return torch.cat((found, query.to(found).expand(len(found))[:, None]), -1)
+
+    layer["b_Q"] = replace(own or layer["W_Q"], combine=biases)
     return replace(layout, config=config, model=model, layer=layer)
 
 
-def _widened(name: str, stored: Stored, shrink: float) -> Stored:
-    """A tensor with one more entry along d and along k: 0, but W_K is 1 where both are the last."""
-    smaller = str.maketrans("dk", "xj")
+def _widened(name: str, stored: Stored, reads: Tensor, centered: bool, shrink: float) -> Stored:
+    """A tensor with more entries along d and along k: 0, but W_K is `reads` where both are new."""
+    extra = reads.shape[1]
+    # The checkpoint's d_model and d_head, of a config that has the new ones.
+    smaller = str.maketrans("dk", ("x" if extra == 1 else "y") + "j")
     left, _, right = stored.axes.partition("->")
-    pads = [size for axis in reversed((right or left).split()) for size in (0, axis in ("d", "k"))]
-    times, combine = math.sqrt(shrink) if name.startswith("ln") else 1.0, stored.combine
+    added = {"d": extra, "k": 1}
+    ends = [added.get(axis, 0) for axis in (right or left).replace(")", "").split()[-2:]]
+    pads = [size for end in reversed(ends) for size in (0, end)]
+    is_gain = name in ("ln1_w", "ln2_w", "ln_f_w")
+    # Folding divides positions by gains, so those of the new entries are 1.
+    times, fill = (math.sqrt(shrink), 1.0) if is_gain else (1.0, 0.0)
+    center = centered and name in ("W_E", "W_O", "b_O", "W_out", "b_out")
+    combine = stored.combine
 
     def pad(tensor: Tensor) -> Tensor:
-        wider = F.pad((combine(tensor) if combine else tensor) * times, pads)
+        tensor = remove_mean(combine(tensor) if combine else tensor, center)
+        wider = F.pad(tensor * times, pads, value=fill)
         if name == "W_K":
-            wider[:, -1, -1] = 1.0
+            wider[:, -extra:, -1] = reads.to(wider)
         return wider
 
     blocks = tuple(block.translate(smaller) for block in stored.split)

@@ -11,14 +11,18 @@ gated MLPs, partial rotary and, in some, parallel blocks. Starcoder2 has ungated
 and scaled logits; Command-R+ adds layer norms of the queries and keys of each head. Command-R7B
 adds windows, and does not rotate in layers without one. Nemotron has squared ReLUs, partial rotary,
 and gains stored minus 1; Jais 2 has squared ReLUs alone. Falcon has parallel blocks, and stores the
-queries of a key/value head next to its key and value.
+queries of a key/value head next to its key and value; Falcon-RW has ALiBi.
 """
 
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from pathsum.algebra.spectrum import remove_mean
 from pathsum.base.errors import ConfigError
+from pathsum.model.config import Config
 from pathsum.sources.families import (
     Family,
     TensorNames,
@@ -32,6 +36,7 @@ from pathsum.sources.families import (
     qk_norm_rows,
     rotary_fields,
 )
+from pathsum.sources.families.alibi import add_positions, slopes
 from pathsum.sources.foreign_config import ForeignConfig
 from pathsum.sources.mapped_store import CheckpointLayout, Stored
 
@@ -286,13 +291,7 @@ def _cohere2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
-    if foreign.flag("alibi", False):
-        raise ConfigError(
-            f"{foreign.where} is a Falcon with ALiBi positions (Falcon-RW), which pathsum does not "
-            "compute: unlike Bloom's, they are rounded to bfloat16, so that they are no multiples "
-            "of a slope; use a Falcon with rotary positions"
-        )
-    foreign = foreign.renamed(_FALCON_NAMES)
+    foreign, alibi = foreign.renamed(_FALCON_NAMES), foreign.flag("alibi", False)
     grouped = foreign.flag("new_decoder_architecture", False)
     parallel = grouped or foreign.flag("parallel_attn", True)
     fields = rotary_fields(foreign, "layer", foreign.mlp("gelu"), eps=1e-5, tied=True)
@@ -310,7 +309,28 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
         **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
     }
     names = TensorNames("transformer.", "h.{}.", "word_embeddings", "ln_f")
-    return family_layout(foreign, fields, layer, names, bias=True)
+    if not alibi:
+        return family_layout(foreign, fields, layer, names, bias=True)
+    if fields["n_kv_heads"] != fields["n_heads"]:
+        raise ConfigError(
+            f"{foreign.where} is a Falcon with ALiBi whose heads share keys, which pathsum does "
+            "not compute; it computes ALiBi with multi_query=false, as in Falcon-RW"
+        )
+    fields = {name: fields[name] for name in fields if not name.startswith("rotary")}
+    fields["positions"] = "none"
+    head = {}
+    if fields["tied"]:  # what is embedded gets a mean of 0, and the unembedding does not
+        fields["tied"] = False
+        head["W_U"] = Stored("transformer.word_embeddings.weight", "v d -> d v")
+    layout = family_layout(foreign, fields, layer, names, bias=True, model=head)
+    return add_positions(layout, *_rounded_alibi(layout.config))
+
+
+def _rounded_alibi(config: Config) -> tuple[Tensor, Tensor, Tensor]:
+    """ALiBi in bfloat16, one column for each head, added to scores before their scale."""
+    heads = slopes(config.n_heads).float().bfloat16()
+    table = (torch.arange(config.n_ctx)[:, None] * heads).float()
+    return table, torch.eye(config.n_heads), torch.ones(1)
 
 
 GPT2 = Family("GPT-2", ("gpt2",), _gpt2)
