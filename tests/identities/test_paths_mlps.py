@@ -152,7 +152,7 @@ def test_sweeps_keep_orders_apart(drawn: Drawn) -> None:
     model, tokens = drawn
     trace = model.trace(tokens)
     frozen = Frozen(trace, gates=Gates(trace))
-    sweep = UpSweep(frozen, orders=frozen.orders(frozen.n_layers))
+    sweep = UpSweep.of(frozen, orders=frozen.orders(frozen.n_layers))
     for _ in sweep:
         pass
     assert close(sweep.streams.sum(0), trace.streams[-1])
@@ -162,12 +162,12 @@ def test_sweeps_keep_orders_apart(drawn: Drawn) -> None:
     for _ in down.to(0):
         pass
     # All that does not come from the embeddings is added on the way.
-    alone = UpSweep(frozen)
+    alone = UpSweep.of(frozen)
     met = (frozen.start * down.gradients[0]).sum()
     gradients = DownSweep(frozen, top)
     for step in gradients.steps_to(0):
         mlp = hasattr(step, "mlp")
-        added = frozen.added_at(2 * step.index + mlp)
+        added = frozen.source_sum(2 * step.index + mlp)
         if added is not None:
             met = met + (added * gradients.gradients[0]).sum()
     for _ in alone:
@@ -258,7 +258,7 @@ def test_messages() -> None:
         expand_logits(trace, "open")
     edited = trace.patch({"mlp0": "zero"})
     with pytest.raises(
-        NotExactError, match="mlp0 was edited in this run, so what its MLP writes is"
+        NotExactError, match="mlp0 was edited in this run, so the output of its MLP is"
     ):
         edited.paths(mlps="linear")
     assert edited.paths().remainder() < 1e-4

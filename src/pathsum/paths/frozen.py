@@ -4,7 +4,7 @@ Head h of a layer then maps the residual stream x to `A^h diag(s) x W_V^h W_O^h`
 the model depends on x: normalization gains and centering are folded into W_V, and biases and MLP
 outputs are sources. Sums over paths are products of these maps.
 
-The sources, which make up the stream before any head has moved anything:
+The sources, which make up the stream before any head moves information:
 
     embed     the token embedding
     pos       the position embedding, where it is in the stream (positions="residual")
@@ -12,13 +12,13 @@ The sources, which make up the stream before any head has moved anything:
     mlp3      the output of layer 3's MLP, as recorded
     bias_U    the logits' own bias
 
-With the gates of MLPs held as well (`Gates`), an MLP maps the stream at each position linearly,
-`x ↦ ((s·x W_in) ⊙ gate) W_out`. Then `mlp3` is no source but a step of paths like a head, and only
-the constant that its biases write, `mlp_bias3`, is a source.
+If the gates of MLPs are held as well (`Gates`), an MLP maps the stream at each position linearly,
+`x ↦ ((s·x W_in) ⊙ gate) W_out`. Then `mlp3` is not a source but a step of paths like a head, and
+only the constant output of its biases, `mlp_bias3`, is a source.
 
-b_V enters after the pattern and the scale, and the rows of a pattern sum to 1. So it writes the
+b_V enters after the pattern and the scale, and the rows of a pattern sum to 1. So its output is the
 same at every position, wherever the heads attend: it is a source *written by* its layer and
-readable from the next one on. A normalization bias folded into the value read is part of it.
+readable from the next layer on. It includes the normalization bias folded into the value read.
 
 The sweeps that carry streams up and gradients down are in `order_sweep`.
 """
@@ -42,8 +42,8 @@ from pathsum.model.weights import LayerWeights, for_query_heads, kv_head
 Streams = Float[Tensor, "many batch pos d"]
 Values = Float[Tensor, "many batch kv pos k"]
 PerHeads = Float[Tensor, "many batch head pos k"]
-# The biases that make an MLP with held gates write where the stream is 0. The gate's and the
-# router's biases are part of the held gates.
+# The biases that contribute to the output of an MLP with held gates where the stream is 0. The
+# biases of the gate and the router are part of the held gates.
 MLP_BIASES = ("b_in", "b_out", "b_experts", "ln2_b")
 
 
@@ -51,8 +51,8 @@ MLP_BIASES = ("b_in", "b_out", "b_experts", "ln2_b")
 class FrozenLayer:
     """Heads of one layer as linear maps: read, mix, write, and the adjoint of each.
 
-    All methods take any number of streams (or of gradients) at once, stacked along the first axis.
-    Patterns are read when they are used, since those of long texts are computed then.
+    All methods take any number of streams (or gradients) at once, stacked along the first axis.
+    Patterns are read on use, because those of long texts are computed on demand.
     """
 
     attention: Callable[[], Pattern]
@@ -75,12 +75,12 @@ class FrozenLayer:
         many, batch, kv, pos, k = values.shape
         # All streams in one matrix, so that each pattern is applied once; query heads that share a
         # value head are stacked, so that no value is repeated.
-        together = values.permute(1, 2, 3, 0, 4).reshape(batch, kv, pos, many * k)
-        moved = self.pattern.reshape(batch, kv, -1, pos) @ together
-        return moved.view(batch, -1, pos, many, k).permute(3, 0, 1, 2, 4)
+        stacked = values.permute(1, 2, 3, 0, 4).reshape(batch, kv, pos, many * k)
+        z = self.pattern.reshape(batch, kv, -1, pos) @ stacked
+        return z.view(batch, -1, pos, many, k).permute(3, 0, 1, 2, 4)
 
     def write(self, z: PerHeads) -> Streams:
-        """The output of all heads together: Σ_h z W_O."""
+        """The summed output of all heads: Σ_h z W_O."""
         return z.transpose(2, 3).flatten(-2) @ self.W_O.flatten(0, 1)
 
     def apply(self, streams: Streams) -> Streams:
@@ -88,30 +88,32 @@ class FrozenLayer:
         return self.write(self.mix(self.read(streams)))
 
     def write_adjoint(self, gradients: Streams) -> PerHeads:
-        """Gradients at each head's z, given those at the stream above."""
-        back = gradients @ self.W_O.flatten(0, 1).T
-        return back.unflatten(-1, self.W_O.shape[:2]).transpose(2, 3)
+        """Gradients at each head's z, from gradients at the stream above."""
+        at_z = gradients @ self.W_O.flatten(0, 1).T
+        return at_z.unflatten(-1, self.W_O.shape[:2]).transpose(2, 3)
 
     def mix_adjoint(self, gradients: PerHeads) -> PerHeads:
         """Gradients at each head's values before they move: Aᵀ g."""
         many, batch, heads, pos, k = gradients.shape
-        together = gradients.permute(1, 2, 3, 0, 4).reshape(batch, heads, pos, many * k)
-        back = self.pattern.mT @ together
-        return back.view(batch, heads, pos, many, k).permute(3, 0, 1, 2, 4)
+        stacked = gradients.permute(1, 2, 3, 0, 4).reshape(batch, heads, pos, many * k)
+        at_values = self.pattern.mT @ stacked
+        return at_values.view(batch, heads, pos, many, k).permute(3, 0, 1, 2, 4)
 
     def read_adjoint(self, gradients: PerHeads) -> Streams:
-        """Gradients at the stream below, summed over heads, given those at their values."""
+        """Gradients at the stream below, summed over heads, from gradients at their values."""
         shared = gradients.unflatten(2, (self.W_V.shape[0], -1)).sum(3)
-        back = shared.transpose(2, 3).flatten(-2) @ self._flat_V.T
-        return back * self.scale[..., None]
+        at_read = shared.transpose(2, 3).flatten(-2) @ self._flat_V.T
+        return at_read * self.scale[..., None]
 
     def adjoint(self, gradients: Streams) -> Streams:
-        """Gradients at the stream below through the heads, given those at the stream above."""
+        """Gradients at the stream below through the heads, from gradients at the stream above."""
         return self.read_adjoint(self.mix_adjoint(self.write_adjoint(gradients)))
 
-    def per_head(self, of_kv: Float[Tensor, "*lead kv pos k"]) -> Float[Tensor, "*lead head pos k"]:
+    def per_head(
+        self, values: Float[Tensor, "*lead kv pos k"]
+    ) -> Float[Tensor, "*lead head pos k"]:
         """Values (or W_V) of each query head, repeated where heads share a value head."""
-        return for_query_heads(of_kv, len(self.W_O))
+        return for_query_heads(values, len(self.W_O))
 
     @cached_property
     def _flat_V(self) -> Float[Tensor, "d kv_k"]:
@@ -122,8 +124,8 @@ class FrozenLayer:
 class FrozenMlp:
     """The MLP of a layer as a linear map at each position: x ↦ ((x W_in) ⊙ gate) W_out.
 
-    `gate` holds everything that is held at a position: the neurons' gates, the router's weights,
-    and the scales of the norms before and after the MLP. Methods take stacked streams.
+    `gate` is the product of all factors held at a position: the neurons' gates, the router's
+    weights, and the scales of the norms before and after the MLP. Methods take stacked streams.
     """
 
     gate: Float[Tensor, "batch pos m"]
@@ -135,7 +137,7 @@ class FrozenMlp:
         return ((streams @ self.W_in) * self.gate) @ self.W_out
 
     def adjoint(self, gradients: Streams) -> Streams:
-        """Gradients at the stream that the MLP reads, given those at the stream above."""
+        """Gradients at the stream that the MLP reads, from gradients at the stream above."""
         return ((gradients @ self.W_out.T) * self.gate) @ self.W_in.T
 
 
@@ -147,53 +149,51 @@ class Gates:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._gates: dict[int, Float[Tensor, "batch pos m"]] = {}
-        self._biases: dict[int, Stream] = {}
+        self._layers: dict[int, tuple[Float[Tensor, "batch pos m"], Stream]] = {}
 
     def gate(self, layer: int) -> Float[Tensor, "batch pos m"]:
         """`FrozenMlp.gate` of a layer."""
-        if layer not in self._gates:
-            self._hold(layer)
-        return self._gates[layer]
+        return self._gate_and_bias(layer)[0]
 
     def bias(self, layer: int) -> Stream:
         """The part of an MLP's output that does not depend on the stream: `mlp_bias3`."""
-        if layer not in self._biases:
-            self._hold(layer)
-        return self._biases[layer]
+        return self._gate_and_bias(layer)[1]
 
-    def _hold(self, layer: int) -> None:
+    def _gate_and_bias(self, layer: int) -> tuple[Float[Tensor, "batch pos m"], Stream]:
+        if layer in self._layers:
+            return self._layers[layer]
         config, raw = self.run.weights.config, self.run.weights.layers[layer]
-        found = neurons_of(self.run, layer)
-        gate, constant = found.gate, _constant_output(raw, found)
-        if found.value_slope is not None:
-            gate = gate * found.value_slope
+        neurons = neurons_of(self.run, layer)
+        gate, bias = neurons.gate, _constant_output(raw, neurons)
+        if neurons.value_slope is not None:
+            gate = gate * neurons.value_slope
         gate = gate * self.run.scales.mlp[layer][..., None]
         if config.norm_place != "before":
             assert raw.W_out is not None
-            written = found.activation @ raw.W_out + added_to_output(raw, found)
-            after = torch.rsqrt(written.square().mean(-1, keepdim=True) + config.norm_eps)
-            gate, constant = gate * after, constant * after
-            constant = constant if raw.post2_w is None else constant * raw.post2_w
-        self._gates[layer], self._biases[layer] = gate, constant.expand(*gate.shape[:2], -1)
+            output = neurons.activation @ raw.W_out + added_to_output(raw, neurons)
+            scale = torch.rsqrt(output.square().mean(-1, keepdim=True) + config.norm_eps)
+            gate, bias = gate * scale, bias * scale
+            bias = bias if raw.post2_w is None else bias * raw.post2_w
+        self._layers[layer] = gate, bias.expand(*gate.shape[:2], -1)
+        return self._layers[layer]
 
 
-def _constant_output(raw: LayerWeights, found: Neurons) -> Tensor:
+def _constant_output(raw: LayerWeights, neurons: Neurons) -> Tensor:
     """The output of an MLP with held gates for a stream of 0, before a norm after it."""
     assert raw.W_in is not None
     assert raw.W_out is not None
     value = fold_bias(raw.W_in, raw.ln2_b, raw.b_in)
-    if found.value_slope is not None:
+    if neurons.value_slope is not None:
         # Clamped values have 1 added to them.
-        value = value * found.value_slope + 1
-    return (value * found.gate) @ raw.W_out + added_to_output(raw, found)
+        value = value * neurons.value_slope + 1
+    return (value * neurons.gate) @ raw.W_out + added_to_output(raw, neurons)
 
 
 @dataclass(frozen=True, eq=False)
 class Frozen:
     """A run as a linear model; `rows` and `length` select sequences and first positions.
 
-    With `gates` its MLPs are linear maps; without, their outputs are sources.
+    With `gates`, MLPs are linear maps; otherwise their outputs are sources.
     """
 
     run: Run
@@ -241,21 +241,17 @@ class Frozen:
             stream = bias_stream(run, source.layer)
         return stream[self.rows, : self.length]
 
-    def added_after(self, layer: int) -> Stream | None:
-        """The sum of a layer's sources, if it has any."""
-        return self.added_at(2 * layer, 2 * layer + 1)
-
-    def added_at(self, *levels: int) -> Stream | None:
-        """The sum of the sources that are written at some levels (`level_of`), if there are any."""
+    def source_sum(self, *levels: int) -> Stream | None:
+        """The sum of the sources written at some levels (`level_of`), if there are any."""
         streams = [self.source(source) for source in self.sources if level_of(source) in levels]
         return sum(streams[1:], start=streams[0]) if streams else None
 
     @property
     def start(self) -> Stream:
         """The stream before the first layer, from the embeddings."""
-        added = self.added_at(-1)
-        assert added is not None
-        return added
+        embeddings = self.source_sum(-1)
+        assert embeddings is not None
+        return embeddings
 
     def layer(self, layer: int, head: int | None = None) -> FrozenLayer:
         """The heads of a layer, or one of them as a separate layer.
@@ -316,7 +312,7 @@ class Frozen:
         return streams[0]
 
     def through_adjoint(self, steps: Sequence[PathStep], gradient: Stream) -> Stream:
-        """The gradient below a chain of steps, bottom to top, given the one above it."""
+        """The gradient below a chain of steps, bottom to top, from the gradient above it."""
         gradients = gradient[None]
         for step in reversed(steps):
             gradients = self.step(step).adjoint(gradients)
@@ -335,53 +331,52 @@ class Frozen:
 def stream_sources(weights: Weights, linear: bool = False) -> tuple[Source, ...]:
     """The sources that heads and logits read from the stream, from the bottom up.
 
-    With `linear` MLPs are no sources; those with biases have one.
+    With `linear` MLPs, only their biases are sources.
     """
     config = weights.config
-    found = [Source("embed")]
+    sources = [Source("embed")]
     if config.positions == "residual":
-        found.append(Source("pos"))
+        sources.append(Source("pos"))
     for layer in range(config.n_layers):
         if _has_any(weights, f"layers.{layer}.", ("b_V", "b_O", "ln1_b")):
-            found.append(Source("bias", layer))
+            sources.append(Source("bias", layer))
         if config.mlp == "none":
             continue
         if not linear:
-            found.append(Source("mlp", layer))
+            sources.append(Source("mlp", layer))
         elif config.mlp == "clamped_gated" or _has_any(weights, f"layers.{layer}.", MLP_BIASES):
-            found.append(Source("mlp_bias", layer))
-    return tuple(found)
+            sources.append(Source("mlp_bias", layer))
+    return tuple(sources)
 
 
 def all_sources(weights: Weights, linear: bool = False) -> tuple[Source, ...]:
-    """`stream_sources`, followed by `bias_U` where the logits have their own bias."""
-    found = stream_sources(weights, linear)
-    if _has_any(weights, "", ("b_U", "ln_f_b")):
-        found += (Source("unembed_bias"),)
-    return found
+    """`stream_sources`, followed by `bias_U` if the logits have a bias."""
+    has_bias = _has_any(weights, "", ("b_U", "ln_f_b"))
+    return stream_sources(weights, linear) + (Source("unembed_bias"),) * has_bias
 
 
 def bias_stream(run: Run, layer: int) -> Stream:
-    """The stream that a layer's attention biases write.
+    """The output of a layer's attention biases.
 
-    The same at every position, except where sinks take a share of a row, or a norm follows.
+    It is the same at every position, unless sinks take a share of a row or a norm follows.
     """
-    weights, shape = run.weights, (*run.tokens.shape, -1)
+    weights = run.weights
     if weights.config.sinks:
         raw = weights.layers[layer]
-        each = torch.einsum("hk,hkd->hd", value_bias(raw), raw.W_O)
-        written = torch.einsum("bhp,hd->bpd", run.patterns[layer].sum(-1), each)
-        written = written if raw.b_O is None else written + raw.b_O
+        per_head = torch.einsum("hk,hkd->hd", value_bias(raw), raw.W_O)
+        output = torch.einsum("bhp,hd->bpd", run.patterns[layer].sum(-1), per_head)
+        output = output if raw.b_O is None else output + raw.b_O
     else:
-        written = attention_bias(weights, layer).expand(shape)
+        output = attention_bias(weights, layer).expand(*run.tokens.shape, -1)
     if weights.config.norm_place == "before":
-        return written
-    return written * run.scales.write[layer][..., None]
+        return output
+    return output * run.scales.write[layer][..., None]
 
 
-def relative_error(found: Tensor, truth: Tensor) -> float:
-    """max|found − truth| / max|truth|, or max|found − truth| if the truth is all zero."""
-    error, size = float((found - truth).abs().max()), float(truth.abs().max())
+def relative_error(value: Tensor, truth: Tensor, scale: Tensor | None = None) -> float:
+    """max|value − truth| / max|scale|, or max|value − truth| if `scale` (the truth) is all zero."""
+    error = float((value - truth).abs().max())
+    size = float((truth if scale is None else scale).abs().max())
     return error / size if size else error
 
 

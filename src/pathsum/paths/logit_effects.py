@@ -149,7 +149,7 @@ def effects_by_layer(
     """
     frozen = expand_logits(trace).frozen
     target = _next_token_target(trace, targets)
-    for step in UpSweep(frozen):
+    for step in UpSweep.of(frozen):
         yield _effects(step.layer, step.values, target)[0]
 
 

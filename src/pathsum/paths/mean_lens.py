@@ -1,10 +1,10 @@
 """The mean lens: the held map from each layer to the logits, averaged over positions of a text.
 
-At one position of a run, with patterns, gates and scales held, the stream x before layer l gives
-x M_l to the final read (`pathsum.paths.lens`). The mean of M_l over many positions is one matrix
-per layer, and x mean(M_l) W_U reads any stream of the model, also of runs that were not averaged:
-what a direction of the stream does to the prediction on average, like a Jacobian lens. A mean of
-sums is a sum of means, so its parts by order, head and MLP add up.
+At one position of a run, with patterns, gates and scales held, the stream x before layer l
+contributes x M_l to the final read (`pathsum.paths.lens`). The mean of M_l over many positions is
+one matrix per layer. Like a Jacobian lens, x mean(M_l) W_U is the average effect of x on the
+prediction, for the stream of any run. A mean of sums is a sum of means, so the parts by order, head
+and MLP add up.
 """
 
 from dataclasses import dataclass
@@ -54,8 +54,8 @@ class LayerAgreement:
 class MeanLens(Record, kind="mean-lens"):
     """The mean held map of every layer, and how often its readout is the model's prediction.
 
-    `maps[l]` takes the stream before layer l to the final read, before gain and W_U. `positions`
-    is the number of positions averaged; `layers` are measured on the other half of the text.
+    `maps[l]` maps the stream before layer l to the final read, before gain and W_U. `positions` is
+    the number of averaged positions; `layers` are measured on the other half of the text.
     """
 
     model: str
@@ -72,7 +72,7 @@ class MeanLens(Record, kind="mean-lens"):
 
     @torch.no_grad()
     def logits(self, trace: Trace, layer: int) -> Float[Tensor, "batch pos vocab"]:
-        """Logits of any run's stream before a layer by the mean map; relative to their mean."""
+        """Logits of a run's stream before a layer under the mean map, relative to their mean."""
         self._check_layer(layer)
         return _read(trace, trace.streams[layer] @ self._maps[layer].to(trace.streams[layer]))
 
@@ -86,8 +86,7 @@ class MeanLens(Record, kind="mean-lens"):
             raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
         position = parse_position(position, trace.tokens.shape[1], of="the text")
         target = find_target(trace, position, token, "mean")
-        count = len(self._held.final)
-        stream = trace.streams[layer][:, position : position + 1].expand(count, -1, -1)
+        stream = trace.streams[layer][:, position : position + 1].expand(self.positions, -1, -1)
         return split_held(self._held, layer, stream, target, trace.model)
 
     def to_table(self) -> Table:
@@ -120,9 +119,9 @@ def mean_lens(
 
     Args:
         model: The model.
-        text: By default the model's held-out text, or a short neutral one. Maps are averaged over
-            evenly spaced positions of its first half of sequences, and tested on the others; a
-            single sequence is used for both.
+        text: By default the model's held-out text, or a short neutral text. Maps are averaged over
+            evenly spaced positions of the first half of its sequences and tested on the second
+            half; a single sequence is used for both.
         positions: The number of positions to average over.
         progress: Called before each layer.
 
@@ -131,8 +130,8 @@ def mean_lens(
 
     Example:
         >>> from pathsum.model import construct
-        >>> found = mean_lens(construct.induction(), ["a b c a b c", "b c d b c d"])
-        >>> found.maps.shape[0], found.layers[-1].mean.value
+        >>> result = mean_lens(construct.induction(), ["a b c a b c", "b c d b c d"])
+        >>> result.maps.shape[0], result.layers[-1].mean.value
         (3, 1.0)
 
     The maps take d_model² numbers per layer and position while they are computed. They exclude
@@ -140,17 +139,16 @@ def mean_lens(
     that moves it.
     """
     parse_count(positions, "positions")
-    over = reference_text(model, text)
-    rows = [row[None] for batch in over.batches for row in batch]
+    reference = reference_text(model, text)
+    rows = [row[None] for batch in reference.batches for row in batch]
     half = max(1, len(rows) // 2)
-    averaged, tested = rows[:half], rows[half:] or rows
-    held = _held_positions(model, averaged, positions)
+    held = _held_positions(model, rows[:half], positions)
     maps = _mean_maps(held, progress)
     return MeanLens(
         model=model.name,
-        positions=len(held.final),
-        layers=_agreement(model, tested, maps),
-        text=over.tokens,
+        positions=len(held.final_scale),
+        layers=_agreement(model, rows[half:] or rows, maps),
+        text=reference.tokens,
         _held=held,
         _maps=maps,
     )
@@ -158,12 +156,12 @@ def mean_lens(
 
 def _held_positions(model: Model, rows: list[Int[Tensor, "1 _"]], count: int) -> HeldPositions:
     """Evenly spaced positions of a text, at most `count`."""
-    every = [(number, at) for number, row in enumerate(rows) for at in range(1, row.shape[1])]
-    step = max(1, len(every) // count)
-    chosen: dict[int, list[int]] = {}
-    for number, at in every[::step][:count]:
-        chosen.setdefault(number, []).append(at)
-    parts = [HeldPositions.of(model.trace(rows[row]), at) for row, at in chosen.items()]
+    positions = [(number, at) for number, row in enumerate(rows) for at in range(1, row.shape[1])]
+    step = max(1, len(positions) // count)
+    by_row: dict[int, list[int]] = {}
+    for number, at in positions[::step][:count]:
+        by_row.setdefault(number, []).append(at)
+    parts = [HeldPositions.of(model.trace(rows[number]), at) for number, at in by_row.items()]
     # A run of one token, for the weights of layers: the others need not stay in memory.
     small = HeldPositions.of(model.trace(rows[0][:, :1]), [0])
     return HeldPositions.concat(parts, small.frozen)
@@ -171,21 +169,19 @@ def _held_positions(model: Model, rows: list[Int[Tensor, "1 _"]], count: int) ->
 
 def _mean_maps(held: HeldPositions, progress: Progress) -> Float[Tensor, "layer d d"]:
     """The mean of M_l over the positions, for l from 0 to the number of layers."""
-    n_layers, d = held.frozen.n_layers, held.frozen.run.weights.config.d_model
+    n_layers, d = held.n_layers, held.frozen.run.weights.config.d_model
     # Gradients at the stream of each coordinate of the final read, [d, place, 1, d].
-    unit = torch.eye(d, dtype=held.final.dtype, device=held.final.device)
-    gradients = unit[:, None, None] * held.final[:, None, None]
-    found = [gradients.mean((1, 2)).T]
+    unit = torch.eye(d, dtype=held.final_scale.dtype, device=held.final_scale.device)
+    gradients = unit[:, None, None] * held.final_scale[:, None, None]
+    maps = [gradients.mean((1, 2)).T]
     for index in reversed(range(n_layers)):
         progress(n_layers - 1 - index, n_layers, "carrying the lens down")
-        layer, mlp = held.layer(index)
-        if mlp is not None and held.frozen.parallel:
-            gradients = gradients + mlp.adjoint(gradients) + layer.adjoint(gradients)
-        else:
-            gradients = gradients if mlp is None else gradients + mlp.adjoint(gradients)
-            gradients = gradients + layer.adjoint(gradients)
-        found.append(gradients.mean((1, 2)).T)
-    return torch.stack(found[::-1])
+        layer, mlp = held.layer(index), held.mlp(index)
+        at_mlp = 0 if mlp is None else mlp.adjoint(gradients)
+        at_heads = layer.adjoint(gradients if held.parallel else gradients + at_mlp)
+        gradients = gradients + at_mlp + at_heads
+        maps.append(gradients.mean((1, 2)).T)
+    return torch.stack(maps[::-1])
 
 
 def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos vocab"]:
@@ -196,26 +192,17 @@ def _read(trace: Trace, final: Float[Tensor, "batch pos d"]) -> Float[Tensor, "b
 def _agreement(
     model: Model, rows: list[Int[Tensor, "1 _"]], maps: Float[Tensor, "layer d d"]
 ) -> tuple[LayerAgreement, ...]:
-    """For each layer the share of positions at which each lens reads the model's prediction."""
-    shares: list[tuple[Tensor, Tensor]] = []
-    for row in rows:
+    """The share of positions of each layer at which each lens reads the model's prediction."""
+    shares = torch.zeros(len(maps), 2, len(rows), dtype=torch.float64)
+    for number, row in enumerate(rows):
         trace = model.trace(row)
-        wanted = trace.logits[:, 1:].argmax(-1)
-        found: list[tuple[float, float]] = []
-        for stream, map_ in zip(trace.streams, maps, strict=True):
-            direct = _read(trace, stream * trace.scales.final[..., None])
-            mean = _read(trace, stream @ map_)
-            found.append(
-                tuple(
-                    float((one[:, 1:].argmax(-1) == wanted).double().mean())
-                    for one in (direct, mean)
-                )  # pyright: ignore[reportArgumentType]
-            )
-        shares.append(torch.tensor(found, dtype=torch.float64).unbind(1))  # pyright: ignore[reportArgumentType]
-    direct, mean = (torch.stack(list(column)) for column in zip(*shares, strict=True))
+        predictions = trace.logits[:, 1:].argmax(-1)
+        for layer, (stream, matrix) in enumerate(zip(trace.streams, maps, strict=True)):
+            finals = stream * trace.scales.final[..., None], stream @ matrix
+            for lens, final in enumerate(finals):
+                agrees = _read(trace, final)[:, 1:].argmax(-1) == predictions
+                shares[layer, lens, number] = agrees.double().mean()
     return tuple(
-        LayerAgreement(
-            f"residual{layer}", mean_estimate(direct[:, layer]), mean_estimate(mean[:, layer])
-        )
-        for layer in range(len(maps))
+        LayerAgreement(f"residual{layer}", mean_estimate(direct), mean_estimate(mean))
+        for layer, (direct, mean) in enumerate(shares)
     )

@@ -29,7 +29,7 @@ class Mlps(enum.StrEnum):
     """The role of MLPs in a sum over paths.
 
     `HELD`    sources: their outputs are held fixed, and no path goes through them
-    `LINEAR`  steps like heads, with their gates held fixed: paths begin at tokens and biases
+    `LINEAR`  steps like heads, with their gates held fixed; paths begin at tokens and biases
     """
 
     HELD = "held"
@@ -51,12 +51,12 @@ def expand_logits(trace: Trace, mlps: Mlps | str = Mlps.HELD) -> "PathSum":
 def check_gates_follow(trace: Trace) -> None:
     """Raise NotExactError if an edit makes an MLP's output differ from its gates times its read."""
     for edit in trace.every_edit:
-        components = (edit.site.writer, edit.site.reader)
-        if any(isinstance(one, Source) and one.kind in ("mlp", "neuron") for one in components):
-            raise NotExactError(
-                f"{edit.site} was edited in this run, so what its MLP writes is not linear in what "
-                "it reads; use the unedited run, or paths with mlps='held'"
-            )
+        for component in (edit.site.writer, edit.site.reader):
+            if isinstance(component, Source) and component.kind in ("mlp", "neuron"):
+                raise NotExactError(
+                    f"{edit.site} was edited in this run, so the output of its MLP is not linear "
+                    "in its input; use the unedited run, or paths with mlps='held'"
+                )
 
 
 @checked_methods
@@ -64,9 +64,8 @@ def check_gates_follow(trace: Trace) -> None:
 class PathSum:
     """All paths from a source through heads to the logits, with patterns and scales held fixed.
 
-    With `mlps="linear"` paths go through MLPs too, whose gates are held fixed.
-
-    With the run's patterns and normalization scales frozen, the model is linear, and
+    With `mlps="linear"`, paths go through MLPs too, and the gates are held fixed. With the run's
+    patterns and normalization scales frozen, the model is linear, and
 
         logits = Σ_paths  (s_final A[h_n] s … A[h_1] s) ⊗ (source · OV[h_1] … OV[h_n] · W_U)
 
@@ -88,7 +87,7 @@ class PathSum:
 
     @property
     def linear(self) -> bool:
-        """Whether paths go through MLPs; a model without MLPs has none to go through."""
+        """Whether the model has MLPs and paths go through them."""
         return self.mlps is Mlps.LINEAR and self.trace.model.config.mlp != "none"
 
     @cached_property
@@ -98,7 +97,7 @@ class PathSum:
 
     @cached_property
     def gates(self) -> Gates | None:
-        """The held gates of MLPs, or None where their outputs are sources."""
+        """The held gates of MLPs, or None if their outputs are sources."""
         return Gates(self.trace) if self.linear else None
 
     @cached_property
@@ -110,9 +109,8 @@ class PathSum:
     def levels(self) -> "tuple[Level, ...]":
         """The steps of paths, from the bottom up."""
         config = self.trace.model.config
-        if not self.linear:
-            return head_levels(config.n_layers, config.n_heads)
-        return mlp_levels(config.n_layers, config.n_heads, config.block == "parallel")
+        levels = head_levels(config.n_layers, config.n_heads)
+        return add_mlps(levels, config.block == "parallel") if self.linear else levels
 
     @property
     def count(self) -> int:
@@ -135,12 +133,10 @@ class PathSum:
     def order(self, order: int) -> Iterator[Path]:
         """The paths through `order` steps, by source and then by steps, generated lazily."""
         if order not in range(len(self.levels) + 1):
-            layers, steps = self.trace.model.config.n_layers, "heads"
-            if self.linear:
-                steps = "heads and MLPs"
+            layers = self.trace.model.config.n_layers
             raise InputError(
                 f"there are no paths of order {order}: the model has {layers} layers, so a path "
-                f"goes through 0 to {len(self.levels)} {steps}"
+                f"goes through 0 to {len(self.levels)} heads{' and MLPs' * self.linear}"
             )
         return paths_of_order(self.sources, self.levels, order)
 
@@ -166,13 +162,13 @@ class PathSum:
     def remainder(self) -> float:
         """max|cap(total) − model's logits| / max|model's logits|, the reconstruction error.
 
-        It is rounding error only if the sum is exact. Computed a few positions at a time, to avoid
-        a second copy of all logits.
+        Only rounding error if the sum is exact. Computed a few positions at a time, to avoid a
+        second copy of all logits.
         """
-        found = PartialRemainder(self)
+        remainder = PartialRemainder(self)
         for at, logits in self.trace.logits_in_parts():
-            found.add(at, logits)
-        return found.value
+            remainder.add(at, logits)
+        return remainder.value
 
     def toward(
         self,
@@ -182,11 +178,14 @@ class PathSum:
     ) -> "LogitAttribution":
         """Attribute a logit to paths: exact totals by order, head, edge and source.
 
-        `position` counts from 0, or from the end if negative. `token` is an id or the token's text,
-        by default the model's prediction. `versus` is None for the raw logit, "mean" for the logit
-        minus the mean logit, or another token for a logit difference. Each may be a vector with
-        one entry per sequence. Over several sequences, every number is a mean with a standard
-        error.
+        Args:
+            position: From 0, or from the end if negative.
+            token: An id or the token's text, by default the model's prediction.
+            versus: None for the raw logit, "mean" for the logit minus the mean logit, or another
+                token for a logit difference.
+
+        Each argument may be a vector with one entry per sequence. Over several sequences, every
+        number is a mean with a standard error.
         """
         from pathsum.paths.attribution import explain
 
@@ -224,7 +223,7 @@ class PathSum:
 
 
 class PartialRemainder:
-    """The reconstruction error of a `PathSum` over the positions added so far."""
+    """The reconstruction error of a `PathSum`, over the positions that were added."""
 
     def __init__(self, paths: PathSum) -> None:
         self._weights = paths.trace.model.weights
@@ -235,20 +234,20 @@ class PartialRemainder:
 
     def add(self, at: slice, logits: Float[Tensor, "batch part vocab"]) -> None:
         """Compare the sum with the model's logits at some positions."""
-        found = apply_unembedding(self._weights, self._read[:, at]).add_(self._bias)
-        found = soft_cap(found, self._weights.config.logit_cap)
-        self._errors.append(torch.linalg.vector_norm(found.sub_(logits), ord=torch.inf))
+        total = apply_unembedding(self._weights, self._read[:, at]).add_(self._bias)
+        total = soft_cap(total, self._weights.config.logit_cap)
+        self._errors.append(torch.linalg.vector_norm(total.sub_(logits), ord=torch.inf))
         self._sizes.append(torch.linalg.vector_norm(logits, ord=torch.inf))
 
     @property
     def value(self) -> float:
         """max|cap(total) − model's logits| / max|model's logits|."""
-        error, size = (float(torch.stack(each).max()) for each in (self._errors, self._sizes))
+        error, size = (float(torch.stack(norms).max()) for norms in (self._errors, self._sizes))
         return error / size if size else error
 
 
 Level: TypeAlias = tuple[int, tuple[Step, ...]]
-"""Steps that do not read each other, and the level (`level_of`) below which they read."""
+"""The level (`level_of`) below which some steps read, and these steps."""
 
 
 def head_levels(layers: int, n_heads: int) -> tuple[Level, ...]:
@@ -259,27 +258,28 @@ def head_levels(layers: int, n_heads: int) -> tuple[Level, ...]:
     )
 
 
-def mlp_levels(layers: int, n_heads: int, parallel: bool) -> tuple[Level, ...]:
-    """The heads and the MLP of each layer, which reads the heads unless the block is parallel."""
-    found: list[Level] = []
-    for below, heads in head_levels(layers, n_heads):
+def add_mlps(levels: Sequence[Level], parallel: bool) -> tuple[Level, ...]:
+    """Levels of heads, each with the MLP of its layer; the MLP is a separate level if serial."""
+    result: list[Level] = []
+    for below, heads in levels:
         mlp = (Source("mlp", below // 2),)
-        found += [(below, heads + mlp)] if parallel else [(below, heads), (below + 1, mlp)]
-    return tuple(found)
+        result += [(below, heads + mlp)] if parallel else [(below, heads), (below + 1, mlp)]
+    return tuple(result)
 
 
 def chains(levels: Sequence[Level], order: int) -> Iterator[tuple[Step, ...]]:
-    """All chains of `order` steps, bottom to top, at most one of each level.
+    """All chains of `order` steps, bottom to top, at most one step per level.
 
-    >>> [" ".join(map(str, chain)) for chain in chains(mlp_levels(1, 2, False), 1)]
+    >>> levels = add_mlps(head_levels(1, 2), parallel=False)
+    >>> [" ".join(map(str, chain)) for chain in chains(levels, 1)]
     ['L0H0', 'L0H1', 'mlp0']
     """
     if order == 0:
         yield ()
         return
-    for place in range(len(levels) - order + 1):
-        for step in levels[place][1]:
-            for rest in chains(levels[place + 1 :], order - 1):
+    for number in range(len(levels) - order + 1):
+        for step in levels[number][1]:
+            for rest in chains(levels[number + 1 :], order - 1):
                 yield (step, *rest)
 
 

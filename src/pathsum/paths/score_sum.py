@@ -190,7 +190,7 @@ class SideSum:
         """Coarser parts that still add up: each source, and the output of each lower head."""
         for part in self.parts(0):
             yield part, self.vectors(part)
-        for step in UpSweep(self.frozen).to(self.head.layer):
+        for step in UpSweep.of(self.frozen).to(self.head.layer):
             for head in range(self._n_heads):
                 written = step.z[0, :, head] @ step.layer.W_O[head]
                 yield Part.writer(HeadId(step.index, head)), self.read.of_stream(written)
