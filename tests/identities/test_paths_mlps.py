@@ -1,6 +1,7 @@
 """Paths through MLPs with their gates held, on every family, in float64."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from pathsum.paths.order_sweep import DownSweep, MlpOutputs, UpSweep, final_stre
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.search import mlp_norm_bound, mlp_spread
 
-SMALL = {"max_layers": 2, "max_heads": 2}
+SMALL: dict[str, Any] = {"max_layers": 2, "max_heads": 2}
 
 
 def linear(model: Model, tokens: Tensor) -> PathSum:
@@ -55,7 +56,8 @@ def test_contributions_of_all_paths_add_up(drawn: Drawn) -> None:
     paths = linear(model, tokens)
     listed = list(paths)
     assert len(listed) == len(set(listed)) == paths.count == sum(paths.counts)
-    assert relative(sum(paths.contribution(path) for path in listed), paths.trace.logits) < 1e-10
+    total = torch.stack([paths.contribution(path) for path in listed]).sum(0)
+    assert relative(total, paths.trace.logits) < 1e-10
     orders = [path.order for path in listed]
     assert orders == sorted(orders)
     for order, count in enumerate(paths.counts):
@@ -98,9 +100,8 @@ def test_totals_are_sums_over_listed_paths(drawn: Drawn, seed: int) -> None:
         assert near(why.by_last[name], total(*(one == name for one in last)))
     for writer in why.by_edge.rows:
         for reader in why.by_edge.columns:
-            used = (
-                (writer, reader) in pairwise((path.source, *path.steps, "logits")) for path in value
-            )
+            edge: tuple[object, object] = (writer, reader)
+            used = (edge in [*pairwise((path.source, *path.steps, "logits"))] for path in value)
             assert near(why.by_edge[writer, reader], total(*used))
     for place, source in enumerate(paths.sources):
         from_here = total(*(path.source == source for path in value))
@@ -183,19 +184,19 @@ def test_truncated_streams_are_sums_of_orders(drawn: Drawn) -> None:
     paths, truncated = trace.paths(mlps="linear"), truncate(trace, mlps=MlpOutputs.LINEAR)
     assert len(truncated.last) == len(paths.counts)
     assert close(truncated.last[-1], trace.streams[-1])
-    straight = sum(
+    straight = [
         paths.frozen.source(path.source)
         for path in paths.order(0)
         if path.source.kind != "unembed_bias"
-    )
-    assert close(truncated.last[0], straight)
+    ]
+    assert close(truncated.last[0], torch.stack(straight).sum(0))
     first = Source("mlp", 0)
-    written = sum(
+    outputs = [
         paths.frozen.along(Path(source, [first]))
         for source in paths.frozen.sources
         if level_of(source) < paths.frozen.reads_below(first)
-    )
-    assert close(truncated.term([first]), written)
+    ]
+    assert close(truncated.term([first]), torch.stack(outputs).sum(0))
 
 
 CONFIG = ps.Config(
