@@ -17,7 +17,7 @@ def test_rules_and_fidelity(
     monkeypatch.setenv("COLUMNS", "160")  # a rule on one line
     assert main([*MODEL]) == 0
     printed = capsys.readouterr()
-    assert "no text comes with hand-built induction" in printed.err
+    assert "hand-built induction has no held-out text" in printed.err
     shown = " ".join(printed.out.split())
     assert "L1H0 attends to the token after an earlier copy of the current token" in shown
     assert "share of KL(model ‖ unigram) closed" in shown

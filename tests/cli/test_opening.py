@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pathsum.cli import options
+from pathsum.cli import inputs
 from pathsum.cli.main import main
 from pathsum.model import Model
 from pathsum.model.processes import pack, unpack
@@ -50,7 +50,7 @@ def test_under_torchrun_each_process_has_its_own_gpu(
         return model
 
     monkeypatch.setattr(Model, "to", to)
-    options.load_model("hand-built-induction", device, None, as_json=True)
+    inputs.load_model("hand-built-induction", device, None, as_json=True)
     assert places == [expected]
 
 

@@ -46,8 +46,8 @@ def test_report_of_texts_in_a_file(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("\n \n", "holds no text; write one per line"),
-        ("[]", "holds no text"),
+        ("\n \n", "contains no text; write one text per line"),
+        ("[]", "contains no text"),
         ('["a", 3]', "entry 2 of .* is '3'; write one text per line"),
         ('["a", [true]]', "entry 2 of"),
         ('["a"', "is not JSON"),
@@ -108,7 +108,7 @@ def test_another_host_has_to_be_asked_for_and_is_said(
     monkeypatch.setattr(ExplorerServer, "run", lambda self: self.close())
     assert main(["explore", MODEL, "--host", "0.0.0.0", "--port", "0", "--no-open"]) == 0
     out = capsys.readouterr().out
-    assert "can be reached from other machines, under these names" in out and "?token=" in out
+    assert "Other machines can reach it under these names" in out and "?token=" in out
 
 
 def test_a_token_is_switched_off_on_the_network_only_with_the_flag_that_says_so(

@@ -29,7 +29,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
 
 
 def fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: object
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> str:
     def broken(*_: object, **__: object) -> None:
         raise error
@@ -116,7 +116,7 @@ class TestUnexpectedErrors:
     ) -> None:
         monkeypatch.setenv("PATHSUM_CACHE", "/dev/null/x")
         monkeypatch.setattr(module.tempfile, "gettempdir", lambda: "/dev/null/y")
-        assert "with what --debug shows" in fails(capsys, monkeypatch, KeyError("x"))
+        assert "with the traceback that --debug shows" in fails(capsys, monkeypatch, KeyError("x"))
 
     def test_without_torch(
         self,

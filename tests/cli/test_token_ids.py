@@ -71,11 +71,11 @@ def test_models_with_other_outputs_are_measured_toward_targets(
 
 def test_what_cannot_be_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        ([], "give the model something to read"),
+        ([], "there is no input; give a text"),
         (["a text", "--tokens", "1,2"], "both given"),
         (["--tokens", "1,x"], "'1,x' is not a list of token ids"),
         (["--tokens", "1,99"], "token id 99 is out of range"),
-        (["--tokens", "1", "--tokens", "2"], "this command reads one"),
+        (["--tokens", "1", "--tokens", "2"], "this command takes one"),
         (["a text"], "has no tokenizer"),
     ):
         assert main(["paths", str(folder), *arguments]) == 2

@@ -14,7 +14,7 @@ from tests.sources.gguf_files import convert
 
 import pathsum as ps
 from pathsum.base.errors import FailedError, FileError
-from pathsum.cli.options import fetch_models
+from pathsum.cli.inputs import fetch_models
 from pathsum.sources import named
 from pathsum.sources.named import FETCHED, FetchedModel, fetch_model
 

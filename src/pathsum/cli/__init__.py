@@ -2,11 +2,12 @@
 
 main            the commands by group, in the order of --help; errors and exit codes
 options         commands from functions: options from signatures, help from docstrings
-view            inputs as texts or token ids; tables, JSON and progress
+inputs          models, texts and token ids, and the option groups that describe them
+view            tables, JSON and progress
 start           demo models
-paper           bigram head trigrams composition bandwidth terms atlas induction paper
-prediction      why paths scores
-interventions   patch replace
+paper           bigram head neurons trigrams composition bandwidth terms atlas induction paper
+prediction      why paths attention scores lens
+interventions   patch replace curve rules
 training        corpus train dynamics
-pages           explore report decompile
+pages           explore report mcp decompile
 """

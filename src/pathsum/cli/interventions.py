@@ -4,36 +4,33 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pathsum.base.errors import InputError
-from pathsum.cli.options import CommandSession, command
-from pathsum.cli.view import (
-    given_sequences,
+from pathsum.cli.inputs import (
+    CommandSession,
+    FigureSession,
+    PredictionSample,
+    Target,
+    TextArgument,
     parse_ids,
-    parse_targets,
-    read_input,
-    repeated_sequences,
 )
+from pathsum.cli.options import command
 
 
 @command(
-    exclusive=["text tokens", "with_ reference", "sweep into edge", "into node"],
+    exclusive=["with_ reference", "sweep into edge", "into node"],
     needs={"patched_run": "sweep", "figure": "sweep"},
-    figure=True,
 )
 def patch_command(
-    session: CommandSession,
-    text: str | None = None,
+    session: FigureSession,
+    source: TextArgument,
     *,
     with_: str | None = None,
-    tokens: list[str] | None = None,
     reference: str | None = None,
     edge: list[str] | None = None,
     node: list[str] | None = None,
     into: list[str] | None = None,
     sweep: bool = False,
     patched_run: Literal["corrupted", "clean"] | None = None,
-    position: int = -1,
-    token: str | None = None,
-    versus: str = "mean",
+    target: Target,
 ) -> None:
     """Patch nodes and edges: what does the prediction lose?
 
@@ -55,25 +52,23 @@ def patch_command(
     """
     from pathsum.paths import causal_effects, patch_effect, patch_sweep
 
-    names = [*(edge or []), *(node or [])]
-    _check_replacement(with_, reference, patched_run, ablates=bool(names) or sweep)
-    loaded = session.open()
-    given = read_input(text, tokens)
-    there: Any = with_
-    if with_ is not None and tokens is not None:
-        there = parse_ids([with_], "--with")[0]
-    target: dict[str, Any] = {"position": position, "token": token}
-    target["versus"] = None if versus == "none" else versus
+    sites = [*(edge or []), *(node or [])]
+    _check_replacement(with_, reference, patched_run, ablates=bool(sites) or sweep)
+    model = session.open()
+    text, corrupted = source.read(), with_
+    if with_ is not None and source.tokens is not None:
+        (corrupted,) = parse_ids([with_], "--with")
+    options = target.options()
     if sweep:
-        options = {"reference": reference, "nodes": node or None, "into": patched_run} | target
-        session.show(session.compute(patch_sweep, loaded, given, there, **options))
+        options |= {"reference": reference, "nodes": node or None, "into": patched_run}
+        session.show(session.compute(patch_sweep, model, text, corrupted, **options))
         return
-    trace = loaded.trace(given)
-    other: Any = reference if there is None else loaded.trace(there)
-    if names:
-        session.show(patch_effect(trace, dict.fromkeys(names, other), **target))
+    trace = model.trace(text)
+    other: Any = reference if corrupted is None else model.trace(corrupted)
+    if sites:
+        session.show(patch_effect(trace, dict.fromkeys(sites, other), **options))
     else:
-        session.show(session.compute(causal_effects, trace, other, **target, into=into or None))
+        session.show(session.compute(causal_effects, trace, other, into=into or None, **options))
 
 
 def _check_replacement(
@@ -82,8 +77,8 @@ def _check_replacement(
     """Raise InputError if no replacement for the patched parts is given, or it makes no sense."""
     if with_ is None and reference is None:
         raise InputError(
-            "no replacement is given for the patched parts; use --with OTHER_TEXT to patch from "
-            "that run, or --reference zero or mean to ablate them"
+            "the patched parts have no replacement; use --with OTHER_TEXT to patch from that run, "
+            "or --reference zero or mean to ablate them"
         )
     if reference is not None and not ablates:
         raise InputError(
@@ -93,9 +88,7 @@ def _check_replacement(
         raise InputError("--reference needs no second run to patch; leave --patched-run out")
 
 
-@command(
-    exclusive=["text tokens", "pattern term", "copying top_tokens"], needs={"targets": "tokens"}
-)
+@command(exclusive=["pattern term", "copying top_tokens"])
 def replace_command(
     session: CommandSession,
     head: str,
@@ -107,14 +100,7 @@ def replace_command(
     reference: str = "zero",
     patterns_preserved: bool = False,
     from_position: int = 0,
-    text: Path | None = None,
-    tokens: list[str] | None = None,
-    targets: list[str] | None = None,
-    metric: Literal["loss", "error"] = "loss",
-    sequences: int = 10,
-    length: int | None = None,
-    repeats: int = 4,
-    seed: int = 0,
+    sample: PredictionSample,
 ) -> None:
     """Replace a head with a description of it.
 
@@ -136,29 +122,27 @@ def replace_command(
 
     if pattern is None and term is None and not copying and top_tokens is None:
         raise InputError(
-            "no description is given to replace the head with; give --pattern or --term for its "
-            "attention, --copying or --top-tokens for its output, or both"
+            "the head has no replacement; give --pattern or --term for its attention, --copying or "
+            "--top-tokens for its output, or both"
         )
-    loaded = session.open()
-    measured = given_sequences(loaded, text, tokens, sequences)
-    if measured is None:
-        measured = repeated_sequences(loaded, length, repeats, sequences, seed)
-    tops = None if top_tokens is None else TopTokens(top_tokens)
-    found = session.compute(
+    model = session.open()
+    batches = sample.read(model, sample.sequences)
+    ov = None if top_tokens is None else TopTokens(top_tokens)
+    replacement = session.compute(
         replace,
-        loaded,
+        model,
         head,
-        measured,
+        sample.repeated(model) if batches is None else batches,
         pattern=pattern if term is None else ScoreTerm(*term),
-        ov=CopyingPart() if copying else tops,
+        ov=CopyingPart() if copying else ov,
         reference=reference,
         after="freeze_patterns" if patterns_preserved else "recomputed",
         from_position=from_position,
-        targets=parse_targets(targets, tokens),
-        metric=metric,
-        seed=seed,
+        targets=sample.read_targets(),
+        metric=sample.metric,
+        seed=sample.seed,
     )
-    session.show(found)
+    session.show(replacement)
 
 
 @command()
@@ -183,9 +167,9 @@ def curve_command(
     from pathsum.paths.edge_curve import edge_curve
     from pathsum.paths.prompts import read_prompts
 
-    given = read_prompts(prompts)
+    pairs = read_prompts(prompts)
     model = session.open()
-    session.show(session.compute(edge_curve, model, given, mlps=mlps, steps=steps, seed=seed))
+    session.show(session.compute(edge_curve, model, pairs, mlps=mlps, steps=steps, seed=seed))
 
 
 @command()
@@ -200,5 +184,5 @@ def rules_command(session: CommandSession, prompts: Path, *, k: int = 8) -> None
     from pathsum.paths.prompts import read_prompts
     from pathsum.paths.rule_agreement import rule_agreement
 
-    given = read_prompts(prompts)
-    session.show(session.compute(rule_agreement, session.open(), given, k=k))
+    pairs = read_prompts(prompts)
+    session.show(session.compute(rule_agreement, session.open(), pairs, k=k))

@@ -51,7 +51,7 @@ class GroupedCommands(TyperGroup):
             names = [function.__name__ for function in functions]
             commands: list[Any] = [self.get_command(ctx, name) for name in names]
             with formatter.section(title):
-                formatter.write_dl([(one.name, one.get_short_help_str(80)) for one in commands])
+                formatter.write_dl([(each.name, each.get_short_help_str(80)) for each in commands])
 
 
 app = typer.Typer(
@@ -99,9 +99,9 @@ def main(arguments: list[str]) -> int:
     warnings.showwarning = _show_warning
     try:
         _check_working_folder()
-        found = app(arguments, prog_name="pathsum", standalone_mode=False)
+        code = app(arguments, prog_name="pathsum", standalone_mode=False)
         sys.stdout.flush()
-        return found if isinstance(found, int) else 0
+        return code if isinstance(code, int) else 0
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 0
     except KeyboardInterrupt:
@@ -120,19 +120,19 @@ def _check_working_folder() -> None:
     except OSError as error:
         raise FileError(
             f"the working folder cannot be read ({error.strerror}): it may have been removed; "
-            "change to another one"
+            "change to another folder"
         ) from error
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug`, which may be given before or after the command."""
+    """The arguments without `--debug`, which may precede or follow the command."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = [one for one in arguments[:end] if one != "--debug"]
+    options = [each for each in arguments[:end] if each != "--debug"]
     return options + arguments[end:], len(options) < end
 
 
 def _report(error: BaseException, arguments: list[str]) -> int:
-    """Say what went wrong in one sentence; the exit code."""
+    """Print the error on one line; returns the exit code."""
     if hasattr(error, "format_message"):
         return _usage(error)
     if isinstance(error, PathsumError):
@@ -141,10 +141,10 @@ def _report(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, BrokenPipeError):
         return 1  # the reader of a pipe, such as head, closed it
     if isinstance(error, OverflowError):
-        _say(f"error: a number is out of range ({error}); use a smaller one")
+        _say(f"error: a number is out of range ({error}); use a smaller number")
         return 2
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        _say("error: there is not enough memory for this; ask for less, or use a smaller model")
+        _say("error: not enough memory; shorten the text, or use a smaller model")
         return 1
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
@@ -153,13 +153,13 @@ def _report(error: BaseException, arguments: list[str]) -> int:
     log = _write_log(error, arguments)
     _say(
         f"unexpected error ({type(error).__name__}: {shorten(first_line(error), 150)}); please "
-        f"report it, with {log or 'what --debug shows'}"
+        f"report it with {log or 'the traceback that --debug shows'}"
     )
     return 1
 
 
 def _usage(error: Any) -> int:
-    """The message of the command line's parser: how a command is used, and what is wrong."""
+    """Print an error of the command line's parser with the usage of the command."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
@@ -172,10 +172,10 @@ def _usage(error: Any) -> int:
 
 
 def _say(text: str, longest: int | None = LONGEST_MESSAGE) -> None:
-    shown = text if longest is None else shorten(printable(text), longest)
+    line = text if longest is None else shorten(printable(text), longest)
     style = "red" if text.lower().startswith(("error", "unexpected")) else ""
-    with suppress(OSError):  # stderr may be closed, or full too
-        SafeConsole(file=sys.stderr, highlight=False).print(Text(shown, style), soft_wrap=True)
+    with suppress(OSError):  # stderr may be closed or full
+        SafeConsole(file=sys.stderr, highlight=False).print(Text(line, style), soft_wrap=True)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -202,7 +202,7 @@ def _write_log(error: BaseException, arguments: list[str]) -> Path | None:
 
 def run_command() -> None:
     """The entry point of the installed command."""
-    # Python has no stream for a descriptor that was closed; what is written there is lost.
+    # Python has no stream for a closed descriptor; output to it is discarded.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
@@ -217,6 +217,6 @@ def run_command() -> None:
         # Reported by main; Python would flush again at exit and print another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = code or 1
-    # Memory is freed with the process: looking through it for garbage takes half a second.
+    # The process frees all memory at exit; collecting garbage first takes half a second.
     gc.freeze()
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Views: `explore` in a browser, `report` as one file, `mcp` for agents, `decompile` as rules."""
+"""The explorer (`explore`), its report, its tools for agents (`mcp`), and `decompile`."""
 
 import html
 import tempfile
@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from pathsum.base.errors import FileError
 from pathsum.base.files import check_output, parse_json, read_text
-from pathsum.cli.options import CommandSession, command, fetch_models
-from pathsum.cli.view import (
-    console,
-    progress,
+from pathsum.cli.inputs import (
+    CommandSession,
+    fetch_models,
     repeated_sequences,
-    say,
-    show,
     text_sequences,
     use_one_thread_if_small,
 )
+from pathsum.cli.options import command
+from pathsum.cli.view import console, progress, say, show
 
 if TYPE_CHECKING:
     from pathsum.explorer.explorer import Explorer
     from pathsum.model import Model
     from pathsum.model.sequences import TextOrTokens
 
-# Random tokens for a model that comes with no text, repeated after different lengths: if all were
-# the same, a match and a distance would be the same feature.
+# Random tokens for a model without a text, repeated after different lengths: with a single length,
+# a match and a distance would be the same feature.
 SEQUENCES, REPEATS, LENGTHS = 15, 3, (5, 8, 12, 17)
 
 
@@ -63,11 +62,11 @@ def explore_command(
     out = console()
     out.print(f"{explorer.name} is at {server.url} (Ctrl-C stops it)", soft_wrap=True)
     if host not in LOOPBACK:
-        known = ", ".join(sorted(server.names.authorities))
-        out.print(f"It can be reached from other machines, under these names: {known}")
-        out.print("The connection is not encrypted: use it on a network that you trust.")
+        names = ", ".join(sorted(server.names.authorities))
+        out.print(f"Other machines can reach it under these names: {names}")
+        out.print("The connection is not encrypted: use it only on a network that you trust.")
     if not server.token:
-        out.print("There is no token: everyone who can reach it can use it.")
+        out.print("There is no token: everyone who can reach the address can use the explorer.")
     with _link_file(server.url) as link:
         if not no_open:
             webbrowser.open(link)
@@ -86,9 +85,9 @@ def _open_explorer(names: list[str]) -> "Explorer":
 
 @contextmanager
 def _link_file(url: str) -> Generator[str]:
-    """The address of a file, readable for this user only, that leads to a link.
+    """The URL of a page, readable only by this user, that redirects to a URL with a token.
 
-    Command lines, the browser's included, can be read by every user of the machine.
+    Every user of the machine can read the command lines of all processes, including the browser's.
     """
     with tempfile.TemporaryDirectory(prefix="pathsum-") as folder:
         file = Path(folder) / "open.html"
@@ -122,7 +121,7 @@ def report_command(
         --fragment: Write a single view as HTML (at most 2.5 MB) to embed in your own page.
     """
     target = check_output(out or Path(f"{Path(model).name}.html"))
-    given = [] if texts is None else read_texts(texts)
+    own_texts = [] if texts is None else read_texts(texts)
     names = None if views is None else [view.strip() for view in views.split(",") if view.strip()]
     from pathsum.explorer.report import report
     from pathsum.explorer.session import open_model
@@ -130,17 +129,17 @@ def report_command(
     fetch_models([model, *(others or [])], json)
     use_one_thread_if_small(open_model(model).model)
     with progress(json) as advance:
-        written = report(
+        result = report(
             model,
             target,
             others=others or [],
-            texts=given,
+            texts=own_texts,
             views=names,
             position=position,
             fragment=fragment,
             progress=advance,
         )
-    show(written, json)
+    show(result, json)
 
 
 @command()
@@ -160,14 +159,14 @@ def read_texts(file: Path) -> list[str | list[int]]:
     advice = "write one text per line, or a JSON list of texts and lists of token ids"
     is_json = text.lstrip().startswith("[")
     lines = [line for line in text.splitlines() if line.strip()]
-    found: list[Any] = parse_json(text, file, advice) if is_json else lines
-    for number, one in enumerate(found, start=1):
-        is_ids = isinstance(one, list) and all(type(token) is int for token in one)
-        if not (isinstance(one, str) or is_ids):
-            raise FileError(f"entry {number} of {file} is {str(one)[:60]!r}; {advice}")
-    if not found:
-        raise FileError(f"{file} holds no text; write one per line, or a JSON list")
-    return found
+    texts: list[Any] = parse_json(text, file, advice) if is_json else lines
+    for number, entry in enumerate(texts, start=1):
+        is_ids = isinstance(entry, list) and all(type(token) is int for token in entry)
+        if not (isinstance(entry, str) or is_ids):
+            raise FileError(f"entry {number} of {file} is {str(entry)[:60]!r}; {advice}")
+    if not texts:
+        raise FileError(f"{file} contains no text; {advice}")
+    return texts
 
 
 @command(exclusive=["text corpus"])
@@ -198,29 +197,29 @@ def decompile_command(
     from pathsum.program import decompile
 
     target = None if out is None else check_output(out)
-    loaded = session.open()
+    model = session.open()
     if corpus is not None:
-        given = session.compute(open_text, loaded, corpus)
+        sample = session.compute(open_text, model, corpus)
     else:
-        given = _text_to_fit(loaded, text, seed)
-    program = session.compute(decompile, loaded, given, budget=budget, seed=seed)
+        sample = _text_to_fit(model, text, seed)
+    program = session.compute(decompile, model, sample, budget=budget, seed=seed)
     if target is not None:
         say(f"written to {program.save(target)}")
     session.show(program if explain is None else program.explain(explain, position, token))
 
 
 def _text_to_fit(model: "Model", text: Path | None, seed: int) -> "TextOrTokens":
-    """The text to fit and compare on; random tokens, repeated, if there is none."""
+    """The text to fit and compare on: a file, held-out text, or repeated random tokens."""
     if text is not None:
         return text_sequences(model, text)
     if model.held_out is not None:
         return model.held_out
     say(
-        f"no text comes with {model.name}, so rules are fitted to repeated random tokens; "
-        "--text or --corpus gives it text"
+        f"{model.name} has no held-out text, so rules are fitted to repeated random tokens; "
+        "use --text or --corpus to fit them to text"
     )
     config = model.config
     room = config.n_ctx - (config.start_token is not None)
-    most = max(1, min(room // REPEATS, len(model.token_pool().ids())))
-    lengths = sorted({min(length, most) for length in LENGTHS})
+    longest = max(1, min(room // REPEATS, len(model.token_pool().ids())))
+    lengths = sorted({min(length, longest) for length in LENGTHS})
     return [repeated_sequences(model, length, REPEATS, SEQUENCES, seed) for length in lengths]

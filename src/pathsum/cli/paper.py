@@ -7,17 +7,16 @@ from typing import Literal
 
 from pathsum.base.errors import InputError
 from pathsum.base.sentence import printable_json
-from pathsum.cli.options import CommandSession, command
-from pathsum.cli.view import (
-    console,
-    given_sequences,
-    parse_targets,
-    progress,
-    repeated_sequences,
-    show,
+from pathsum.cli.inputs import (
+    CommandSession,
+    FigureSession,
+    PredictionSample,
+    SampleOptions,
     text_sequences,
     use_one_thread_if_small,
 )
+from pathsum.cli.options import command
+from pathsum.cli.view import console, progress, show
 
 NEURONS, ROWS, WINDOWS = 20, 10, 8
 """Neurons that are listed, rows of each list about one neuron, windows on which edges are cut."""
@@ -47,21 +46,20 @@ def bigram_command(
     """
     from pathsum.circuits import bigram, continuations, open_text
 
-    loaded = session.open()
+    model = session.open()
     if token is not None:
-        session.show(continuations(loaded, token, k))
+        session.show(continuations(model, token, k))
         return
-    text = None if corpus is None else session.compute(open_text, loaded, corpus)
-    session.show(session.compute(bigram, loaded, text, k))
+    text = None if corpus is None else session.compute(open_text, model, corpus)
+    session.show(session.compute(bigram, model, text, k))
 
 
 @command(
     exclusive=["token places figure"],
     needs={"offset": "token", "token": "head", "places": "head"},
-    figure=True,
 )
 def head_command(
-    session: CommandSession,
+    session: FigureSession,
     head: str | None = None,
     *,
     token: str | None = None,
@@ -69,7 +67,7 @@ def head_command(
     places: bool = False,
     k: int | None = None,
 ) -> None:
-    """Show what a head does: copying, token clusters, offsets.
+    """Describe a head: copying, token clusters, offsets.
 
     With --token, shows its circuits at one token; with --places, its top contexts in a text.
     Without HEAD, lists how much every head copies.
@@ -90,13 +88,13 @@ def head_command(
         session.show(session.compute(copying, session.open()))
         return
     circuit = HeadPath("embed", split_arrows(head.replace(",", ARROW)))
-    loaded = session.open()
+    model = session.open()
     if token is not None:
-        session.show(token_card(loaded, circuit, token, k, offset=offset))
+        session.show(token_card(model, circuit, token, k, offset=offset))
     elif places:
-        session.show(session.compute(top_contexts, loaded, head, k=K if k is None else k))
+        session.show(session.compute(top_contexts, model, head, k=K if k is None else k))
     else:
-        session.show(session.compute(head_card, loaded, circuit))
+        session.show(session.compute(head_card, model, circuit))
 
 
 @command()
@@ -122,18 +120,18 @@ def trigrams_command(
     """
     from pathsum.circuits import open_text, skip_trigrams, source_table
 
-    loaded = session.open()
+    model = session.open()
     if source is not None:
-        session.show(session.compute(source_table, loaded, source, head, k, offset=offset))
+        session.show(session.compute(source_table, model, source, head, k, offset=offset))
         return
-    text = None if corpus is None else session.compute(open_text, loaded, corpus)
+    text = None if corpus is None else session.compute(open_text, model, corpus)
     options = {"corpus": text, "rank": rank, "offset": offset}
-    session.show(session.compute(skip_trigrams, loaded, head, k, **options))
+    session.show(session.compute(skip_trigrams, model, head, k, **options))
 
 
-@command(exclusive=["by offset", "by figure"], needs={"pairs": "figure"}, figure=True)
+@command(exclusive=["by offset", "by figure"], needs={"pairs": "figure"})
 def composition_command(
-    session: CommandSession,
+    session: FigureSession,
     *,
     kind: list[HeadSide] | None = None,
     min_z: float | None = None,
@@ -165,21 +163,21 @@ def composition_command(
     from pathsum.circuits import composition, composition_by
     from pathsum.circuits.reads_and_writes import KINDS
 
-    loaded = session.open()
+    model = session.open()
     if by is not None:
-        every = session.compute(composition_by, loaded, by, center=center)
+        scores = session.compute(composition_by, model, by, center=center)
     else:
-        every = session.compute(composition, loaded, center=center, offset=offset)
-    kinds = [one for one in KINDS if not kind or one in kind]
-    edges = every.edges(kinds, min_z=min_z, max_p=max_p, k=k)
+        scores = session.compute(composition, model, center=center, offset=offset)
+    kinds = [each for each in KINDS if not kind or each in kind]
+    edges = scores.edges(kinds, min_z=min_z, max_p=max_p, k=k)
     if text is not None:
-        edges = edges.cut(loaded, text_sequences(loaded, text, WINDOWS))
-    session.show(edges, every if pairs else None)
+        edges = edges.cut(model, text_sequences(model, text, WINDOWS))
+    session.show(edges, drawn=scores if pairs else None)
 
 
 @command()
 def bandwidth_command(session: CommandSession) -> None:
-    """Show which stream dimensions are written, read and free.
+    """List which stream dimensions are written, read and free.
 
     Also lists the heads that delete the output of others.
     """
@@ -188,13 +186,12 @@ def bandwidth_command(session: CommandSession) -> None:
     session.show(session.compute(bandwidth, session.open()))
 
 
-@command(exclusive=["text tokens", "head figure"], figure=True)
+@command(exclusive=["head figure"])
 def atlas_command(
-    session: CommandSession,
+    session: FigureSession,
     *,
     head: str | None = None,
-    text: Path | None = None,
-    tokens: list[str] | None = None,
+    sample: SampleOptions,
     score: list[str] | None = None,
     threshold: list[str] | None = None,
     alpha: float = 0.01,
@@ -215,13 +212,13 @@ def atlas_command(
     """
     from pathsum.heads import atlas
 
-    loaded = session.open()
+    model = session.open()
     if head is not None:
-        loaded.head(head)  # an unknown head fails before the computation, not after it
-    found = session.compute(
+        model.head(head)  # an unknown head fails before the computation, not after it
+    cards = session.compute(
         atlas,
-        loaded,
-        text=given_sequences(loaded, text, tokens),
+        model,
+        text=sample.read(model),
         scores=score,
         thresholds=dict(map(_threshold, threshold or [])),
         alpha=alpha,
@@ -229,19 +226,18 @@ def atlas_command(
         draws=draws,
         seed=seed,
     )
-    session.show(found if head is None else found[head])
+    session.show(cards if head is None else cards[head])
 
 
-@command(exclusive=["text tokens"])
+@command()
 def neurons_command(
     session: CommandSession,
     neurons: str,
     *,
-    text: Path | None = None,
-    tokens: list[str] | None = None,
+    sample: SampleOptions,
     k: int | None = None,
 ) -> None:
-    """Show the neurons of an MLP, or one neuron in detail.
+    """List the neurons of an MLP, or show one neuron in detail.
 
     The details are its gate and value inputs, its output, its readers, its top contexts in a text,
     and its ablation cost.
@@ -256,29 +252,28 @@ def neurons_command(
     from pathsum.heads import neuron
     from pathsum.heads import neurons as all_neurons
 
-    loaded = session.open()
-    wanted = parse_neurons(loaded, neurons)
-    given = given_sequences(loaded, text, tokens)
-    show_them, rows = (all_neurons, NEURONS) if wanted.kind == "mlp" else (neuron, ROWS)
-    session.show(session.compute(show_them, loaded, wanted, given, k=rows if k is None else k))
+    model = session.open()
+    site = parse_neurons(model, neurons)
+    describe, rows = (all_neurons, NEURONS) if site.kind == "mlp" else (neuron, ROWS)
+    options = {"k": rows if k is None else k}
+    session.show(session.compute(describe, model, site, sample.read(model), **options))
 
 
-def _threshold(given: str) -> tuple[str, float]:
-    name, _, value = given.partition("=")
+def _threshold(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
     try:
         return name, float(value)
     except ValueError:
         raise InputError(
-            f"--threshold {given!r} is not a score and a number; write previous_token=0.4"
+            f"--threshold {text!r} is not a score and a number; write previous_token=0.4"
         ) from None
 
 
-@command(exclusive=["text tokens"], figure=True)
+@command()
 def induction_command(
-    session: CommandSession,
+    session: FigureSession,
     *,
-    text: Path | None = None,
-    tokens: list[str] | None = None,
+    sample: SampleOptions,
     sequences: int = 10,
     draws: int = 200,
     seed: int = 0,
@@ -292,33 +287,25 @@ def induction_command(
     """
     from pathsum.heads import induction
 
-    loaded = session.open()
-    given = given_sequences(loaded, text, tokens)
-    options = {"text": given, "sequences": sequences, "draws": draws, "seed": seed}
-    found = session.compute(induction, loaded, **options)
-    session.show(found)
+    model = session.open()
+    options = {"sequences": sequences, "draws": draws, "seed": seed}
+    result = session.compute(induction, model, text=sample.read(model), **options)
+    session.show(result)
     if not session.json:
-        for each in found.heads:
+        for head in result.heads:
             console().print()
-            console().print(each)
+            console().print(head)
 
 
-@command(exclusive=["text tokens"], needs={"targets": "tokens"}, figure=True)
+@command()
 def terms_command(
-    session: CommandSession,
+    session: FigureSession,
     *,
-    text: Path | None = None,
-    tokens: list[str] | None = None,
-    targets: list[str] | None = None,
-    metric: Literal["loss", "error"] = "loss",
+    sample: PredictionSample,
     repeated: bool = False,
     split: Literal["layers", "heads", "virtual", "mlps", "none"] = "layers",
     recompute_scales: bool = False,
     mlps: Literal["frozen", "recomputed", "linear"] = "frozen",
-    sequences: int = 10,
-    length: int | None = None,
-    repeats: int = 4,
-    seed: int = 0,
 ) -> None:
     """Measure how much paths of each order reduce the loss.
 
@@ -335,27 +322,26 @@ def terms_command(
     from pathsum.paths import by_head, by_layer, by_mlp, by_virtual_head, term_importance
     from pathsum.text.shards import spaced
 
-    loaded = session.open()
-    wanted = parse_targets(targets, tokens)
-    given, measured_on = given_sequences(loaded, text, tokens), "the given tokens"
-    if given is None and loaded.held_out is not None and not repeated:
-        given = loaded.held_out[spaced(len(loaded.held_out), sequences)]
-        measured_on = "held-out text"
-    elif given is None:
-        given = repeated_sequences(loaded, length, repeats, sequences, seed)
-        measured_on = "repeated random tokens"
+    model = session.open()
+    targets = sample.read_targets()
+    batches, source = sample.read(model), "the given tokens"
+    if batches is None and model.held_out is not None and not repeated:
+        batches = model.held_out[spaced(len(model.held_out), sample.sequences)]
+        source = "held-out text"
+    elif batches is None:
+        batches, source = sample.repeated(model), "repeated random tokens"
     by = {"layers": by_layer, "heads": by_head, "virtual": by_virtual_head, "mlps": by_mlp}
-    found = session.compute(
+    importance = session.compute(
         term_importance,
-        loaded,
-        given,
-        sets=[] if split == "none" else by[split](loaded),
-        targets=wanted,
-        metric=metric,
+        model,
+        batches,
+        sets=[] if split == "none" else by[split](model),
+        targets=targets,
+        metric=sample.metric,
         scale="recomputed" if recompute_scales else "frozen",
         mlps=mlps,
     )
-    session.show(replace(found, note=f"measured on {measured_on}\n{found.note}"))
+    session.show(replace(importance, note=f"measured on {source}\n{importance.note}"))
 
 
 @command()
@@ -392,7 +378,7 @@ def paper_command(
         find_statement(name)  # an unknown claim fails before the computation, not after it
     use_one_thread_if_small(open_subject(model).model)
     with progress(json) as advance:
-        found = paper(model, claims=claim or (), progress=advance)
-    show(found, json)
+        verdicts = paper(model, claims=claim or (), progress=advance)
+    show(verdicts, json)
     if rules and not json:
-        console().print(found.rules_table())
+        console().print(verdicts.rules_table())

@@ -7,14 +7,15 @@ from rich.text import Text
 
 from pathsum.base.errors import TokenError
 from pathsum.base.files import check_output
-from pathsum.cli.options import command, load_model
-from pathsum.cli.view import SMALL_MODEL, console, progress, show, use_one_thread_if_small
+from pathsum.cli.inputs import SMALL_MODEL, load_model, use_one_thread_if_small
+from pathsum.cli.options import command
+from pathsum.cli.view import console, progress, show
 
 if TYPE_CHECKING:
     from pathsum.heads import Induction, InductionHead
     from pathsum.model import Model, Trace
 
-# A made-up word: only its first occurrence predicts how it continues.
+# A made-up word: its continuation can only be copied from its first occurrence.
 TEXT = "self.quixel = quixel\n        self.vander = vander\n        return self.quix"
 REPORT = Path("pathsum-demo.html")
 DEFAULT = "two-layer"
@@ -50,24 +51,24 @@ def demo_command(*, model: str = DEFAULT, report: Path | None = None) -> None:
 
     if report is not None or model == DEFAULT:
         check_output(report or REPORT)
-    loaded = load_model(model, None, None, as_json=False)
-    small = loaded.weights.n_parameters < SMALL_MODEL
+    opened = load_model(model, None, None, as_json=False)
+    is_small = opened.weights.n_parameters < SMALL_MODEL
     _print("pathsum demo: a transformer is a sum over paths\n", bold=True)
-    _print(f"{_described(model, loaded)}\n")
+    _print(f"{_description(model, opened)}\n")
     with progress() as advance:
         # Every edge into a candidate is patched: a large model gets fewer sequences.
-        found = induction(loaded, sequences=SEQUENCES if small else 4, progress=advance)
-    _show_induction(found)
-    if found.heads:
-        _show_prediction(loaded, found.heads[0])
-    if report is not None or small:
+        result = induction(opened, sequences=SEQUENCES if is_small else 4, progress=advance)
+    _show_induction(result)
+    if result.heads:
+        _show_prediction(opened, result.heads[0])
+    if report is not None or is_small:
         _write_report(model, report or REPORT)
     _print("Next", bold=True)
-    for line, what in NEXT:
-        _print(f"  {line.format(model=model):<34} {what}")
+    for line, purpose in NEXT:
+        _print(f"  {line.format(model=model):<34} {purpose}")
 
 
-def _described(name: str, model: "Model") -> str:
+def _description(name: str, model: "Model") -> str:
     config = model.config
     layers = "one layer" if config.n_layers == 1 else f"{config.n_layers} layers"
     mlps = "attention only" if config.mlp == "none" else f"MLPs of {config.d_mlp:,} neurons"
@@ -82,27 +83,26 @@ def _write_report(name: str, file: Path) -> None:
     _print("5. Everything on one page, to open in a browser", bold=True)
     use_one_thread_if_small(open_model(name).model)
     with progress() as advance:
-        written = report(name, file, progress=advance)
-    size = f"{written.bytes / 1e6:.1f} MB"
-    _print(f"   {written.path} ({size}), self-contained\n")
+        page = report(name, file, progress=advance)
+    _print(f"   {page.path} ({page.bytes / 1e6:.1f} MB), self-contained\n")
 
 
-def _show_induction(found: "Induction") -> None:
+def _show_induction(result: "Induction") -> None:
     _print("1. Repeated random tokens: knowledge of words does not help", bold=True)
     _print(
-        f"   loss on the first copy {found.first_copy.value:.2f} nats, "
-        f"on the second {found.second_copy.value:.2f}"
+        f"   loss on the first copy {result.first_copy.value:.2f} nats, "
+        f"on the second {result.second_copy.value:.2f}"
     )
-    for head in found.heads:
+    for head in result.heads:
         _print(
             f"   {head.head} attends to the token after the earlier copy: "
             f"{head.stripe.value:.2f} of its attention (null {head.stripe.null:.2f})"
         )
     _print("")
-    if not found.heads:
-        _print(f"   {found.why_none}\n")
+    if not result.heads:
+        _print(f"   {result.why_none}\n")
         return
-    head = found.heads[0]
+    head = result.heads[0]
     _print("2. How? Cut the edge from each lower head, one at a time", bold=True)
     for cut in head.edges[:3]:
         _print(
@@ -114,8 +114,8 @@ def _show_induction(found: "Induction") -> None:
 
 def _show_prediction(model: "Model", head: "InductionHead") -> None:
     _print("3. One prediction as a sum over paths", bold=True)
-    shown, prompt = _prompt(model)
-    _print(f"   {shown}")
+    text, prompt = _prompt(model)
+    _print(f"   {text}")
     trace = model.trace(prompt)
     *earlier, last = trace.tokens[0].tolist()
     if last in earlier:
@@ -140,20 +140,20 @@ def _prompt(model: "Model") -> tuple[str, list[int]]:
     try:
         return repr(TEXT), model.encode(TEXT)
     except TokenError:
-        few = model.token_pool().ids()[:4].tolist()
+        block = model.token_pool().ids()[:4].tolist()
         start = [] if model.config.start_token is None else [model.config.start_token]
-        tokens = [*start, *few, *few[:2]]
+        tokens = [*start, *block, *block[:2]]
         return " ".join(map(model.token_text, tokens)), tokens
 
 
 def _show_row(trace: "Trace", head: "InductionHead") -> None:
     _print(f"4. Where {head.head} attends from the last token", bold=True)
     row = trace.pattern(head.head)[0, -1]
-    best = row.topk(min(5, len(row)))
-    for weight, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+    top = row.topk(min(5, len(row)))
+    for weight, position in zip(top.values.tolist(), top.indices.tolist(), strict=True):
         bar = "█" * round(weight * 30)
-        name = trace.model.token_text(int(trace.tokens[0, place]))
-        _print(f"   {name:>12} at {place:<3} {weight:.2f} {bar}")
+        token = trace.model.token_text(int(trace.tokens[0, position]))
+        _print(f"   {token:>12} at {position:<3} {weight:.2f} {bar}")
     _print("")
 
 

@@ -1,12 +1,13 @@
 """Training: `corpus` builds a corpus, `train` trains on it, `dynamics` follows a run.
 
-A run is shown as a live panel in a terminal, and as plain lines elsewhere (`watching`).
+Training reports to a live panel in a terminal and as plain lines elsewhere (`watching`).
 """
 
 import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,11 @@ from rich.text import Text
 
 from pathsum.base.errors import InputError
 from pathsum.base.sentence import SafeConsole, printable, sparkline
-from pathsum.cli.options import command, is_first, write_figure
+from pathsum.cli.inputs import is_first, write_figure
+from pathsum.cli.options import OptionGroup, command
 from pathsum.cli.view import INTERRUPTED, progress, say, show
 
 if TYPE_CHECKING:
-    from pathsum.base import Record
     from pathsum.training import Metrics
     from pathsum.training.metrics import ProbeResult
 
@@ -33,7 +34,7 @@ _WIDE = 40
 
 @contextmanager
 def watching(quiet: bool) -> "Generator[_Lines | _Panel]":
-    """A view of a run on stderr; results go to stdout."""
+    """The view of a training run, on stderr because results go to stdout."""
     stderr = SafeConsole(file=sys.stderr, highlight=False)
     if quiet or not stderr.is_terminal:
         yield _Lines(quiet)
@@ -71,14 +72,14 @@ def duration(seconds: float) -> str:
 
 
 class _Lines:
-    """One line per report, or none."""
+    """One line per report; none if `quiet`."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
 
-    def begin(self, what: str) -> None:
+    def begin(self, title: str) -> None:
         if not self.quiet:
-            say(what)
+            say(title)
 
     def report(self, metrics: "Metrics") -> None:
         if not self.quiet:
@@ -89,20 +90,20 @@ class _Lines:
 
 
 class _Panel:
-    """The live view: current values with their history."""
+    """A live table of current values with their history."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
         self.begin("")
 
-    def begin(self, what: str) -> None:
-        self.what = what
+    def begin(self, title: str) -> None:
+        self.title = title
         self.losses: list[float] = []
         self.probes: list[ProbeResult] = []
 
     def advance(self, done: int, total: int, what: str) -> None:
-        share = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
-        self.live.update(Text(f"corpus: {what}{share}"), refresh=True)
+        count = f" {done:,} of {total:,}" if total else f" {done:,}" if done else ""
+        self.live.update(Text(f"corpus: {what}{count}"), refresh=True)
 
     def report(self, metrics: "Metrics") -> None:
         self.losses.append(metrics.loss)
@@ -122,12 +123,12 @@ class _Panel:
         if probes and probes[-1].induction_head:
             for name in ("previous_token", "induction"):
                 values = [getattr(each, name) for each in probes]
-                shown = f"{values[-1]:.2f} {getattr(probes[-1], f'{name}_head')}"
-                table.add_row(name.replace("_", " "), shown, sparkline(values, 0.0, 1.0))
+                last = f"{values[-1]:.2f} {getattr(probes[-1], f'{name}_head')}"
+                table.add_row(name.replace("_", " "), last, sparkline(values, 0.0, 1.0))
         speed = f"{metrics.tokens_per_second:,.0f} tokens/s"
         table.add_row("speed", speed, f"{metrics.gemm_share:.0%} of the GEMM rate")
         table.add_row("time left", duration(metrics.seconds_left), "Ctrl-C saves and stops")
-        return Group(Text(self.what), table)
+        return Group(Text(self.title), table)
 
 
 @command()
@@ -139,7 +140,7 @@ def corpus_command(
     field: str = "text",
     json: bool = False,
 ) -> None:
-    """Build a corpus, keep it in the cache folder, and describe it.
+    """Build a corpus, store it in the cache folder, and describe it.
 
     Options:
         NAME NAME|PATH: A named corpus, a file, a folder, or a dataset on the hub (owner/name);
@@ -160,6 +161,37 @@ def corpus_command(
     show(built.info, json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecipeChanges(OptionGroup):
+    """Settings of a recipe that a command changes.
+
+    Options:
+        --seed: Seed of the weights and batches.
+        --steps: Number of steps.
+        --batch: Sequences per step.
+        --layers: Number of layers.
+        --corpus: Training text: a corpus name, a file or a folder.
+        --vocab: Vocabulary size.
+        --set NAME=VALUE: Change any setting, for example optimizer.clip=1.0.
+    """
+
+    seed: int | None = None
+    steps: int | None = None
+    batch: int | None = None
+    layers: int | None = None
+    corpus: str | None = None
+    vocab: int | None = None
+    set_: list[str] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `recipe`."""
+        values = {"seed": self.seed, "steps": self.steps, "batch": self.batch}
+        values |= {"model__n_layers": self.layers, "data__vocabulary": self.vocab}
+        values |= {"data__corpus": self.corpus}
+        changes = {name: value for name, value in values.items() if value is not None}
+        return changes | dict(map(_setting, self.set_ or []))
+
+
 @command()
 def train_command(
     what: str,
@@ -168,14 +200,8 @@ def train_command(
     preset: str = "bundled",
     out: Path | None = None,
     resume: bool = False,
-    seed: int | None = None,
     seeds: int | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    layers: int | None = None,
-    corpus: str | None = None,
-    vocab: int | None = None,
-    set_: list[str] | None = None,
+    changes: RecipeChanges,
     show_: bool = False,
     json: bool = False,
 ) -> None:
@@ -189,55 +215,36 @@ def train_command(
         --preset: quick, bundled or paper (GPUs).
         --out: Folder of the run; default: runs/NAME.
         --resume: Continue from the last checkpoint of the run.
-        --seed: Seed of the weights and batches.
         --seeds: Train this many seeds in OUT/seed-0 … and compare them; resumes unfinished ones.
-        --steps: Number of steps.
-        --batch: Sequences per step.
-        --layers: Number of layers.
-        --corpus: Training text: a corpus name, a file or a folder.
-        --vocab: Vocabulary size.
-        --set NAME=VALUE: Change any setting, for example optimizer.clip=1.0.
         --show: Print the recipe as TOML and exit.
     """
     # Threads that spin while waiting slow each other down on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from pathsum.training import recipe, to_toml
+    from pathsum.training import recipe, to_toml, train, train_seeds
 
-    given = {"seed": seed, "steps": steps, "batch": batch, "model__n_layers": layers}
-    given |= {"data__corpus": corpus, "data__vocabulary": vocab}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    changes |= dict(map(_setting, set_ or []))
     preset = "quick" if quick else preset
+    options = changes.options()
     if show_:
-        print(printable(to_toml(recipe(what, preset, **changes))), end="")
+        print(printable(to_toml(recipe(what, preset, **options))), end="")
         return
-    first = is_first()
     try:
-        done = _watched_run(json or not first, what, preset, seeds, resume, out=out, **changes)
-    except KeyboardInterrupt as stopped:
+        with watching(json or not is_first()) as view:
+            options |= {"out": out, "watch": view.report, "progress": view.advance}
+            if seeds is None:
+                result: Any = train(what, preset, resume=resume, **options)
+            else:
+                result = train_seeds(what, preset, seeds=seeds, begin=view.begin, **options)
+    except KeyboardInterrupt as interrupt:
         others = "" if seeds is None else "; to train the other seeds, repeat the same command"
-        if first:
-            say((str(stopped) or "stopped before the first step") + others)
+        if is_first():
+            say((str(interrupt) or "stopped before the first step") + others)
         raise typer.Exit(INTERRUPTED) from None
-    if first:
-        show(done, json)
-
-
-def _watched_run(
-    quiet: bool, what: str, preset: str, seeds: int | None, resume: bool, **options: Any
-) -> "Record":
-    """Train one run, or several seeds, with a view of it."""
-    from pathsum.training import train, train_seeds
-
-    with watching(quiet) as view:
-        options |= {"watch": view.report, "progress": view.advance}
-        if seeds is None:
-            return train(what, preset, resume=resume, **options)
-        return train_seeds(what, preset, seeds=seeds, begin=view.begin, **options)
+    if is_first():
+        show(result, json)
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """One --set as a keyword of `recipe`: the value as TOML, or as text if it is not TOML."""
+    """A --set option as a keyword of `recipe`; its value is TOML or, failing that, text."""
     import tomllib
 
     name, equals, value = text.partition("=")
@@ -262,7 +269,7 @@ def dynamics_command(
 ) -> None:
     """Follow loss, heads and composition over a training run.
 
-    Measured at every snapshot, with the step of the phase change.
+    All of them are measured at every snapshot, and the step of the phase change is estimated.
 
     Options:
         RUN: Folder of a run with snapshots, or the name of a bundled run.
@@ -271,13 +278,8 @@ def dynamics_command(
     """
     from pathsum.training import dynamics
 
+    options: dict[str, Any] = {"probe_sequences": probe_sequences, "seed": seed}
     with progress(json) as advance:
-        found = dynamics(
-            run,
-            sequences=sequences,
-            probe_sequences=probe_sequences,
-            seed=seed,
-            progress=advance,
-        )
-    show(found, json)
-    write_figure(found, figure)
+        result = dynamics(run, sequences=sequences, **options, progress=advance)
+    show(result, json)
+    write_figure(result, figure)
