@@ -52,7 +52,7 @@ from pathsum.model.reference import Reference
 from pathsum.paths.ablation import Ablation, After, ablate
 from pathsum.paths.attribution import LogitAttribution
 from pathsum.paths.breakdown import Breakdown, Grid
-from pathsum.paths.causal import CausalEffects, PatchEffect, causal_effects, patch_effect
+from pathsum.paths.causal import CausalEffects, causal_effects
 from pathsum.paths.circuit import find_circuit, mean_circuit
 from pathsum.paths.descriptions import CopyingPart, IdealPattern, ScoreTerm, TopTokens
 from pathsum.paths.explanation import explain_prediction, routes
@@ -67,7 +67,7 @@ from pathsum.paths.logit_effects import (
     moved_by_layer,
 )
 from pathsum.paths.order_sweep import MlpOutputs, Scales
-from pathsum.paths.patching import patch, without
+from pathsum.paths.patching import PatchEffect, patch, patch_effect, without
 from pathsum.paths.path_sum import Mlps, PathSum, expand_logits
 from pathsum.paths.prompts import Prompt
 from pathsum.paths.replacement import Replacement, replace

@@ -47,8 +47,9 @@ from pathsum.model.reference import (
     reference_text,
 )
 from pathsum.model.sequences import TextOrTokens, TokenBatches
-from pathsum.model.sites import find_site, site_value, width_of
+from pathsum.model.sites import find_site
 from pathsum.paths.descriptions import IdealPattern
+from pathsum.paths.patching import before_output, find_replacement
 
 
 class After(enum.StrEnum):
@@ -90,19 +91,19 @@ class Ablation(Record, kind="ablation"):
 
     def to_table(self) -> Table:
         """Three rows: with, without, and the difference."""
-        named = ", ".join(map(str, self.heads))
+        names = ", ".join(map(str, self.heads))
         rows = (
             ("model", *self.loss.with_interval),
-            (f"without {named}", *self.loss_without.with_interval),
+            (f"without {names}", *self.loss_without.with_interval),
             ("cost", *self.cost.with_interval),
         )
-        counted = "loss" if self.unit == NATS else self.unit
-        columns = (text_column(""), *interval_columns(counted, ".4f"))
+        value = "loss" if self.unit == NATS else self.unit
+        columns = (text_column(""), *interval_columns(value, ".4f"))
         note = (
             f"{self.knockout.value} ablation, {AFTER[self.after]}; {self.unit} per "
             f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95%"
         )
-        return Table(columns, rows, title=f"{self.model}: ablation of {named}", note=note)
+        return Table(columns, rows, title=f"{self.model}: ablation of {names}", note=note)
 
 
 @checked
@@ -142,21 +143,21 @@ def ablate(
     """
     reference = parse_ablation(reference if knockout is None else knockout)
     after = parse_option(After, after, "after")
-    found = find_nodes(model, heads)
-    on = LossRuns.on(model, batches, targets, metric, from_position)
-    replaced = AblatedOutputs(model, found, reference, on.batches, text, seed)
-    loss, lost = on.losses(replaced, (replaced.edits,), after, progress, "ablating")
+    nodes = find_nodes(model, heads)
+    runs = LossRuns.parse(model, batches, targets, metric, from_position)
+    ablated = AblatedOutputs(model, nodes, reference, runs.batches, text, seed)
+    loss, loss_without = runs.losses(ablated, (ablated.edits,), after, progress, "ablating")
     return Ablation(
         model=model.name,
-        heads=found,
+        heads=nodes,
         knockout=reference,
         after=after,
         loss=loss.mean(),
-        loss_without=lost.mean(),
-        cost=lost.above(loss),
+        loss_without=loss_without.mean(),
+        cost=loss_without.above(loss),
         sequences=len(loss.total),
         predictions=int(loss.count.sum()),
-        unit=on.scored.unit,
+        unit=runs.metric.unit,
     )
 
 
@@ -166,53 +167,50 @@ Variant: TypeAlias = Callable[[Trace, Tokens], Sequence[Edit]]
 
 @dataclass(frozen=True, eq=False)
 class LossRuns:
-    """Batches, their targets, and how predictions are scored from position `first` on."""
+    """Batches, their targets, and the metric of predictions from position `first` on."""
 
     model: Model
     batches: TokenBatches
     targets: TokenBatches
-    scored: CheckedMetric
+    metric: CheckedMetric
     first: int
 
     @classmethod
-    def on(
+    def parse(
         cls,
         model: Model,
-        given: TextOrTokens,
+        text: TextOrTokens,
         targets: Int[Tensor, "n pos"] | None,
         metric: MetricName,
         first: int,
     ) -> "LossRuns":
         """Parse the batches, the targets and the metric."""
-        batches, wanted = predicted_batches(model, given, targets, first)
-        return cls(model, batches, wanted, find_metric(metric), first)
+        batches, target_batches = predicted_batches(model, text, targets, first)
+        return cls(model, batches, target_batches, find_metric(metric), first)
 
     def losses(
         self,
-        replaced: "AblatedOutputs",
+        ablated: "AblatedOutputs",
         variants: Sequence[Variant],
         after: After,
         progress: Progress,
         doing: str,
     ) -> tuple[SequenceLosses, ...]:
         """The losses of every sequence, unedited and with the edits of each variant."""
-        model, count = self.model, len(self.batches)
-        found: list[list[SequenceLosses]] = [[] for _ in range(1 + len(variants))]
-        for number, (tokens, wanted) in enumerate(zip(self.batches, self.targets, strict=True)):
+        model, count, rows = self.model, len(self.batches), slice(self.first, None)
+        losses: list[list[SequenceLosses]] = [[] for _ in range(1 + len(variants))]
+        for number, (batch, targets) in enumerate(zip(self.batches, self.targets, strict=True)):
             progress(number, count, doing)
-            pieces = (
-                split_by_memory(model, ids) for ids in (tokens, replaced.partners(tokens), wanted)
-            )
-            for part, partners, answers in zip(*pieces, strict=True):
-                trace = model.trace(part)
-                found[0].append(self.scored.of(trace.logits, answers, self.first))
-                counted = slice(self.first, None)
-                for kept, variant in zip(found[1:], variants, strict=True):
+            pieces = (split_by_memory(model, x) for x in (batch, ablated.partners(batch), targets))
+            for tokens, partners, answers in zip(*pieces, strict=True):
+                trace = model.trace(tokens)
+                losses[0].append(self.metric.of(trace.logits, answers, self.first))
+                for edited, variant in zip(losses[1:], variants, strict=True):
                     edits = (*after_edits(trace, after), *variant(trace, partners))
-                    logits = run_logits(model.weights, part, edits, counted)
-                    kept.append(self.scored.of(logits, answers[:, counted]))
+                    logits = run_logits(model.weights, tokens, edits, rows)
+                    edited.append(self.metric.of(logits, answers[:, rows]))
         progress(count, count, doing)
-        return tuple(map(SequenceLosses.joined, found))
+        return tuple(map(SequenceLosses.joined, losses))
 
 
 def find_nodes(
@@ -222,7 +220,7 @@ def find_nodes(
     single = isinstance(nodes, str | Source) or is_pair(nodes)
     names: list[Any] = [nodes] if single else list(nodes)  # pyright: ignore[reportArgumentType]
     if not names:
-        raise InputError("no heads were given, so there is nothing to ablate; name at least one")
+        raise InputError("no heads were given to ablate; name at least one")
     return tuple(dict.fromkeys(_find_node(model, name) for name in names))
 
 
@@ -264,7 +262,7 @@ class AblatedOutputs:
                 f"{others[0]} does not attend, so it cannot attend to the first token; use "
                 "reference='zero', 'mean' or 'resample'"
             )
-        self.model, self.heads, self.reference = model, heads, reference
+        self.model, self.sites, self.reference = model, list(map(Site, heads)), reference
         self._generator = seeded(seed)
         if text is not None and reference is not Reference.MEAN:
             raise InputError(
@@ -276,10 +274,10 @@ class AblatedOutputs:
                 "a resample ablation takes each head's output from another sequence of the same "
                 "length, but a batch has one sequence only; give at least two of each length"
             )
-        self._means: dict[Writer, Float[Tensor, " k"]] = {}
+        self._means: dict[Site, Float[Tensor, " k"]] = {}
         if reference is Reference.MEAN:
             over = reference_text(model, text, batches)
-            self._means = mean_values(model, over.batches, {head: Site(head) for head in heads})
+            self._means = mean_values(model, over.batches, {site: site for site in self.sites})
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence, another sequence of the batch, drawn at random."""
@@ -294,17 +292,10 @@ class AblatedOutputs:
         """The edits that ablate the nodes in a run."""
         if self.reference is Reference.FIRST:
             first = IdealPattern.FIRST.of(trace.tokens, trace.logits.dtype)
-            return tuple(Edit(Site(head, value="pattern"), first) for head in self.heads)
-        other = self.model.trace(partners) if self.reference is Reference.RESAMPLE else trace
-        edits: list[Edit] = []
-        for node in self.heads:
-            site = Site(node)
-            if self.reference is Reference.ZERO:
-                value = trace.streams[0].new_zeros(width_of(self.model.config, node))
-            elif self.reference is Reference.MEAN:
-                value = self._means[node]
-            else:
-                value = site_value(other, site)
-            # A head is replaced before W_O.
-            edits.append(Edit(Site(node, value="z") if site.head is not None else site, value))
-        return tuple(edits)
+            return tuple(Edit(Site(site.head, value="pattern"), first) for site in self.sites)
+        values = dict[Site, Tensor](self._means)
+        if self.reference is not Reference.MEAN:
+            resample = self.reference is Reference.RESAMPLE
+            value = self.model.trace(partners) if resample else self.reference
+            values = {site: find_replacement(trace, site, value) for site in self.sites}
+        return tuple(Edit(before_output(site), values[site]) for site in self.sites)

@@ -50,8 +50,8 @@ from pathsum.paths.descriptions import (
     parse_pattern,
 )
 
-# A smaller cost, in nats or errors per prediction, is rounding error: too small to divide by. That
-# of another metric is compared with the metric itself.
+# A smaller cost, in nats or errors per prediction, is rounding error: too small to divide by. The
+# cost of a custom metric is compared with the metric itself.
 SMALLEST_COST = 1e-4
 
 
@@ -84,24 +84,23 @@ class Replacement(Record, kind="replacement"):
 
     def to_table(self) -> Table:
         """Losses of the model, with the description and with the ablation; then the share."""
-        named = (
-            ("model", self.loss),
-            (f"{self.head} replaced", self.loss_replaced),
-            (f"{self.head} ablated", self.loss_ablated),
-            ("ablation cost", self.cost),
-        )
-        rows = [(name, *estimate.with_interval) for name, estimate in named]
+        values = {
+            "model": self.loss,
+            f"{self.head} replaced": self.loss_replaced,
+            f"{self.head} ablated": self.loss_ablated,
+            "ablation cost": self.cost,
+        }
         if self.share is not None:
-            rows.append(("share of the cost recovered", *self.share.with_interval))
+            values["share of the cost recovered"] = self.share
+        rows = [(name, *estimate.with_interval) for name, estimate in values.items()]
         notes = [
             f"{self.knockout.value} ablation, {AFTER[self.after]}",
             f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95%",
-            ""
-            if self.overlap is None
-            else f"attention in common with the description: {self.overlap:.3f}",
             self.kept,
             self.why_no_share,
         ]
+        if self.overlap is not None:
+            notes.insert(2, f"attention in common with the description: {self.overlap:.3f}")
         columns = (text_column(""), *interval_columns("value", ".4f"))
         title = f"{self.model}: {self.head} as {self.description}"
         return Table(columns, tuple(rows), title=title, note="\n".join(filter(None, notes)))
@@ -142,20 +141,16 @@ def replace(
     """
     reference = parse_ablation(reference)
     after = parse_option(After, after, "after")
-    described = _Described(
-        model, model.head(head).id, parse_pattern(pattern), parse_ov(ov), from_position
-    )
-    if pattern is not None:
-        require_causal(model, "a description of attention")
-    on = LossRuns.on(model, batches, targets, metric, from_position)
-    ablated_by = AblatedOutputs(model, (described.head,), reference, on.batches, text, seed)
-    variants = (ablated_by.edits, described.edits)
-    plain, ablated, replaced = on.losses(ablated_by, variants, after, progress, "replacing")
-    share, why = recovered_share(described.head, plain, ablated, replaced, on.scored.unit)
+    description = _Description(model, head, parse_pattern(pattern), parse_ov(ov), from_position)
+    runs, head = LossRuns.parse(model, batches, targets, metric, from_position), description.head
+    ablation = AblatedOutputs(model, (head,), reference, runs.batches, text, seed)
+    variants, unit = (ablation.edits, description.edits), runs.metric.unit
+    plain, ablated, replaced = runs.losses(ablation, variants, after, progress, "replacing")
+    share, why_no_share = recovered_share(head, plain, ablated, replaced, unit)
     return Replacement(
         model=model.name,
-        head=described.head,
-        description=str(described),
+        head=head,
+        description=str(description),
         knockout=reference,
         after=after,
         loss=plain.mean(),
@@ -163,22 +158,22 @@ def replace(
         loss_replaced=replaced.mean(),
         cost=ablated.above(plain),
         share=share,
-        why_no_share=why,
-        overlap=described.overlap,
-        kept=described.kept,
+        why_no_share=why_no_share,
+        overlap=description.overlap,
+        kept=description.kept,
         sequences=len(plain.total),
         predictions=int(plain.count.sum()),
-        unit=on.scored.unit,
+        unit=unit,
     )
 
 
-class _Described:
+class _Description:
     """A head's description, as edits of a run."""
 
     def __init__(
         self,
         model: Model,
-        head: HeadId,
+        head: HeadName,
         pattern: PatternDescription | None,
         ov: OvDescription | None,
         first: int,
@@ -188,15 +183,18 @@ class _Described:
                 "no description is given to replace the head with; give pattern= (an ideal pattern "
                 "or a ScoreTerm), ov= ('copying' or TopTokens(n)), or both"
             )
-        self.model, self.head, self.pattern, self.ov, self.first = model, head, pattern, ov, first
+        if pattern is not None:
+            require_causal(model, "a description of attention")
+        self.model, self.head, self.pattern, self.ov = model, model.head(head).id, pattern, ov
+        self._first, self._overlaps = first, list[tuple[float, int]]()
         self._projector: CopyingProjector | None = None
         if isinstance(ov, CopyingPart):
             self._projector = copying_projector(model.head(head))
-        self._overlaps: list[tuple[float, int]] = []
 
     def __str__(self) -> str:
-        how = self.pattern.description if isinstance(self.pattern, IdealPattern) else self.pattern
-        return " with ".join(str(part) for part in (how, self.ov) if part is not None)
+        pattern = self.pattern
+        attention = pattern.description if isinstance(pattern, IdealPattern) else pattern
+        return " with ".join(str(part) for part in (attention, self.ov) if part is not None)
 
     def edits(self, trace: Trace, partners: Tokens) -> tuple[Edit, ...]:  # noqa: ARG002
         """The edits of a run; the overlap with the head's own attention is noted."""
@@ -204,9 +202,9 @@ class _Described:
         if self.pattern is not None:
             pattern = described_pattern(trace, self.head, self.pattern)
             edits.append(Edit(Site(self.head, value="pattern"), pattern))
-            count, counted = len(trace.tokens), slice(self.first, None)
-            found = overlap(trace.pattern(self.head)[:, counted], pattern[:, counted])
-            self._overlaps.append((found * count, count))
+            count, rows = len(trace.tokens), slice(self._first, None)
+            mean = overlap(trace.pattern(self.head)[:, rows], pattern[:, rows])
+            self._overlaps.append((mean * count, count))
         if self._projector is not None:
             edits += keep_copying_part(self.model.head(self.head), self._projector.matrix)
         if isinstance(self.ov, TopTokens):
@@ -225,10 +223,9 @@ class _Described:
     def kept(self) -> str:
         if self._projector is None:
             return ""
-        found = self._projector
         return (
-            f"copying part: {found.kept} of {found.eigenvalues} eigenvalues, "
-            f"{found.share:.3f} of their magnitude"
+            f"copying part: {self._projector.kept} of {self._projector.eigenvalues} eigenvalues, "
+            f"{self._projector.share:.3f} of their magnitude"
         )
 
 
@@ -240,16 +237,14 @@ def recovered_share(
     unit: str = NATS,
 ) -> tuple[Estimate | None, str]:
     """The share of a head's ablation cost that a description recovers, or why it is undefined."""
-    cost = ablated.above(plain)
-    scale = 1.0
+    cost, scale = ablated.above(plain), 1.0
     if unit == OWN_METRIC:
         scale = max(abs(plain.mean().value), abs(ablated.mean().value))
     if cost.value <= SMALLEST_COST * scale:
-        changed = f"{cost.value:+.2g}"
-        changed = f"loss by {changed} nats" if unit == NATS else f"{unit} by {changed}"
+        what, nats = ("loss", " nats") if unit == NATS else (unit, "")
         return None, (
-            f"no share: ablating {head} changes the {changed}, so there is no cost that a "
-            "description could recover"
+            f"no share: ablating {head} changes the {what} by {cost.value:+.2g}{nats}, so there is "
+            "no cost that a description could recover"
         )
     if cost.stderr is not None and not cost.clear_of_zero:
         return None, (

@@ -6,23 +6,21 @@ effect of ablating the node there.
 """
 
 import enum
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pathsum.base import (
     Column,
     Progress,
     Record,
     Site,
-    Source,
     Table,
-    Writer,
     interval_columns,
     is_number,
     parse_choice,
@@ -33,14 +31,21 @@ from pathsum.base import (
 )
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
-from pathsum.base.options import batched, checked
+from pathsum.base.options import checked
 from pathsum.base.table import Cell
-from pathsum.model import HeadId, Model, Trace
-from pathsum.model.edit import Edit
+from pathsum.model import Model, Trace
 from pathsum.model.sequences import OneSequence
 from pathsum.model.sites import find_site
-from pathsum.paths.causal import patched_values, run_bytes, same_batch, truncate_runs
-from pathsum.paths.patching import check_runs, find_replacement, mean_outputs
+from pathsum.paths.patching import (
+    Patch,
+    before_output,
+    check_runs,
+    find_replacement,
+    mean_outputs,
+    patched_values,
+    same_batch,
+    truncate_runs,
+)
 from pathsum.paths.target import Measure, Metric, PositionName, TokenName, Versus, find_measure
 
 
@@ -98,34 +103,31 @@ class PatchSweep(Record, kind="patch-sweep"):
                 f"position {int(at)} is out of range: {length} positions were measured, so they go "
                 f"from 0 to {length - 1}"
             )
-        return self._estimate((self.nodes.index(node), int(at)))
+        return self._estimate(self.nodes.index(node), int(at))
 
     def top(self, k: int = 10) -> tuple[tuple[str, Estimate], ...]:
         """The k largest effects by magnitude: the site and its effect with its interval."""
         order = self.effect.abs().flatten().argsort(descending=True, stable=True)[:k]
-        places = [divmod(int(at), len(self.tokens)) for at in order]
-        return tuple(
-            (f"{self.nodes[node]}@{at}", self._estimate((node, at))) for node, at in places
-        )
+        cells = [divmod(int(cell), len(self.tokens)) for cell in order]
+        return tuple((f"{self.nodes[node]}@{at}", self._estimate(node, at)) for node, at in cells)
 
-    def _estimate(self, place: tuple[int, int]) -> Estimate:
-        stderr = float(self.stderr[place])
-        return Estimate.around(float(self.effect[place]), stderr, self.sequences)
+    def _estimate(self, node: int, at: int) -> Estimate:
+        stderr = float(self.stderr[node, at])
+        return Estimate.around(float(self.effect[node, at]), stderr, self.sequences)
 
     def to_table(self, k: int = 24) -> Table:
         """The heat map of the k nodes with the largest effects, in the order of the model."""
         largest = self.effect.abs().max(1).values
-        shown = sorted(largest.argsort(descending=True, stable=True)[:k].tolist())
+        nodes = sorted(largest.argsort(descending=True, stable=True)[:k].tolist())
         scale = float(largest.max())
         cells: list[tuple[Cell, ...]] = []
-        for node in shown:
+        for node in nodes:
             at = int(self.effect[node].abs().argmax())
-            found = self._estimate((node, at))
             cells.append(
                 (
                     self.nodes[node],
                     "".join(_shade(float(effect), scale) for effect in self.effect[node]),
-                    *found.with_interval,
+                    *self._estimate(node, at).with_interval,
                     *(float(self.share[node, at]), f"@{at} {self.tokens[at]}"),
                 )
             )
@@ -137,14 +139,15 @@ class PatchSweep(Record, kind="patch-sweep"):
             token_column("where"),
         )
         note = (
-            f"{self._what_was_done()}\n{len(shown)} of {len(self.nodes)} nodes × "
+            f"{self._description}\n{len(nodes)} of {len(self.nodes)} nodes × "
             f"{len(self.tokens)} positions; shades {_KEY}, the darkest {scale:.4f}"
         )
         doing = "patching" if self.reference is None else "ablating"
         title = f"{self.model}: {doing} nodes by position"
         return Table(columns, tuple(cells), title=title, note=note)
 
-    def _what_was_done(self) -> str:
+    @property
+    def _description(self) -> str:
         clean = f"{self.metric}: {self.clean.format('.4f')}"
         count = "1 sequence" if self.sequences == 1 else f"{self.sequences} sequences"
         if self.reference is not None or self.corrupted is None:
@@ -203,57 +206,36 @@ def patch_sweep(
     >>> sorted(site for site, effect in sweep.top(2))  # a, moved to b; and b, copied to the end
     ['L0H0@2', 'L1H0@5']
 
-    Everything else is recomputed after a patch. The nodes of a layer run as a batch, and the layers
-    below them are computed once.
+    Everything else is recomputed after a patch. The positions of a node run as a batch, and the
+    layers below it are computed once.
     """
     into, by = _parse_kind(corrupted is not None, reference, into)
-    here = model.trace(clean)
-    there = here if corrupted is None else model.trace(corrupted)
-    check_runs(here, there)
-    runs = same_batch(here, there)
+    clean_run = model.trace(clean)
+    corrupted_run = clean_run if corrupted is None else model.trace(corrupted)
+    check_runs(clean_run, corrupted_run)
+    runs = same_batch(clean_run, corrupted_run)
     measure = find_measure(runs[0], metric, position, token, versus)
     values = [measure.of(run) for run in runs]
     base_at = 1 if into is PatchInto.CORRUPTED else 0
     base, source = truncate_runs(runs[base_at], runs[1 - base_at], measure)
-    found = _find_nodes(model, nodes)
+    sites = _find_nodes(model, nodes)
     length, first = base.tokens.shape[1], 0
     if by is None and model.config.causal:
         # Before the first token that differs the runs are the same.
         differs = (base.tokens != source.tokens).any(0).nonzero()
         first = int(differs[0]) if len(differs) else length
 
-    means = mean_outputs(runs[0], [Site(node) for node in found]) if by == "mean" else {}
+    means = mean_outputs(runs[0], sites) if by == "mean" else {}
 
-    def replacement(node: Writer) -> Tensor:
-        site = Site(node)
-        return find_replacement(base, site, source if by is None else means.get(site, "zero"))
+    def patches(node: Site) -> list[Patch]:
+        value = source if by is None else means.get(node, "zero")
+        value, site = find_replacement(base, node, value), before_output(node)
+        return [(replace(site, at=at), value) for at in range(first, length)]
 
-    after = _sweep(base, replacement, measure, found, first, progress)
-    effects = torch.zeros_like(after)
-    effects[:, first:] = after[:, first:] - values[base_at].double().cpu()
-    return _result(model, measure, into, by, found, base, values, effects)
-
-
-def _sweep(
-    base: Trace,
-    replacement: Callable[[Writer], Tensor],
-    measure: Measure,
-    nodes: Sequence[Writer],
-    first: int,
-    progress: Progress,
-) -> Float[Tensor, "node pos batch"]:
-    """The measure with each node replaced at each position from the first on."""
-    length = base.tokens.shape[1]
-    found = torch.zeros(len(nodes), length, measure.batch, dtype=torch.float64)
-    total, done = len(nodes) * (length - first), 0
-    for part, places in _parts(base, nodes, first):
-        progress(done, total, "patching nodes")
-        after = _patched(base, replacement, measure, [nodes[at] for at in part], places)
-        after = after.double().cpu().view(len(places), len(part), -1)
-        found[part, places.start : places.stop] = after.transpose(0, 1)
-        done += len(part) * len(places)
-    progress(total, total, "patching nodes")
-    return found
+    after = patched_values(base, measure, map(patches, sites), progress, "patching nodes")
+    after = after.view(len(sites), length - first, measure.batch)
+    effects = pad(after - values[base_at].double().cpu(), (0, 0, first, 0))
+    return _result(model, measure, into, by, sites, base, values, effects)
 
 
 def _parse_kind(
@@ -263,7 +245,7 @@ def _parse_kind(
     patched = None if into is None else parse_option(PatchInto, into, "into")
     if has_other == (reference is not None):
         raise InputError(
-            "say what replaces the nodes: a corrupted text, from whose run they are taken, or "
+            "nodes need a replacement: a corrupted text, from whose run they are taken, or "
             "reference='zero' or 'mean'; give one of the two"
         )
     if reference is None:
@@ -279,7 +261,7 @@ def _result(
     measure: Measure,
     into: PatchInto,
     by: AblateBy | None,
-    nodes: Sequence[Writer],
+    nodes: Sequence[Site],
     base: Trace,
     values: Sequence[Float[Tensor, " batch"]],
     effects: Float[Tensor, "node pos batch"],
@@ -307,11 +289,11 @@ def _result(
     )
 
 
-def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
+def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Site]:
     if nodes is None:
         if not model.heads:
             raise InputError("this model has no heads to patch; name nodes=['embed']")
-        return [*model.config.every_head]
+        return list(map(Site, model.config.every_head))
     sites = [find_site(model, name) for name in ([nodes] if isinstance(nodes, str) else nodes)]
     for site in sites:
         if site.reader is not None or site.at is not None:
@@ -321,40 +303,4 @@ def _find_nodes(model: Model, nodes: Sequence[Any] | None) -> list[Writer]:
             )
     if not sites:
         raise InputError("no nodes were given; name at least one, or leave nodes out for all heads")
-    found = dict.fromkeys(site.writer for site in sites)
-    return [writer for writer in found if isinstance(writer, HeadId | Source)]
-
-
-def _parts(base: Trace, nodes: Sequence[Writer], first: int) -> Iterator[tuple[list[int], range]]:
-    """Indices of nodes and positions that are run in one batch, from position `first` on.
-
-    Heads of one layer share a batch; a source has its own.
-    """
-    groups: dict[tuple[int, bool], list[int]] = {}
-    for number, node in enumerate(nodes):
-        groups.setdefault((node.layer, isinstance(node, HeadId)), []).append(number)
-    length = base.tokens.shape[1]
-    for numbers in groups.values():
-        for places in batched(range(first, length), len(numbers) * run_bytes(base)):
-            yield numbers, range(places[0], places[-1] + 1)
-
-
-def _patched(
-    base: Trace,
-    replacement: Callable[[Writer], Tensor],
-    measure: Measure,
-    nodes: Sequence[Writer],
-    places: range,
-) -> Float[Tensor, "run batch"]:
-    """The measure with each node patched at each position, ordered by position, then node."""
-    batch, given = len(base.tokens), {node: replacement(node) for node in nodes}
-    sequences = itertools.product(places, nodes, range(batch))
-    edits = [
-        Edit(
-            Site(node, at=place, value="z" if isinstance(node, HeadId) else None),
-            given[node][row : row + 1] if len(given[node]) > 1 else given[node],
-            sequence,
-        )
-        for sequence, (place, node, row) in enumerate(sequences)
-    ]
-    return patched_values(base, measure, edits, len(places) * len(nodes))
+    return list(dict.fromkeys(sites))
