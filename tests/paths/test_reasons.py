@@ -15,7 +15,7 @@ from pathsum.base.site import Side, Site
 from pathsum.model import Config, Model, Trace, Weights, construct, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.paths.graph import Graph
-from pathsum.paths.reasons import _exceeds_usual, attention_kind, copying_heads
+from pathsum.paths.lead import exceeds_usual, attention_kind, copying_heads
 from pathsum.sources import load
 
 TEXTS = (
@@ -218,7 +218,7 @@ def test_a_head_of_the_first_layer_does_no_induction() -> None:
         block = torch.randint(1, 20, (1, 4), generator=generator)
         trace = model.trace(torch.cat((block, block[:, :2]), 1))
         for head in (one.id for one in model.heads if one.id.layer == 0):
-            unusual += _exceeds_usual(trace, head, 5, 2)
+            unusual += exceeds_usual(trace, head, 5, 2)
             assert attention_kind(trace, head, 5, 2) is None
     assert unusual > 5
 
@@ -310,7 +310,7 @@ def test_heads_without_which_the_token_is_as_likely_do_not_make_it(
     lead = trace.circuit(token="b", effects=False).lead
     assert lead is not None and lead.copying
     monkeypatch.setattr(
-        "pathsum.paths.reasons.probabilities_without", lambda _, groups, *__: [1.0] * len(groups)
+        "pathsum.paths.lead.probabilities_without", lambda _, groups, *__: [1.0] * len(groups)
     )
     lead = trace.circuit(token="b", effects=False).lead
     assert lead is not None and not lead.copying

@@ -36,18 +36,17 @@ from pathsum.explorer.session import Session
 from pathsum.model import HeadId, Trace
 from pathsum.paths.graph import Graph
 from pathsum.paths.graph_text import write_through, write_tokens
-from pathsum.paths.logit_effects import direct_parts
-from pathsum.paths.patching import without
-from pathsum.paths.reasons import (
+from pathsum.paths.lead import (
     AttentionKind,
     Lead,
-    Reason,
     copying_heads,
     find_lead,
     probabilities_without,
     strongest_head,
-    write_reasons,
 )
+from pathsum.paths.logit_effects import direct_parts
+from pathsum.paths.patching import without
+from pathsum.paths.reasons import Reason, write_reasons
 from pathsum.paths.target import PredictionRun, Versus, find_target
 
 # Repeats that are tried, and the share of the first one's gain that another needs to be tried.

@@ -17,6 +17,7 @@ In reading order:
     mean_lens      MeanLens: its map from each layer to the logits, averaged over a text
     logit_effects  direct attribution and logit effects of the next token at every position
     graph          Graph: nodes and edges with their scores, of one prompt or of many
+    lead           the head that explains most of a prediction, and the kind of its attention
     reasons        why a head attends where it does: parts of its key and query, tested by cutting
     removal        drops by removing one writer from a head's scores
     graph_text     a graph in words: its sentence, its table, and notes

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from pathsum.paths.breakdown import Breakdown
     from pathsum.paths.comparison import GraphDiff
     from pathsum.paths.faithfulness import Faithfulness
-    from pathsum.paths.reasons import Lead, Reason
+    from pathsum.paths.lead import Lead
+    from pathsum.paths.reasons import Reason
 
 Unit: TypeAlias = Literal["logits", "score"]
 
@@ -288,7 +289,7 @@ class Graph(Record, kind="circuit"):
 
         None if no head adds to the prediction, and over several prompts.
         """
-        from pathsum.paths.reasons import find_lead
+        from pathsum.paths.lead import find_lead
 
         return None if self.is_mean else find_lead(self.prediction, self)
 

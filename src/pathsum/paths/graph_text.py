@@ -1,8 +1,9 @@
 """A graph in words: the sentence about its leading head, its table, and the notes below it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -18,17 +19,12 @@ from pathsum.base.sentence import (
     signed,
 )
 from pathsum.base.site import MLP_SIDES, Side, Site
+from pathsum.model.forward import run_logits
 from pathsum.paths.flows import flows
 from pathsum.paths.frozen import Frozen, Gates
 from pathsum.paths.graph import Graph, GraphEdge, Method
-from pathsum.paths.reasons import (
-    COMPARABLE,
-    LEAST_EFFECT,
-    head_shares,
-    strongest_head,
-    substitution_drops,
-    write_reasons,
-)
+from pathsum.paths.lead import head_shares, other_tokens, strongest_head
+from pathsum.paths.reasons import COMPARABLE, LEAST_EFFECT, write_reasons
 
 WORDS = {
     "no_head": "No head of the circuit adds to this prediction.",
@@ -136,16 +132,36 @@ def write_tokens(graph: Graph) -> Sentence:
     if graph.is_mean or not _has_mlps(graph):
         return ()
     sign = 1 if graph.total > 0 else -1
-    places = {*range(1, graph.position + 1)[-_TOKENS:], *_largest_tokens(graph, sign)}
-    found = substitution_drops(graph.prediction, [*places])
-    drops = {at: sign * drop for at, drop in found.items()}
+    positions = {*range(1, graph.position + 1)[-_TOKENS:], *_largest_tokens(graph, sign)}
+    drops = {at: sign * drop for at, drop in _substitution_drops(graph, positions).items()}
     least = max(LEAST_EFFECT * abs(graph.total), COMPARABLE * max(drops.values(), default=0.0))
-    named = [at for at in sorted(drops, key=lambda at: -drops[at])[:_TOKENS] if drops[at] > least]
-    if not named:
+    largest = sorted(drops, key=lambda at: -drops[at])[:_TOKENS]
+    spans = [
+        concat(_token(graph, at), f" ({signed(drops[at])})") for at in largest if drops[at] > least
+    ]
+    if not spans:
         return ()
-    spans = [concat(_token(graph, at), f" ({signed(drops[at])})") for at in named]
-    among = MLP_WORDS["among"].format(count=len(places)) if len(places) < graph.position else ""
+    count = len(positions)
+    among = MLP_WORDS["among"].format(count=count) if count < graph.position else ""
     return fill(MLP_WORDS["tokens"], tokens=join_spans(spans), among=among)
+
+
+@torch.no_grad()
+def _substitution_drops(graph: Graph, positions: Iterable[int]) -> dict[int, float]:
+    """The mean drop of the prediction over two other tokens of the text, at each position."""
+    trace, target = graph.prediction.alone()
+    last = graph.position
+    changes = [(at, token) for at in positions for token in other_tokens(trace, last, at)[:2]]
+    if not changes:
+        return {}
+    tokens = trace.tokens[:1, : last + 1].repeat(len(changes), 1)
+    for row, (at, token) in enumerate(changes):
+        tokens[row, at] = token
+    rows = target.positions.expand(len(tokens))
+    values = target.of_runs(run_logits(trace.weights, tokens, positions=rows)[:, 0])
+    drops = (target.of_rows(trace.logits_at(last)) - values).cpu()
+    replaced = torch.tensor([at for at, _ in changes])
+    return {at: float(drops[replaced == at].mean()) for at in replaced.unique().tolist()}
 
 
 def _largest_tokens(graph: Graph, sign: int) -> list[int]:
