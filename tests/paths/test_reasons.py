@@ -15,7 +15,7 @@ from pathsum.base.site import Side, Site
 from pathsum.model import Config, Model, Trace, Weights, construct, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.paths.graph import Graph
-from pathsum.paths.lead import exceeds_usual, attention_kind, copying_heads
+from pathsum.paths.lead import attention_kind, copying_heads, exceeds_usual
 from pathsum.sources import load
 
 TEXTS = (
