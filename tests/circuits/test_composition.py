@@ -11,7 +11,8 @@ from torch import Tensor
 import pathsum as ps
 from pathsum.base import schema
 from pathsum.base.errors import HeadError, InputError
-from pathsum.circuits.composition import Composition, Edges
+from pathsum.circuits.composition import Composition
+from pathsum.circuits.composition_edges import Edges
 from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.model import Model
 from pathsum.model.store import MemoryStore

@@ -9,7 +9,8 @@
     positional         attention by offset alone
     reads_and_writes   factors and Gram matrices of the reads and writes of heads
     composition        Q-, K- and V-composition of all pairs of heads, with its null
-    composition_pairs  by subspaces, single directions and other heads
+    composition_edges  scored edges, ranked; the cost of cutting them
+    composition_pairs  composition by subspaces, single directions and other heads
     virtual_weights    any write times any later read: heads, MLPs, embedding, unembedding
     neurons            reads and writes of neurons against random rotations
     bandwidth          use of the residual stream by heads, and heads that delete
@@ -28,7 +29,8 @@ largest entries, rows and spectra are found from the factors.
 from pathsum.circuits.align_heads import HeadAlignment, align_heads
 from pathsum.circuits.bandwidth import bandwidth
 from pathsum.circuits.bigram import bigram, continuations
-from pathsum.circuits.composition import Composition, ScoredEdge, composition
+from pathsum.circuits.composition import Composition, composition
+from pathsum.circuits.composition_edges import ScoredEdge
 from pathsum.circuits.composition_pairs import composition_by
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.head_card import HeadCard, clusters, head_card, source_table, token_card

@@ -4,18 +4,17 @@ With OV¹ = Σ σᵢ uᵢ vᵢᵀ and M = Σ τⱼ aⱼ bⱼᵀ the composition 
 
     score² = Σᵢⱼ wᵢ rⱼ (vᵢ·aⱼ)²      with shares wᵢ = σᵢ² / Σσ², rⱼ = τⱼ² / Στ²
 
-`composition_by` has other measures than this score, with the same record as `composition`:
+`composition_by` offers other measures, in the same record as `composition`:
 
     kernel     equal shares for every direction: the overlap of the two subspaces
     direction  the written direction v with the largest ‖v M‖ / ‖M‖ (Merullo et al.), because the
-               other directions of a head may mask it
-    permuted   the score itself, compared with the directions of other heads of the two layers,
-               which keep what a whole layer shares
+               head's other directions may mask it
+    permuted   the score, compared with the directions of other heads of the two layers, which
+               preserve structure that a whole layer shares
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import combinations
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -31,7 +30,6 @@ from pathsum.circuits.composition import Composition, PairScores, composition
 from pathsum.circuits.reads_and_writes import (
     KINDS,
     Center,
-    CompositionKind,
     read_factor,
     write_factor,
 )
@@ -74,7 +72,7 @@ class Directions:
         """The singular directions of write or read factors of weights stored in `dtype`."""
         _, values, basis = thin_svd(torch.stack(list(factors)).cpu())
         shares = values.square() / values.square().sum(-1, keepdim=True)
-        ranks = [numerical_rank(each, dtype) for each in values]
+        ranks = [numerical_rank(of_head, dtype) for of_head in values]
         return cls(shares, basis, torch.tensor(ranks, dtype=torch.float64))
 
     @property
@@ -91,7 +89,7 @@ class CompositionBy(Composition, kind="composition-by"):
 
     @property
     def null_notes(self) -> tuple[str, ...]:
-        """What score and p are."""
+        """The definitions of the score and of p."""
         return (_NULLS[self.measure],)
 
 
@@ -102,93 +100,92 @@ def composition_by(
     """Composition of all pairs of heads by subspaces, by single directions or against other heads.
 
     >>> import pathsum as ps
-    >>> found = composition_by(ps.construct.induction(), "permuted")
-    >>> found["L0H0", "L1H0", "k"].p  # the best of 2 × 2 pairs of directions
+    >>> scores = composition_by(ps.construct.induction(), "permuted")
+    >>> scores["L0H0", "L1H0", "k"].p  # the best of 2 × 2 pairs of directions
     0.25
 
     `kernel` has the score Σ cos² of the principal angles over the smaller dimension: 1 where one
-    subspace lies in the other. The subspace that queries read is that of W_Q, whatever the rotary
+    subspace contains the other. The subspace that queries read is that of W_Q, whatever the rotary
     offset. For `direction`, p is multiplied by the number of directions tried, and `component` is
     the number of the best one. For `permuted`, p is at least 1/H² with H heads in each layer, and
     NaN where all pairs give the same score; it costs H⁴ sums of d_head² numbers per pair of layers.
     """
     measure = parse_choice(get_args(Measure), measure, "measure")
-    of_layers = {"kernel": _kernel, "direction": _best_direction, "permuted": _permuted}[measure]
-    whole, n = composition(model, center=center), model.config.n_heads
+    score_layers = {"kernel": _kernel, "direction": _best_direction, "permuted": _permuted}[measure]
+    base, n, L = composition(model, center=center), model.config.n_heads, model.config.n_layers
     offset = 0 if measure == "kernel" and model.config.positions == "rotary" else None
-    layers: list[dict[str, Directions]] = []
-    for layer in range(model.config.n_layers):
-        progress(layer, model.config.n_layers, "singular directions")
-        heads = model.heads[layer * n : (layer + 1) * n]
-        factors = {"w": [write_factor(head, whole.centered) for head in heads]}
-        for kind in KINDS:
-            factors[kind] = [read_factor(head, kind, whole.centered, offset) for head in heads]
-        dtype = model.weights.dtype
-        layers.append({name: Directions.of(each, dtype) for name, each in factors.items()})
-    # All but p_axes, which these measures do not have.
-    shape = len(fields(PairScores)) - 1, len(model.heads), len(model.heads)
-    q, k, v = (PairScores(*torch.full(shape, torch.nan, dtype=torch.float64)) for _ in KINDS)
-    tables: dict[CompositionKind, PairScores] = {"q": q, "k": k, "v": v}
-    for kind, table in tables.items():
-        for writer, reader in combinations(range(len(layers)), 2):
-            scores = of_layers(layers[writer]["w"], layers[reader][kind], whole.dimension)
-            block = slice(writer * n, writer * n + n), slice(reader * n, reader * n + n)
-            for name, part in vars(scores).items():
-                if part is not None:
-                    getattr(table, name)[block] = part
-    notes = list(whole.notes)
-    for kind, table in tables.items() if measure == "permuted" else ():
-        if alike := int((~whole.scores(kind).p.isnan() & table.p.isnan()).sum()):
+    writes: list[Directions] = []
+    # All fields of PairScores but p_axes, which these measures lack.
+    shape = len(KINDS), len(fields(PairScores)) - 1, L * n, L * n
+    values = torch.full(shape, torch.nan, dtype=torch.float64)
+    for layer in range(L):
+        progress(layer, L, "singular directions")
+        heads, dtype = model.heads[layer * n : (layer + 1) * n], model.weights.dtype
+        for kind, table in zip(KINDS, values, strict=True):
+            factors = [read_factor(head, kind, base.centered, offset) for head in heads]
+            read = Directions.of(factors, dtype)
+            for below, write in enumerate(writes):
+                scores = score_layers(write, read, base.dimension)
+                for part, block in zip(table, vars(scores).values(), strict=False):
+                    if block is not None:
+                        part[below * n : (below + 1) * n, layer * n : (layer + 1) * n] = block
+        writes.append(Directions.of([write_factor(head, base.centered) for head in heads], dtype))
+    q, k, v = (PairScores(*table) for table in values)
+    notes = list(base.notes)
+    for kind, table in zip(KINDS, (q, k, v), strict=True):
+        missing = int((~base.scores(kind).p.isnan() & table.p.isnan()).sum())
+        if measure == "permuted" and missing:
             notes.append(
-                f"{alike} {kind.upper()} edges have no permuted p: the heads of their layers have "
-                "the same directions, so permuting them has no effect."
+                f"{missing} {kind.upper()} edges have no permuted p: the heads of their layers "
+                "have the same directions, so permuting them has no effect."
             )
-    parts = (*(whole.dimension, whole.centered, offset), tuple(notes), measure)
-    return CompositionBy(model.name, whole.heads, q, k, v, *parts)
+    details = (base.dimension, base.centered, offset, tuple(notes), measure)
+    return CompositionBy(model.name, base.heads, q, k, v, *details)
 
 
-def _kernel(own: Directions, read: Directions, d: int) -> PairScores:
+def _kernel(write: Directions, read: Directions, d: int) -> PairScores:
     """Squared cosines with equal weights: the projection kernel."""
-    written, seen = own.uniform, read.uniform
-    square = torch.einsum("ai,acij,cj->ac", written, _squared_cosines(own, read), seen)
-    P, G = UnitMoments.of_shares(written), UnitMoments.of_shares(seen)
-    found = PairScores.from_rotations(square, unit_null(P[:, None], G[None, :], d))
-    larger = torch.maximum(own.ranks[:, None], read.ranks)
-    score = found.score.square() * larger
-    return replace(found, score=score, excess=score - larger / d)
+    square = torch.einsum(
+        "ai,acij,cj->ac", write.uniform, _squared_cosines(write, read), read.uniform
+    )
+    P, G = (UnitMoments.of_shares(of.uniform) for of in (write, read))
+    scores = PairScores.from_rotations(square, unit_null(P[:, None], G[None, :], d))
+    larger = torch.maximum(write.ranks[:, None], read.ranks)
+    score = scores.score.square() * larger
+    return replace(scores, score=score, excess=score - larger / d)
 
 
-def _best_direction(own: Directions, read: Directions, d: int) -> PairScores:
-    """The written direction that is read most."""
-    squares = torch.einsum("acij,cj->aci", _squared_cosines(own, read), read.shares)
-    rounding = torch.arange(squares.shape[-1]) >= own.ranks[:, None, None]
-    best = squares.masked_fill(rounding, -1.0).max(-1)
-    square = torch.where(best.values >= 0, best.values, torch.nan)
+def _best_direction(write: Directions, read: Directions, d: int) -> PairScores:
+    """The written direction with the largest share of the reads."""
+    squares = torch.einsum("acij,cj->aci", _squared_cosines(write, read), read.shares)
+    rounding = torch.arange(squares.shape[-1]) >= write.ranks[:, None, None]
+    square, component = squares.masked_fill(rounding, -1.0).max(-1)
+    square = torch.where(square >= 0, square, torch.nan)
     null = unit_null(_LINE, UnitMoments.of_shares(read.shares), d)
-    scores, tried = PairScores.from_rotations(square, null), own.ranks[:, None].expand_as(square)
-    component = torch.where(square.isnan(), torch.nan, best.indices.double())
+    scores, tried = PairScores.from_rotations(square, null), write.ranks[:, None].expand_as(square)
+    component = torch.where(square.isnan(), torch.nan, component.double())
     return replace(scores, p=(scores.p * tried).clamp(max=1), component=component, tried=tried)
 
 
-def _permuted(own: Directions, read: Directions, _: int) -> PairScores:
+def _permuted(write: Directions, read: Directions, _: int) -> PairScores:
     """The spectra of two heads with the directions of every two heads of their layers."""
     # [basis of the writer, its spectrum, basis of the reader, its spectrum]
-    every = torch.stack(
+    squares = torch.stack(
         [
-            torch.einsum("ai,cij,bj->acb", own.shares, cosines, read.shares)
-            for cosines in _squared_cosines(own, read)
+            torch.einsum("ai,cij,bj->acb", write.shares, cosines, read.shares)
+            for cosines in _squared_cosines(write, read)
         ]
     )
-    there = [~each.shares.isnan().any(1) for each in (own, read)]
-    square = torch.einsum("aacc->ac", every)
-    drawn = every[there[0]][:, :, there[1]].permute(1, 3, 0, 2).flatten(2)
-    mean, sd = drawn.mean(-1), drawn.std(-1, correction=0)
-    skewness = ((drawn - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
-    p = (drawn >= square[..., None] - _TIE).double().mean(-1)
-    differ = (sd > _TIE) & ~square.isnan()
-    against = (torch.where(differ, x, torch.nan) for x in ((square - mean) / sd, p, sd, skewness))
-    return PairScores(square.sqrt(), square.sqrt() - drawn.sqrt().mean(-1), *against)
+    square = torch.einsum("aacc->ac", squares)
+    writers, readers = (~of.shares.isnan().any(1) for of in (write, read))
+    null = squares[writers][:, :, readers].permute(1, 3, 0, 2).flatten(2)
+    mean, sd = null.mean(-1), null.std(-1, correction=0)
+    skewness = ((null - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
+    p = (null >= square[..., None] - _TIE).double().mean(-1)
+    varies = (sd > _TIE) & ~square.isnan()
+    tests = (torch.where(varies, x, torch.nan) for x in ((square - mean) / sd, p, sd, skewness))
+    return PairScores(square.sqrt(), square.sqrt() - null.sqrt().mean(-1), *tests)
 
 
-def _squared_cosines(own: Directions, read: Directions) -> Float[Tensor, "writer reader i j"]:
-    return torch.einsum("aid,cjd->acij", own.basis, read.basis).square()
+def _squared_cosines(write: Directions, read: Directions) -> Float[Tensor, "writer reader i j"]:
+    return torch.einsum("aid,cjd->acij", write.basis, read.basis).square()

@@ -5,7 +5,7 @@ from pathsum.base import Side
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, mean_estimate
 from pathsum.circuits import Composition, composition
-from pathsum.circuits.composition import Edges
+from pathsum.circuits.composition_edges import Edges
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.circuits.reads_and_writes import KINDS
 from pathsum.claims.claim import (

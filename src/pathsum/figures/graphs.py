@@ -31,7 +31,7 @@ from pathsum.figures.svg import (
 
 if TYPE_CHECKING:
     from pathsum.base.site import Site
-    from pathsum.circuits.composition import Edges
+    from pathsum.circuits.composition_edges import Edges
     from pathsum.paths.graph import Graph, GraphEdge, GraphNode
 
 # With more heads than this only those with an edge are drawn.

@@ -19,7 +19,8 @@ from pathsum.base.estimate import Estimate
 from pathsum.base.options import checked
 from pathsum.base.record import HeadMapping, computed_field
 from pathsum.base.table import format_number, rows_table
-from pathsum.circuits.composition import MEANING, composition
+from pathsum.circuits.composition import composition
+from pathsum.circuits.composition_edges import MEANING
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
 from pathsum.heads.atlas import check_draws
