@@ -4,8 +4,8 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from pathsum.circuits.trigram_text import Pattern, are_variants, pattern_of
 from pathsum.text import Tokenizer
+from pathsum.text.trigrams import Pattern, are_variants, pattern_of
 
 
 @pytest.mark.parametrize(

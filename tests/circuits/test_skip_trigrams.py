@@ -14,12 +14,12 @@ from pathsum.base.errors import HeadError, InputError, TokenError
 from pathsum.circuits import bug_cost, forced_bugs, skip_trigrams, source_table
 from pathsum.circuits.token_basis import token_of
 from pathsum.circuits.trigram_bugs import Bug, Cause, removed
-from pathsum.circuits.trigram_text import Pattern, gather_evidence
 from pathsum.cli.main import main
 from pathsum.model import Config, HeadId, Model, construct, random_model
 from pathsum.model.folding import folded_unembedding
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
+from pathsum.text.trigrams import Pattern, gather_evidence
 
 TRIPLES = [
     ("keep", "in", "mind"),

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from pathsum.base.errors import InputError
 from pathsum.circuits import SkipTrigrams, skip_trigrams
-from pathsum.circuits.trigram_text import Evidence, Pattern, gather_evidence, pattern_of
 from pathsum.cli.main import main
 from pathsum.model import Config, Model, Weights, construct, random_model
 from pathsum.model.folding import unembed_through
 from pathsum.model.losses import token_losses
 from pathsum.model.store import MemoryStore
 from pathsum.text import Tokenizer
+from pathsum.text.trigrams import Evidence, Pattern, gather_evidence, pattern_of
 
 TRIPLES = [("keep", "in", "mind"), ("keep", "at", "bay"), ("open", "the", "door")]
 

@@ -35,6 +35,8 @@ from pathsum.circuits.qk_ov import (
     Effect,
     TokenAttention,
     effect,
+    note_on_weights,
+    require_trigrams,
     token_attention,
     token_ov,
     token_qk,
@@ -53,7 +55,6 @@ from pathsum.circuits.token_basis import (
     token_of,
     top_scored,
 )
-from pathsum.circuits.trigrams import check_trigrams, note_on_weights
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
 
@@ -206,7 +207,7 @@ def source_table(
     >>> print(*source_table(model, "keep", k=1).rows[0].examples)
     keep … in mind
     """
-    check_trigrams(model, "a table of skip-trigrams")
+    require_trigrams(model, "a table of skip-trigrams")
     k = resolve_k(k, 5, model.config.d_vocab, "tokens")
     token = find_token(model, source)
     common = common_tokens(model)

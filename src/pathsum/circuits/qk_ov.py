@@ -7,10 +7,11 @@ different rows are comparable, raw scores are not. Likewise rows of OV are cente
 tokens: an entry is how far attending to the source lifts the logit above the mean of all logits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from pathsum.algebra import Factored
@@ -26,8 +27,11 @@ from pathsum.circuits.token_basis import (
     find_token,
     hidden_note,
     joined,
+    logit_cap_note,
     output_of,
     paired_table,
+    require_heads,
+    require_logit_edges,
     require_score_edges,
     resolve_k,
     score_cap_note,
@@ -38,6 +42,7 @@ from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.config import check_offset
 from pathsum.model.folding import embed_through, score_read, with_qk_gain
 from pathsum.model.rotary import angular_frequencies, mean_cos_sin, rotate, rotate_by
+from pathsum.model.sequences import require_causal, require_tokens_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,4 +268,30 @@ def effect(
         lowers=tuple(Scored(one.token, -one.value) for one in lowers),
         own=float(row[token]) if config.predicts_tokens else None,
         note=joined((basis_note(model, path), hidden_note(model, common))),
+    )
+
+
+def require_trigrams(model: Model, what: str) -> None:
+    """Raise an error if skip-trigrams cannot be read from this model's weights."""
+    require_heads(model)
+    require_score_edges(model, "skip-trigrams")
+    require_logit_edges(model, "skip-trigrams")
+    require_tokens_out(model, what)
+    require_causal(model, what)
+
+
+def note_on_weights(
+    model: Model,
+    heads: Sequence[Head],
+    offset: int | None,
+    common: Bool[Tensor, " vocab"],
+) -> str:
+    """A note on the terms that skip-trigrams from weights omit."""
+    deeper = model.config.norm != "none" and any(head.id.layer > 0 for head in heads)
+    return joined(
+        (
+            "layers above 0: direct path, scale omitted" if deeper else "",
+            *(rotary_note(model, offset), score_cap_note(model.config)),
+            *(logit_cap_note(model.config), hidden_note(model, common)),
+        )
     )

@@ -27,11 +27,11 @@ from pathsum.circuits.token_basis import (
     token_frequencies,
     token_of,
 )
-from pathsum.circuits.trigram_text import Ids, Pattern, gather_evidence, pattern_of
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.model.folding import embeddings_as_read, unembed_through
 from pathsum.model.losses import split_by_memory, target_losses
 from pathsum.model.transformer import soft_cap
+from pathsum.text.trigrams import Ids, Pattern, gather_evidence, pattern_of
 
 WIDTH = 8
 """At most so many destinations and outs of a source are considered, each at least half the best."""

@@ -1,22 +1,4 @@
-"""Skip-trigrams on text: their patterns, how often they occur, and how much loss they save.
-
-The paper's patterns:
-
-    [b] … [a] → [b]      the source itself is repeated
-    [b] … [a] → [b']     a variant of the source follows
-    [ab] … [a] → [b]     the source, one token, is repeated as two pieces
-    [ab] … [a] → [b']    the same, with a variant of the second piece
-
-and, where none of these fits, by the structure of code and prose:
-
-    brackets             out closes what the source opened
-    indentation          the source and out are white space
-    word ending          out continues the word of the destination
-    names                the source and out begin with a capital letter
-
-The paper's last two are artifacts of tokenizers: " Ralph" is one token and "Ralph" is "R" + "alph".
-Variants are two different tokens whose texts are equal after removing surrounding white space,
-letter case, and one plural ending (s, es, or ies for y) of a stem of at least three letters.
+"""Skip-trigrams on text: how often they occur, how much loss they save, and examples.
 
 Where the destination comes after the source, a head adds to the logit of `out`, from that source
 and with its attention there,
@@ -26,180 +8,43 @@ and with its attention there,
 over the earlier copies of the source. Without it the loss there changes by
 
     c + log(1 − p + p e^−c)     where `out` comes next, p its probability
-        log(1 − p + p e^−c)     where it does not, which is never above 0 for c > 0
+        log(1 − p + p e^−c)     elsewhere, which is never above 0 for c > 0
 
 A skip-trigram fires where c ≥ 0.1 and `out` comes next. The loss that it saves is the sum of these
 changes over all positions, right and wrong, divided by the number of predictions. On a model of
 several layers only the path straight from embeddings to logits counts.
 """
 
-import math
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from itertools import groupby
-from operator import itemgetter
 from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Column, Progress, computed_field, prose_column, silent, text_column
+from pathsum.base import Column, Progress, prose_column, text_column, token_column
 from pathsum.model import Head, HeadId, Model, Path
 from pathsum.model.folding import unembed_through
-from pathsum.text import Tokenizer
+from pathsum.model.sequences import Split, TextOrTokens, split_corpus
+from pathsum.text.shards import spaced
+from pathsum.text.trigrams import Ids, Pattern, pattern_of
 
-Ids = tuple[int, int, int]
-"""Source, destination, out."""
-SHORTEST_STEM = 3
 FIRES = 0.1
 """Logits that a head must add for a skip-trigram to count as firing."""
 CANDIDATES = 5000
 """The skip-trigrams with the largest gain where they are right are measured and classified."""
 EXAMPLES = 3
-"""So many examples are named for each pattern."""
-
-
-class Pattern(StrEnum):
-    """The paper's pattern that a skip-trigram belongs to, or its pattern by structure."""
-
-    COPY = "[b]…[a]→[b]"
-    COPY_VARIANT = "[b]…[a]→[b']"
-    PIECES = "[ab]…[a]→[b]"
-    PIECES_VARIANT = "[ab]…[a]→[b']"
-    BRACKETS = "brackets"
-    INDENTATION = "indentation"
-    WORD_ENDING = "word ending"
-    NAMES = "names"
-    OTHER = "other"
-
-
-def pattern_of(tokenizer: Tokenizer | None, source: int, destination: int, out: int) -> Pattern:
-    """The pattern of a triple of tokens; without a tokenizer only a copy can be recognized.
-
-    >>> words = Tokenizer.of_words(["Ralph", "R", "alph", "ralph", "cat"])
-    >>> print(pattern_of(words, 0, 1, 2), pattern_of(words, 0, 4, 3), pattern_of(words, 0, 4, 0))
-    [ab]…[a]→[b] [b]…[a]→[b'] [b]…[a]→[b]
-    """
-    if source == out:
-        return Pattern.COPY
-    if tokenizer is None:
-        return Pattern.OTHER
-    whole, first, second = (tokenizer.text(token) for token in (source, destination, out))
-    if are_variants(whole, second):
-        return Pattern.COPY_VARIANT
-    rest = _rest(whole, first)
-    if rest and second == rest:
-        return Pattern.PIECES
-    # A second piece with a space before it would be the next word.
-    if rest and second == second.lstrip() and are_variants(rest, second):
-        return Pattern.PIECES_VARIANT
-    return _structure(whole, first, second, not tokenizer.has_whole_words)
-
-
-_CLOSES = {"(": ")", "[": "]", "{": "}", "<": ">", '"': '"', "'": "'", "`": "`"}
-
-
-def _structure(source: str, destination: str, out: str, pieces: bool = True) -> Pattern:
-    """The structural pattern of a skip-trigram, from the texts of its tokens.
-
-    Tokens that are whole words, not `pieces`, do not continue one another.
-
-    >>> print(_structure(" (", "x", ")"), _structure("\\n    ", ":", "\\n        "))
-    brackets indentation
-    >>> print(_structure("abc", " re", "turn"), _structure(" Mary", " and", " John"))
-    word ending names
-    """
-    if any(_CLOSES[letter] in out for letter in source if letter in _CLOSES):
-        return Pattern.BRACKETS
-    if source.isspace() and out.isspace():
-        return Pattern.INDENTATION
-    if pieces and out[:1].isalpha() and destination[-1:].isalpha():
-        return Pattern.WORD_ENDING
-    if source.strip()[:1].isupper() and out.strip()[:1].isupper():
-        return Pattern.NAMES
-    return Pattern.OTHER
-
-
-def are_variants(one: str, other: str) -> bool:
-    """Whether two texts are the same word up to white space, case and a plural ending.
-
-    >>> are_variants(" Keep", "keep"), are_variants("list", " lists"), are_variants("a", "as")
-    (True, True, False)
-    """
-    if "\ufffd" in one + other:  # part of a character, which has no text to compare
-        return False
-    a, b = one.strip().casefold(), other.strip().casefold()
-    if not a or not b:
-        return False
-    return a == b or _is_plural(a, b) or _is_plural(b, a)
-
-
-def _is_plural(stem: str, word: str) -> bool:
-    if len(stem) < SHORTEST_STEM or not stem.isalpha():
-        return False
-    return word in (stem + "s", stem + "es") or (stem[-1] == "y" and word == stem[:-1] + "ies")
-
-
-def _rest(whole: str, first: str) -> str:
-    """The rest of a token's text after its first piece; empty if it begins differently."""
-    whole, first = whole.strip(), first.strip()
-    if not first or "\ufffd" in whole + first or not whole.startswith(first):
-        return ""
-    return whole[len(first) :]
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Counts of `[source] … [destination] → [out]` in a text.
-
-    `antecedents` counts the places where the destination has the source somewhere before it in the
-    sequence and a token after it, `followed` those where that token is `out`. `lift` is
-    P(out | source … destination) / P(out | destination): above 1, the source helps.
-    """
-
-    antecedents: int
-    followed: int
-    bigram_rate: float
-
-    @computed_field
-    def rate(self) -> float:
-        """P(out | source … destination); NaN where the antecedent never occurs."""
-        return self.followed / self.antecedents if self.antecedents else math.nan
-
-    @computed_field
-    def lift(self) -> float:
-        """P(out | source … destination) / P(out | destination)."""
-        return self.rate / self.bigram_rate if self.bigram_rate > 0 else math.nan
-
-
-def gather_evidence(
-    parts: Sequence[Int[Tensor, "_ _"]], triples: Iterable[Ids], *, progress: Progress = silent
-) -> dict[Ids, Evidence]:
-    """Evidence for each triple, from one pass over the text for each distinct pair it names."""
-    by_source = groupby(sorted(set(triples)), key=itemgetter(0))
-    wanted = {source: list(same) for source, same in by_source}
-    named = {ids for same in wanted.values() for ids in same}
-    # Of each destination, with the source before it or not: next tokens, and those that are `out`.
-    counts = dict.fromkeys(named, torch.zeros(4, dtype=torch.long))
-    for index, part in enumerate(parts):
-        progress(index, len(parts), "reading text")
-        tokens, after = part[:, :-1], part[:, 1:].flatten()
-        here = {one: (tokens == one).flatten().nonzero()[:, 0] for _, one, _ in named}
-        for source, same in wanted.items():
-            occurs = tokens == source
-            before = ((occurs.cumsum(1) - occurs.long()) > 0).flatten()
-            for ids in same:
-                after_source, right = before[here[ids[1]]], after[here[ids[1]]] == ids[2]
-                masks = (after_source, after_source & right, torch.ones_like(right), right)
-                counts[ids] = counts[ids] + torch.stack(masks).sum(1).cpu()
-    found: dict[Ids, Evidence] = {}
-    for ids, numbers in counts.items():
-        antecedents, followed, destinations, pairs = numbers.tolist()
-        found[ids] = Evidence(antecedents, followed, pairs / max(destinations, 1))
-    return found
+"""Examples listed for each pattern."""
+PER_SOURCE = 4
+"""Destinations and outs listed for each source, at most."""
+SOURCES = 50
+"""Source words in a result, at most."""
+AROUND = 3
+"""Tokens of the text quoted before a destination."""
+_WORD = re.compile(r"[^\W\d_]{3}")
 
 
 @dataclass(frozen=True)
@@ -229,7 +74,7 @@ class TextEffect:
 
 @dataclass(frozen=True)
 class PatternShare:
-    """A pattern: how many of the strongest skip-trigrams have it, and its share of their gain.
+    """A pattern: its number of strong skip-trigrams, and its share of their gain.
 
     `examples` are those of different sources that save the most loss.
     """
@@ -240,8 +85,8 @@ class PatternShare:
     examples: Annotated[tuple[str, ...], prose_column("examples", ";  ".join)] = ()
 
 
-class _Run:
-    """A traced sequence: its distinct tokens `known`, and the index of each position's token.
+class _TracedText:
+    """A traced sequence: its `distinct` tokens, and the `index` of each position's token in them.
 
     `total[d]` is log Σ exp of the logits at destination d.
     """
@@ -249,21 +94,21 @@ class _Run:
     def __init__(self, model: Model, tokens: Int[Tensor, " pos"]) -> None:
         self.trace = model.trace(tokens[None])
         self.tokens = self.trace.tokens[0]
-        self.known, self.place = self.tokens.unique(return_inverse=True)
+        self.distinct, self.index = self.tokens.unique(return_inverse=True)
         self.total = self.trace.logits[0, :-1].logsumexp(-1).double()
 
     def pattern(self, head: HeadId) -> Float[Tensor, "dest src"]:
-        """A head's pattern but its last row, times the normalization scales to the logits."""
+        """A head's pattern without its last row, times the normalization scales to the logits."""
         return Path("embed", (head,)).pattern(self.trace)[0, :-1]
 
-    def log_p(self, at: Int[Tensor, " some"], out: Int[Tensor, " some"]) -> Float[Tensor, " some"]:
-        """Log-probabilities of tokens after some positions, in float64."""
+    def log_p(self, at: Int[Tensor, " n"], out: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """Log-probabilities of tokens after the positions `at`, in float64."""
         return self.trace.logits[0, at, out].double() - self.total[at]
 
-    def by_source(self, each: Float[Tensor, "dest src"]) -> Float[Tensor, "dest known"]:
+    def sum_by_source(self, terms: Float[Tensor, "dest src"]) -> Float[Tensor, "dest distinct"]:
         """Sums over the earlier copies of each token, which act together."""
-        copies = torch.nn.functional.one_hot(self.place, len(self.known)).to(each)
-        return each.tril(-1) @ copies
+        copies = torch.nn.functional.one_hot(self.index, len(self.distinct)).to(terms)
+        return terms.tril(-1) @ copies
 
 
 @torch.no_grad()
@@ -271,91 +116,88 @@ def effects_on_text(
     model: Model,
     heads: Sequence[Head],
     rows: Sequence[Int[Tensor, " _"]],
-    shown: Tensor,
+    mask: Tensor,
     progress: Progress,
 ) -> tuple[list[TextEffect], tuple[PatternShare, ...], float]:
-    """Skip-trigrams that save loss, most first, among tokens that may be `shown`; their patterns.
+    """Skip-trigrams that save loss, most first, among the tokens of a mask; their patterns.
 
     The `CANDIDATES` with the largest gain where they are right are measured wherever their
     antecedent occurs. The last number is their share of all gain.
     """
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    firings: list[tuple[Tensor, Tensor, Tensor]] = []
     ovs = {head.id: unembed_through(model.weights, head.W_O) for head in heads}
     for number, tokens in enumerate(rows):
         progress(number, 2 * len(rows), "skip-trigrams on text")
-        text = _Run(model, tokens)
+        text = _TracedText(model, tokens)
         for index, head in enumerate(heads):
-            ids, places, c, gain = _right_places(text, head, ovs[head.id], shown)
-            where = torch.tensor([[index, number]]).expand(len(ids), -1)
-            found.append((torch.cat((ids, where, places), 1), c, gain))
-    gained, ranked = _ranked(found, heads, model.config.d_vocab) if found else (0.0, [])
+            ids, positions, c, gain = _firings(text, head, ovs[head.id], mask)
+            origin = torch.tensor([[index, number]]).expand(len(ids), -1)
+            firings.append((torch.cat((ids, origin, positions), 1), c, gain))
+    total, ranked = _rank_by_gain(firings, heads, model.config.d_vocab) if firings else (0.0, [])
     candidates = [_Candidates(head, ovs[head.id], ranked) for head in heads]
     for number, tokens in enumerate(rows):
         progress(len(rows) + number, 2 * len(rows), "skip-trigrams on text")
-        text = _Run(model, tokens)
-        for one in candidates:
-            one.measure(text)
+        text = _TracedText(model, tokens)
+        for of_head in candidates:
+            of_head.measure(text)
     progress(1, 1, "skip-trigrams on text")
     predictions = sum(len(tokens) - 1 for tokens in rows)
     saved = {
-        (one.head.id, tuple(ids)): nats / max(predictions, 1)
-        for one in candidates
-        for ids, nats in zip(one.ids.tolist(), one.saved.tolist(), strict=True)
+        (of_head.head.id, tuple(ids)): nats / max(predictions, 1)
+        for of_head in candidates
+        for ids, nats in zip(of_head.ids.tolist(), of_head.saved.tolist(), strict=True)
     }
-    effects = [replace(one, saved=saved[one.head, one.ids]) for one in ranked]
-    effects = sorted((one for one in effects if one.saved > 0), key=lambda one: -one.saved)
-    return effects, *_classes(model, ranked, gained, effects)
+    effects = [replace(effect, saved=saved[effect.head, effect.ids]) for effect in ranked]
+    effects = [effect for effect in effects if effect.saved > 0]
+    effects.sort(key=lambda effect: -effect.saved)
+    return effects, *_pattern_shares(model, ranked, total, effects)
 
 
-def _right_places(
-    text: _Run, head: Head, ov: Float[Tensor, "k vocab"], shown: Tensor
-) -> tuple[Tensor, Tensor, Float[Tensor, " found"], Float[Tensor, " found"]]:
+def _firings(
+    text: _TracedText, head: Head, ov: Float[Tensor, "k vocab"], mask: Tensor
+) -> tuple[Tensor, Tensor, Float[Tensor, " n"], Float[Tensor, " n"]]:
     """(source, destination, out), both positions, c and gain where `out` comes next."""
-    tokens, known, place = text.tokens, text.known, text.place
+    tokens, distinct = text.tokens, text.distinct
     after = tokens[1:]
     value = text.trace.model.weights.W_E[tokens] @ head.W_V
     effect = value @ ov[:, after]  # [source, destination]
     pattern = text.pattern(head.id)
-    c = text.by_source(pattern * effect.mT)
-    allowed = shown.to(tokens.device)
-    fires = (c >= FIRES) & allowed[known][None] & (allowed[tokens[:-1]] & allowed[after])[:, None]
-    at, which = fires.nonzero().T
-    c = c[at, which]
+    c = text.sum_by_source(pattern * effect.mT)
+    mask = mask.to(tokens.device)
+    fires = (c >= FIRES) & mask[distinct][None] & (mask[tokens[:-1]] & mask[after])[:, None]
+    at, source = fires.nonzero().T
+    c = c[at, source]
     p = text.log_p(at, after[at]).exp().to(c)
     gain = c + torch.log1p(p * torch.expm1(-c))
-    places = torch.arange(len(tokens), device=at.device)
+    positions = torch.arange(len(tokens), device=at.device)
     # Among the copies before the destination, take the one with the most attention.
-    copies = (place[None] == which[:, None]) & (places < at[:, None])
+    copies = (text.index[None] == source[:, None]) & (positions < at[:, None])
     source_at = pattern[at].masked_fill(~copies, -torch.inf).argmax(1)
-    ids = torch.stack((known[which], tokens[at], after[at]), 1)
+    ids = torch.stack((distinct[source], tokens[at], after[at]), 1)
     return ids.cpu(), torch.stack((source_at, at), 1).cpu(), c.cpu(), gain.double().cpu()
 
 
-def _ranked(
-    found: Sequence[tuple[Tensor, Tensor, Tensor]], heads: Sequence[Head], d_vocab: int
+def _rank_by_gain(
+    firings: Sequence[tuple[Tensor, Tensor, Tensor]], heads: Sequence[Head], d_vocab: int
 ) -> tuple[float, list[TextEffect]]:
-    """The total gain, and the `CANDIDATES` with the largest gains, largest first.
-
-    From what `_right_places` found in each sequence. Ties keep the order in which they were found.
-    """
-    rows, c, gain = (torch.cat(column) for column in zip(*found, strict=True))
+    """The total gain, and the `CANDIDATES` with the largest gains; ties in order of occurrence."""
+    rows, c, gain = (torch.cat(column) for column in zip(*firings, strict=True))
     pairs = (rows[:, 3] * d_vocab + rows[:, 0]) * d_vocab + rows[:, 1]
     # The number of each row's head and triple, in two steps: one number for all may overflow.
     _, pair = pairs.unique(return_inverse=True)
-    keys = pair * d_vocab + rows[:, 2]
-    _, which, fires = keys.unique(return_inverse=True, return_counts=True)
-    total = torch.zeros(len(fires), dtype=torch.float64).index_add_(0, which, gain)
-    # Occurrences of each together, in order; and again, the largest effect first.
+    _, triple, fires = (pair * d_vocab + rows[:, 2]).unique(return_inverse=True, return_counts=True)
+    total = torch.zeros(len(fires), dtype=torch.float64).index_add_(0, triple, gain)
+    # Rows grouped by triple, in order of occurrence; and again, the largest effect first.
     starts = fires.cumsum(0) - fires
-    first = which.argsort(stable=True)[starts]
+    first = triple.argsort(stable=True)[starts]
     by_effect = c.argsort(descending=True, stable=True)
-    most = by_effect[which[by_effect].argsort(stable=True)][starts]
+    strongest = by_effect[triple[by_effect].argsort(stable=True)][starts]
     order = first.argsort()
     order = order[total[order].argsort(descending=True, stable=True)][:CANDIDATES]
-    numbers = (rows[most[order]].tolist(), total[order].tolist(), fires[order].tolist())
+    columns = (rows[strongest[order]].tolist(), total[order].tolist(), fires[order].tolist())
     return float(total.sum()), [
-        TextEffect(heads[head].id, (s, d, o), nats, times, Occurrence(number, source_at, at))
-        for (s, d, o, head, number, source_at, at), nats, times in zip(*numbers, strict=True)
+        TextEffect(heads[head].id, (s, d, o), nats, count, Occurrence(number, source_at, at))
+        for (s, d, o, head, number, source_at, at), nats, count in zip(*columns, strict=True)
     ]
 
 
@@ -368,57 +210,159 @@ class _Candidates:
     def __init__(
         self, head: Head, ov: Float[Tensor, "k vocab"], ranked: Sequence[TextEffect]
     ) -> None:
-        mine = [one.ids for one in ranked if one.head == head.id]
-        ids = torch.tensor(mine, dtype=torch.long, device=ov.device).view(-1, 3)
+        triples = [effect.ids for effect in ranked if effect.head == head.id]
+        ids = torch.tensor(triples, dtype=torch.long, device=ov.device).view(-1, 3)
         value = head.model.weights.W_E[ids[:, 0]] @ head.W_V
         self.head, self.ids = head, ids
         self.effect = (value * ov[:, ids[:, 2]].T).sum(-1).double()
         self.saved = torch.zeros_like(self.effect)
 
-    def measure(self, text: _Run) -> None:
+    def measure(self, text: _TracedText) -> None:
         """Add the loss that each saves on one sequence, wherever its antecedent occurs."""
-        tokens, known = text.tokens, text.known
-        column = torch.searchsorted(known, self.ids[:, 0].contiguous()).clamp(max=len(known) - 1)
-        here = (known[column] == self.ids[:, 0]).nonzero()[:, 0]
-        which, at = (tokens[:-1] == self.ids[here, 1, None]).nonzero().T
-        which = here[which]
-        moved = text.by_source(text.pattern(self.head.id))
-        c = moved[at, column[which]].double() * self.effect[which]
-        out = self.ids[which, 2]
+        tokens, distinct = text.tokens, text.distinct
+        sources = self.ids[:, 0].contiguous()
+        column = torch.searchsorted(distinct, sources).clamp(max=len(distinct) - 1)
+        present = (distinct[column] == sources).nonzero()[:, 0]
+        triple, at = (tokens[:-1] == self.ids[present, 1, None]).nonzero().T
+        triple = present[triple]
+        attention = text.sum_by_source(text.pattern(self.head.id))
+        c = attention[at, column[triple]].double() * self.effect[triple]
+        out = self.ids[triple, 2]
         change = torch.log1p(text.log_p(at, out).exp() * torch.expm1(-c))
-        self.saved.index_add_(0, which, change + torch.where(tokens[at + 1] == out, c, 0.0))
+        self.saved.index_add_(0, triple, change + torch.where(tokens[at + 1] == out, c, 0.0))
 
 
-def written(model: Model, ids: Ids) -> str:
+def triple_text(model: Model, ids: Ids) -> str:
     """A skip-trigram in the paper's notation."""
     source, destination, out = map(model.token_text, ids)
     return f"{source} … {destination} → {out}"
 
 
-def _classes(
+def _pattern_shares(
     model: Model, strongest: Sequence[TextEffect], total: float, saving: Sequence[TextEffect]
 ) -> tuple[tuple[PatternShare, ...], float]:
-    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of all.
+    """Shares of the gain by pattern among the strongest skip-trigrams, and their share of `total`.
 
-    Examples are the first of those that save loss over all positions.
+    Examples are the first skip-trigrams in `saving`, which save loss over all positions.
     """
     counts, sums = Counter[Pattern](), defaultdict[Pattern, float](float)
-    for one in strongest:
-        pattern = pattern_of(model.tokenizer, *one.ids)
+    for effect in strongest:
+        pattern = pattern_of(model.tokenizer, *effect.ids)
         counts[pattern] += 1
-        sums[pattern] += one.gain
+        sums[pattern] += effect.gain
     covered = sum(sums.values())
     if covered <= 0:
         return (), 0.0
     examples = defaultdict[Pattern, dict[str, str]](dict)
-    for one in saving:
-        known = examples[pattern_of(model.tokenizer, *one.ids)]
-        source = model.token_text(one.ids[0]).strip("·").casefold()
-        if len(known) < EXAMPLES:
-            known.setdefault(source, written(model, one.ids))
+    for effect in saving:
+        by_source = examples[pattern_of(model.tokenizer, *effect.ids)]
+        source = model.token_text(effect.ids[0]).strip("·").casefold()
+        if len(by_source) < EXAMPLES:
+            by_source.setdefault(source, triple_text(model, effect.ids))
     ranked = sorted(sums, key=lambda pattern: -sums[pattern])
-    shares = tuple(
-        PatternShare(each, counts[each], sums[each] / covered, tuple(examples[each].values()))
-        for each in ranked
+    shares = (
+        PatternShare(name, counts[name], sums[name] / covered, tuple(examples[name].values()))
+        for name in ranked
     )
-    return shares, covered / total
+    return tuple(shares), covered / total
+
+
+def text_rows(
+    model: Model, text: Sequence[Int[Tensor, "_ _"]], most: int
+) -> list[Int[Tensor, " _"]]:
+    """At most `most` sequences of a text, evenly spaced and cut to the model's context."""
+    rows = [row for batch in text for row in batch]
+    return [rows[index][: model.config.n_ctx] for index in spaced(len(rows), most)]
+
+
+def split_for_ranking(
+    model: Model, corpus: TextOrTokens, most: int
+) -> tuple[list[Int[Tensor, " _"]], tuple[Int[Tensor, "_ _"], ...], Split]:
+    """The sequences of a text used for ranking, the unused ones, and its two parts for bugs."""
+    split, held_out = split_corpus(model, corpus), model.held_out
+    if held_out is None or corpus is not held_out:
+        return text_rows(model, split.held_out, most), split.counted, split
+    # The model was not trained on its own held-out text, so all of that text can be used.
+    unread = torch.ones(len(held_out), dtype=torch.bool)
+    unread[spaced(len(unread), most)] = False
+    rest = (held_out[unread],) if bool(unread.any()) else ()
+    return text_rows(model, [held_out], most), rest, split
+
+
+@dataclass(frozen=True)
+class SourceGain:
+    """The skip-trigrams of one source in one head: the paper's table, as measured on text.
+
+    Destinations and outs are those of the skip-trigrams that save loss, the most important first.
+    `score` is the sum of their scores.
+    """
+
+    head: Annotated[HeadId, text_column("head")]
+    source: Annotated[str, token_column("source")]
+    destinations: Annotated[tuple[str, ...], token_column("destinations", "  ".join)]
+    outs: Annotated[tuple[str, ...], token_column("outs", "  ".join)]
+    score: Annotated[float, Column("score", ".4g")]
+    occurrence: Annotated[str, token_column("in the text")]
+
+
+def merge_variants(model: Model, effects: Sequence[TextEffect]) -> list[list[TextEffect]]:
+    """Groups of effects that differ only in spaces or case, largest saved loss first."""
+    groups: dict[tuple[str, ...], list[TextEffect]] = {}
+    for effect in effects:
+        groups.setdefault(_variant_key(model, effect), []).append(effect)
+    return sorted(groups.values(), key=lambda group: -sum(effect.saved for effect in group))
+
+
+def _variant_key(model: Model, effect: TextEffect) -> tuple[str, ...]:
+    texts = [model.token_text(token) for token in effect.ids]
+    if model.tokenizer is not None:
+        plain = [model.tokenizer.text(token) for token in effect.ids]
+        texts = [text.strip().casefold() or text for text in plain]
+    return (effect.head, *texts)
+
+
+def gains_by_source(
+    model: Model, rows: Sequence[Int[Tensor, " pos"]], groups: Sequence[list[TextEffect]]
+) -> tuple[SourceGain, ...]:
+    """Groups of skip-trigrams, best first, by head and source word; the best source first."""
+    by_source: dict[tuple[str, ...], list[list[TextEffect]]] = {}
+    for group in groups:
+        if _WORD.search(model.token_text(group[0].ids[0])):
+            by_source.setdefault(_variant_key(model, group[0])[:2], []).append(group)
+    gains: list[SourceGain] = []
+    for groups_of in by_source.values():
+        best, saved = groups_of[0][0], sum(effect.saved for group in groups_of for effect in group)
+        texts = zip(*(map(model.token_text, group[0].ids) for group in groups_of), strict=True)
+        source, to, outs = (tuple(dict.fromkeys(column))[:PER_SOURCE] for column in texts)
+        quotation = quote(model, rows, best.occurrence)
+        gains.append(SourceGain(best.head, source[0], to, outs, saved, quotation))
+    return tuple(sorted(gains, key=lambda gain: -gain.score)[:SOURCES])
+
+
+@dataclass(frozen=True)
+class TriplePlace:
+    """An occurrence in the text: the tokens up to the predicted one, and two positions in them."""
+
+    ids: tuple[int, ...]
+    source: int
+    destination: int
+
+
+def place_of(rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> TriplePlace:
+    """The occurrence with the tokens up to the predicted one."""
+    tokens = rows[at.sequence][: at.destination + 2].tolist()
+    return TriplePlace(tuple(tokens), at.source, at.destination)
+
+
+def quote(model: Model, rows: Sequence[Int[Tensor, " pos"]], at: Occurrence) -> str:
+    """The source with its neighbors, an ellipsis, and the destination with the next token."""
+
+    def words(start: int, stop: int) -> str:
+        tokens = rows[at.sequence][max(start, 0) : stop]
+        return "".join(map(model.token_text, tokens.tolist()))
+
+    after = words(at.destination + 1, at.destination + 2)
+    if at.destination - at.source <= AROUND + 2:
+        return f"{words(at.source - 1, at.destination + 1)}→{after}"
+    before = words(at.source - 1, at.source + 2)
+    return f"{before} … {words(at.destination - AROUND + 1, at.destination + 1)}→{after}"

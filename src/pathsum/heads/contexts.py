@@ -28,7 +28,7 @@ from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.options import parse_count
 from pathsum.circuits.token_basis import Token, token_of
-from pathsum.circuits.trigrams import text_rows
+from pathsum.circuits.trigram_text import text_rows
 from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects

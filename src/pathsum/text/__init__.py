@@ -8,6 +8,7 @@ documents   texts of the standard library, of files and folders, of datasets on 
 packages    texts of published packages; corpora by name, from corpora.toml
 shards      token ids in memory-mapped files, and how they are built from documents
 corpus      `Corpus`: training tokens, held-out tokens, counts
+trigrams    patterns of skip-trigrams (copies, pieces, brackets …) and their counts in text
 token_pool  tokens that may be drawn at random and shown in tables
 probes      repeated random tokens, with known answers; a short neutral text
 """
