@@ -350,7 +350,8 @@ def test_false_positives_where_heads_prefer_axes() -> None:
     rates = [float((torch.cat(each) <= 0.01).double().mean()) for each in (rotated, both)]
     assert rates[0] > 0.04  # of 1,200 edges: 0.01 has a standard error of 0.003
     assert rates[1] < 0.02
-    assert f"{found.edges(k=1).unlikely} of 48 (" in found.edges(k=1).table_note
+    edges = ps.composition(sparse_model(24)).edges(k=1)
+    assert f"{edges.unlikely} of 48 (" in edges.table_note
 
 
 def test_edges_that_pass_are_cut_on_a_text() -> None:

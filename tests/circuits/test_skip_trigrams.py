@@ -16,6 +16,7 @@ from pathsum.circuits.token_basis import token_of
 from pathsum.circuits.trigram_bugs import Bug, Cause, removed
 from pathsum.cli.main import main
 from pathsum.model import Config, HeadId, Model, construct, random_model
+from pathsum.model.config import Norm
 from pathsum.model.folding import folded_unembedding
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
@@ -175,7 +176,7 @@ def test_evidence_is_what_a_slow_count_gives():
 
 
 @pytest.mark.parametrize("norm", ["none", "layer", "rms"])
-def test_what_is_removed_sums_to_what_the_head_put_there(norm: str):
+def test_what_is_removed_sums_to_what_the_head_put_there(norm: Norm):
     config = Config(1, 2, 12, 4, 7, 10, norm=norm)
     model = random_model(config, seed=2, dtype=torch.float64, gains=True)
     trace = model.trace(torch.randint(0, 7, (2, 10), generator=torch.Generator().manual_seed(0)))
@@ -186,9 +187,9 @@ def test_what_is_removed_sums_to_what_the_head_put_there(norm: str):
     for source in range(7):
         for destination in range(7):
             for out in range(7):
-                tokens = [token_of(model, t) for t in (source, destination, out)]
-                because = (Cause(*tokens), Cause(*tokens))
-                bug = Bug(HeadId(0, 1), *tokens, 0.0, 0.0, 0.0, Pattern.OTHER, because, "list")
+                s, d, o = (token_of(model, t) for t in (source, destination, out))
+                because = (Cause(s, d, o), Cause(s, d, o))
+                bug = Bug(HeadId(0, 1), s, d, o, 0.0, 0.0, 0.0, Pattern.OTHER, because, "list")
                 total[..., out] += removed(trace, bug)
     assert torch.allclose(total, own)
 

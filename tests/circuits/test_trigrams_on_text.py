@@ -13,6 +13,7 @@ from pathsum.base.errors import InputError
 from pathsum.circuits import SkipTrigrams, skip_trigrams
 from pathsum.cli.main import main
 from pathsum.model import Config, Model, Weights, construct, random_model
+from pathsum.model.config import Norm
 from pathsum.model.folding import unembed_through
 from pathsum.model.losses import token_losses
 from pathsum.model.store import MemoryStore
@@ -42,7 +43,7 @@ def test_triples_that_occur_are_found_and_others_are_not() -> None:
     assert names == set(TRIPLES[:2])  # the third never occurs
     assert all(t.fires and t.score > 0 for t in found)
     assert {"keepin→mind", "keepat→bay"} <= {
-        t.occurrence.removeprefix("in").removeprefix("at") for t in found
+        str(t.occurrence).removeprefix("in").removeprefix("at") for t in found
     }
     for one in found:
         assert one.place is not None
@@ -56,7 +57,7 @@ def test_triples_that_occur_are_found_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
-def test_the_score_is_the_loss_without_it(norm: str) -> None:
+def test_the_score_is_the_loss_without_it(norm: Norm) -> None:
     """Take exactly what the head adds to the logit away, everywhere, and compare losses."""
     config = Config(1, 2, 16, 8, 12, 30, norm=norm)
     model = random_model(config, seed=1, dtype=torch.float64)
