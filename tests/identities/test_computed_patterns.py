@@ -7,7 +7,7 @@ import torch
 
 import pathsum as ps
 from pathsum.model import Trace, recording
-from pathsum.model.recording import ComputedPatterns, SomeLayers
+from pathsum.model.recording import ComputedPatterns, PartialLayers
 
 SIZES = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
 MODELS: dict[str, dict[str, Any]] = {
@@ -31,8 +31,8 @@ def runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tup
 
 def test_they_are_what_a_run_records(runs: tuple[Trace, Trace]) -> None:
     whole, computed = runs
-    assert isinstance(computed.patterns, SomeLayers)
-    assert isinstance(computed.patterns.kept, ComputedPatterns)
+    assert isinstance(computed.patterns, PartialLayers)
+    assert isinstance(computed.patterns.tensors, ComputedPatterns)
     for layer in range(2):
         torch.testing.assert_close(computed.patterns[layer], whole.patterns[layer])
         torch.testing.assert_close(computed.z(layer), whole.z(layer))

@@ -271,10 +271,19 @@ def test_copies_of_a_batch(changes: dict[str, Any]) -> None:
 
 def test_zero_writes_have_the_shapes_of_a_run() -> None:
     trace = random_model(Config(2, 2, 8, 4, 9, 4, mlp="relu", d_mlp=8)).trace([[1, 2, 3]])
-    found, expected = Writes.zero(trace), Writes.of(trace).zeros()
-    torch.testing.assert_close(found.embed, expected.embed)
-    torch.testing.assert_close(found.z, expected.z)
-    torch.testing.assert_close(found.mlp_outputs, expected.mlp_outputs)
+    zeros, writes = Writes.zero(trace).tensors, Writes.of(trace).tensors
+    torch.testing.assert_close(zeros, [torch.zeros_like(tensor) for tensor in writes])
+
+
+def test_an_edge_replaces_the_output_that_the_stream_has() -> None:
+    model = random_model(Config(2, 2, 8, 4, 9, 4), seed=1)
+    tokens, output = torch.tensor([[1, 2, 3]]), torch.arange(8.0)
+    replaced = Edit(Site.parse("L0H0"), output)
+    names = ("L0H0@1→L1H0@2.k", "L0H0@2→L1H1@2.q", "L0H0@0→logits", "L0H0→L1H1.v")
+    same = [Edit(Site.parse(name), output) for name in names]
+    expected = run_logits(model.weights, tokens, [replaced])
+    found = run_logits(model.weights, tokens, [replaced, *same])
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("changes", [{}, {"mlp": "gelu", "norm": "layer"}, *REAL], ids=str)

@@ -64,7 +64,7 @@ def test_half_a_circuit_by_hand() -> None:
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
     edges = [Site.parse(one) for one in ("L1H0@5→logits@5", "embed@2→L1H0@5.v")]
-    found = prediction_with_only(trace, [edges], Writes.of(trace).zeros(), target)
+    found = prediction_with_only(trace, [edges], Writes.zero(trace), target)
     ov = trace.model.head("L1H0").ov.dense()
     embedded = trace.weights.W_E[trace.tokens[0, 2]]
     # Keys and queries are zero but for positions, which this head does not read.
@@ -283,7 +283,7 @@ def test_gradients_between_inputs_find_what_one_gradient_misses() -> None:
     """Attention that is saturated has no slope at the run itself, and has on the way there."""
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
-    zero = Writes.of(trace).zeros()
+    zero = Writes.zero(trace)
     key = edge_between(HeadId(0, 0), 2, Site(HeadId(1, 0), at=5), Side.K)
     assert key in gradient_order(trace, target, zero, 6, steps=8)
     # At the inputs of the reference itself, the run is the reference.

@@ -5,7 +5,7 @@ weights      tensors, read and checked on first use; shared K/V heads
 store        tensors in memory or in mapped files, read by layer; `storage`: saved models
 transformer  the parts of the forward pass; `rotary` positions
 edit         Edit: a site of a run and the value that replaces it
-editor       the edits of a run, applied; `node_edges`: edges at single positions
+editor       the edits of a run, applied at five points; `edge_edits`: edges of any reader
 forward      the forward pass, `run`, with edits and a choice of values to record (`recording`)
 trace        Trace: the record of one run
 gating       the neurons of an MLP as values times gates

@@ -1,25 +1,48 @@
 """Edit: a site of a run and the value that replaces it; Writes: the outputs of all writers.
 
-`pathsum.model.forward.run` takes edits, and `pathsum.model.editor` applies them.
+`pathsum.model.forward.run` takes edits, and `pathsum.model.editor` applies them. In a batch that
+holds several copies of the same sequences, row i is row i % n of a tensor with n rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pathsum.base import HeadId, Source
 from pathsum.base.shapes import PerHead, Stream
-from pathsum.base.site import Side, Site
+from pathsum.base.site import Side, Site, Writer
 
 if TYPE_CHECKING:
     from pathsum.model.recording import Run
+    from pathsum.model.weights import Weights
 
 Function: TypeAlias = Callable[[Tensor], Tensor | None]
 Computed: TypeAlias = Literal["computed"]
 COMPUTED: Computed = "computed"
+
+
+class Output(NamedTuple):
+    """The output of a writer: `tensor`, or for a computed head its z, with the head's W_O."""
+
+    tensor: Float[Tensor, "batch pos n"]
+    W_O: Float[Tensor, "n d"] | None = None
+
+    @property
+    def stream(self) -> Stream:
+        """What is added to the stream."""
+        return self.tensor if self.W_O is None else self.tensor @ self.W_O
+
+    def at(
+        self, row: Int[Tensor, " write"], position: Int[Tensor, " write"]
+    ) -> Float[Tensor, "write d"]:
+        """The output at some positions; the same everywhere if there is only one."""
+        rows, length = self.tensor.shape[:2]
+        tensor = self.tensor[row % rows, position.clamp(max=length - 1)]
+        return tensor if self.W_O is None else tensor @ self.W_O
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +88,6 @@ class Writes:
             mlp_outputs=tuple(map(torch.zeros_like, run.mlp_outputs)),
         )
 
-    def zeros(self) -> "Writes":
-        """Zeros in the same shapes."""
-        return Writes(
-            embed=torch.zeros_like(self.embed),
-            z=tuple(map(torch.zeros_like, self.z)),
-            mlp_outputs=tuple(map(torch.zeros_like, self.mlp_outputs)),
-        )
-
     @property
     def tensors(self) -> list[Tensor]:
         """The outputs of all writers: the embedding, heads by layer, MLPs."""
@@ -81,16 +96,32 @@ class Writes:
     def expand_as(self, other: "Writes") -> "Writes":
         """The same outputs in every sequence and at every position of other writes."""
         embed, *rest = (
-            mine.expand_as(its) for mine, its in zip(self.tensors, other.tensors, strict=True)
+            tensor.expand_as(shape)
+            for tensor, shape in zip(self.tensors, other.tensors, strict=True)
         )
         return Writes(embed, tuple(rest[: len(self.z)]), tuple(rest[len(self.z) :]))
 
-    def source(self, source: Source) -> Stream:
-        """The output of the embedding or of an MLP."""
-        return self.embed if source.kind == "embed" else self.mlp_outputs[source.layer]
+    def output(self, weights: "Weights", writer: Writer) -> Output:
+        """The output of a head, an MLP or the embedding."""
+        if isinstance(writer, HeadId):
+            W_O = weights.layers[writer.layer].W_O[writer.head]
+            return Output(self.z[writer.layer][:, writer.head], W_O)
+        return Output(self.embed if writer.kind == "embed" else self.mlp_outputs[writer.layer])
 
 
 EditValue: TypeAlias = Tensor | Writes | Site | Function | Computed
+
+
+def expand_batch(tensor: Tensor, size: int) -> Tensor:
+    """A batch repeated to a size; a single sequence is expanded without a copy."""
+    if len(tensor) in (1, size):
+        return tensor.expand(size, *tensor.shape[1:])
+    return tensor.repeat(size // len(tensor), *[1] * (tensor.ndim - 1))
+
+
+def rows_of(tensor: Tensor, sequence: int | None) -> Tensor:
+    """A view of the row of one sequence, as a batch of one; of the whole batch if None."""
+    return tensor if sequence is None else tensor[sequence % len(tensor)][None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +131,7 @@ class Edit:
     `value` is
     - a tensor that broadcasts to the site's: [batch, pos, width], or a vector; for a pattern
       [batch, dest, src]. The width is d_head for `L1H4.z` and d_model for all outputs and reads
-    - the `Writes` of another run, of which the site takes its own part
+    - the `Writes` of another run, whose output of the same writer is taken
     - a function of the tensor, which returns a replacement or None
     - another site: the pattern of another head of the same layer or below
     - `COMPUTED`, for an edge: the writer's own output, where its output in the stream is replaced

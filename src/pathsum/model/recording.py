@@ -5,7 +5,7 @@ the keys and values that the next tokens attend to.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, SupportsIndex, TypeAlias, overload
 
@@ -16,11 +16,11 @@ from torch import Tensor
 from pathsum.base import HeadId, HeadName, find_head
 from pathsum.base.errors import InputError
 from pathsum.base.options import checked_methods
-from pathsum.base.shapes import Pattern, PerHead, Scale, Stream, Tokens
+from pathsum.base.shapes import AtDestinations, AtSources, Pattern, PerHead, Scale, Stream, Tokens
 from pathsum.model import transformer
 from pathsum.model.config import Config
-from pathsum.model.edit import Edit, Writes
-from pathsum.model.weights import Weights
+from pathsum.model.edit import Edit, Writes, expand_batch
+from pathsum.model.weights import LayerWeights, Weights
 
 All: TypeAlias = Literal["all"]
 # If the patterns of an unedited run take more memory, they are computed when they are read.
@@ -35,33 +35,34 @@ class KeyValues:
 
     def __init__(self) -> None:
         self.length = 0
-        self._known: dict[Hashable, Tensor] = {}
+        self._tensors: dict[Hashable, Tensor] = {}
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
         """The stored tensor of a name, [..., pos, k], extended by the last tokens."""
-        known = self._known.get(name)
-        self._known[name] = last if known is None else torch.cat((known, last), -2)
-        return self._known[name]
+        if name in self._tensors:
+            last = torch.cat((self._tensors[name], last), -2)
+        self._tensors[name] = last
+        return last
 
     def first(self, name: Hashable, length: int) -> Tensor:
         """The stored tensor of a name, for the first tokens."""
-        return self._known[name][..., :length, :]
+        return self._tensors[name][..., :length, :]
 
 
 class Prefix(KeyValues):
     """The first positions of a run of one sequence, which runs with later edits share.
 
-    `known` has the keys and values of the run, and `writes` its outputs. Runs that start after them
-    may have any number of copies, whose keys and values are not kept.
+    `keys` has the keys and values of the run, and `writes` its outputs. Runs that start after them
+    may have any number of copies, whose keys and values are not stored.
     """
 
-    def __init__(self, known: KeyValues, run: "Run", writes: Writes, length: int) -> None:
+    def __init__(self, keys: KeyValues, run: "Run", writes: Writes, length: int) -> None:
         super().__init__()
-        self.known, self.streams, self.writes, self.length = known, run.streams, writes, length
+        self.keys, self.streams, self.writes, self.length = keys, run.streams, writes, length
 
     def extended(self, name: Hashable, last: Tensor) -> Tensor:
         """The stored tensor of a name, extended by the last tokens."""
-        return prepend(self.known.first(name, self.length), last)
+        return prepend(self.keys.first(name, self.length), last)
 
 
 def prepend(first: Tensor, last: Tensor) -> Tensor:
@@ -105,15 +106,15 @@ LAST_STREAM = Keep(streams=(-1,))
 
 
 @dataclass(frozen=True, eq=False)
-class SomeLayers:
-    """Some of a run's tensors by layer, like a tuple; asking for one that is missing is an error.
+class PartialLayers:
+    """Tensors of some layers of a run, like a tuple; raises an error for layers without a record.
 
-    `name` is its name in `Keep`. Patterns may be those of single heads.
+    `name` is the field's name in `Keep`. Patterns may be those of single heads.
     """
 
     name: str
     length: int
-    kept: Mapping[int | HeadId, Tensor]
+    tensors: Mapping[int | HeadId, Tensor]
 
     def __len__(self) -> int:
         return self.length
@@ -131,45 +132,44 @@ class SomeLayers:
             return tuple(self.find(layer) for layer in layers)
         return self.find(layers)
 
-    def find(self, which: int | HeadId) -> Tensor:
+    def find(self, key: int | HeadId) -> Tensor:
         """The tensor of a layer, or the pattern of one head."""
-        if which in self.kept:
-            return self.kept[which]
-        if isinstance(which, HeadId) and which.layer in self.kept:
-            return self.kept[which.layer][:, which.head]
-        wanted, what = str(which), f"the pattern of {which} was"
-        if isinstance(which, HeadId):
-            wanted = repr(wanted)
-        else:
-            what = {
-                "patterns": f"the patterns of layer {which} were",
-                "streams": f"the stream before layer {which} was",
-                "mlp_outputs": f"the output of mlp{which} was",
+        if key in self.tensors:
+            return self.tensors[key]
+        if isinstance(key, HeadId) and key.layer in self.tensors:
+            return self.tensors[key.layer][:, key.head]
+        item, description = repr(str(key)), f"the pattern of {key} was"
+        if not isinstance(key, HeadId):
+            item = str(key)
+            description = {
+                "patterns": f"the patterns of layer {key} were",
+                "streams": f"the stream before layer {key} was",
+                "mlp_outputs": f"the output of mlp{key} was",
             }[self.name]
-        layers = [key for key in self.kept if isinstance(key, int)]
-        kept = layers + [str(key) for key in self.kept if isinstance(key, HeadId)]
+        layers = [key for key in self.tensors if isinstance(key, int)]
+        recorded = layers + [str(key) for key in self.tensors if isinstance(key, HeadId)]
         raise InputError(
-            f"{what} not kept (kept: {kept or 'none'}); trace again with "
-            f"keep=ps.Keep({self.name}=[{wanted}], …), or without keep"
+            f"{description} not kept (kept: {recorded or 'none'}); trace again with "
+            f"keep=ps.Keep({self.name}=[{item}], …), or without keep"
         )
 
 
 class ComputedPatterns(Mapping[int | HeadId, Pattern]):
     """The patterns of an unedited run, computed from its streams each time they are read."""
 
-    def __init__(self, weights: Weights, streams: tuple[Stream, ...] | SomeLayers) -> None:
+    def __init__(self, weights: Weights, streams: tuple[Stream, ...] | PartialLayers) -> None:
         self.weights, self.streams = weights, streams
 
-    def __getitem__(self, which: int | HeadId) -> Tensor:
-        config, layer = self.weights.config, which if isinstance(which, int) else which.layer
-        raw = self.weights.layers[layer]
-        read = transformer.attention_read(config, raw, self.streams[layer])[0]
-        query, key, _, _ = transformer.queries_and_keys(config, raw, read)
-        if isinstance(which, int):
-            return transformer.attend(config, raw, query, key)
-        return transformer.attend_heads(config, raw, query, key, [which.head])[:, 0]
+    def __getitem__(self, index: int | HeadId) -> Tensor:
+        config, number = self.weights.config, index if isinstance(index, int) else index.layer
+        layer = self.weights.layers[number]
+        read = transformer.attention_read(config, layer, self.streams[number])[0]
+        query, key, _, _ = transformer.queries_and_keys(config, layer, read)
+        if isinstance(index, int):
+            return transformer.attend(config, layer, query, key)
+        return transformer.attend_heads(config, layer, query, key, [index.head])[:, 0]
 
-    def __contains__(self, which: object) -> bool:
+    def __contains__(self, index: object) -> bool:
         return True
 
     def __iter__(self) -> Iterator[int]:
@@ -216,10 +216,10 @@ class Run:
     weights: Weights
     tokens: Tokens
     recorded_logits: Float[Tensor, "batch out vocab"] | None
-    patterns: tuple[Pattern, ...] | SomeLayers
-    streams: tuple[Stream, ...] | SomeLayers
+    patterns: tuple[Pattern, ...] | PartialLayers
+    streams: tuple[Stream, ...] | PartialLayers
     scales: NormScales
-    mlp_outputs: tuple[Stream, ...] | SomeLayers
+    mlp_outputs: tuple[Stream, ...] | PartialLayers
     edits: tuple[Edit, ...]
     edited_z: tuple[PerHead | None, ...]
     logit_positions: tuple[int, ...] | None
@@ -237,31 +237,31 @@ class Run:
         edited = self.edited_z[layer]
         if edited is not None:
             return edited
-        raw = self.weights.layers[layer]
-        read = transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
-        return transformer.mix(self.patterns[layer], transformer.values(raw, read))
+        tensors = self.weights.layers[layer]
+        read = transformer.attention_read(self.weights.config, tensors, self.streams[layer])[0]
+        return transformer.mix(self.patterns[layer], transformer.values(tensors, read))
 
 
-def _numbers(given: Sequence[int] | All, size: int, unit: str, name: str) -> tuple[int, ...]:
-    if given == "all":
+def _numbers(numbers: Sequence[int] | All, size: int, unit: str, name: str) -> tuple[int, ...]:
+    if numbers == "all":
         return tuple(range(size))
-    for number in given:
+    for number in numbers:
         if not -size <= number < size:
             raise InputError(
-                f"keep {name}={list(given)} has {unit} {number}, which is out of range: there are "
-                f"{size}, numbered from 0"
+                f"keep {name}={list(numbers)} has {unit} {number}, which is out of range: there "
+                f"are {size}, numbered from 0"
             )
-    return tuple(sorted({number % size for number in given}))
+    return tuple(sorted({number % size for number in numbers}))
 
 
 def _pattern_names(keep: Keep, config: Config) -> set[int | HeadId]:
     """The layers whose patterns are recorded whole, and the heads of others."""
     if isinstance(keep.patterns, str) and keep.patterns != "all":
         raise InputError(f"keep patterns={keep.patterns!r} is not a list of heads or 'all'")
-    given = range(config.n_layers) if keep.patterns == "all" else keep.patterns
-    numbers = [name for name in given if isinstance(name, SupportsIndex)]
+    items = range(config.n_layers) if keep.patterns == "all" else keep.patterns
+    numbers = [item for item in items if isinstance(item, SupportsIndex)]
     layers = {*_numbers(numbers, config.n_layers, "layer", "patterns")}
-    names = (name for name in given if not isinstance(name, SupportsIndex))
+    names = (item for item in items if not isinstance(item, SupportsIndex))
     heads = {find_head(name, config.n_layers, config.n_heads) for name in names}
     count = Counter(head.layer for head in heads)
     layers |= {layer for layer in count if count[layer] == config.n_heads}
@@ -277,15 +277,15 @@ class Recorder:
     def __init__(self, keep: Keep, weights: Weights, tokens: Tokens) -> None:
         self.keep, self.weights, self.tokens = keep, weights, tokens
         config, length = weights.config, tokens.shape[1]
-        kept = _numbers(keep.logits, length, "position", "logits")
-        self.logit_positions = kept if 0 < len(kept) < length else None
+        positions = _numbers(keep.logits, length, "position", "logits")
+        self.logit_positions = positions if 0 < len(positions) < length else None
         self._computes_patterns = False
-        self._wanted: dict[str, Collection[int | HeadId]] = {
+        self._requested: dict[str, Collection[int | HeadId]] = {
             "patterns": _pattern_names(keep, config),
             "streams": _numbers(keep.streams, config.n_layers + 1, "layer", "streams"),
             "mlp_outputs": _numbers(keep.mlp_outputs, config.n_layers, "layer", "mlp_outputs"),
         }
-        self._found: dict[str, dict[int | HeadId, Tensor]] = defaultdict(dict)
+        self._tensors: dict[str, dict[int | HeadId, Tensor]] = defaultdict(dict)
 
     def save_memory(self) -> None:
         """Compute all patterns from the streams when they are read, if they take much memory."""
@@ -293,71 +293,83 @@ class Recorder:
         numbers = config.n_layers * config.n_heads * self.tokens.numel() * self.tokens.shape[1]
         size = numbers * self.weights.W_E.element_size()
         if keep.patterns == keep.streams == "all" and size > PATTERN_BYTES:
-            self._computes_patterns, self._wanted["patterns"] = True, ()
+            self._computes_patterns, self._requested["patterns"] = True, ()
 
-    def wants_patterns(self, layer: int) -> bool:
+    def needs_patterns(self, layer: int) -> bool:
         """Whether the patterns of all heads of a layer are recorded."""
-        return layer in self._wanted["patterns"]
+        return layer in self._requested["patterns"]
 
     def add(self, layer: int, **tensors: Tensor) -> None:
         """Record tensors of a layer, by their names in `Keep` or in `NormScales`."""
         for name, tensor in tensors.items():
-            if name in LAYER_SCALES or layer in self._wanted[name]:
-                self._found[name][layer] = tensor
+            if name in LAYER_SCALES or layer in self._requested[name]:
+                self._tensors[name][layer] = tensor
+
+    def add_patterns(
+        self, layer: LayerWeights, pattern: Pattern | None, query: AtDestinations, key: AtSources
+    ) -> None:
+        """Record the patterns of a layer or of single heads; these are computed if need be."""
+        if pattern is not None:
+            self.add(layer.index, patterns=pattern)
+        heads = self._heads(layer.index)
+        if heads and pattern is None:
+            pattern = transformer.attend_heads(self.weights.config, layer, query, key, heads)
+        elif heads and pattern is not None:
+            # A copy, so that the patterns of the other heads are freed.
+            pattern = pattern[:, heads]
+        for number, head in enumerate(heads):
+            assert pattern is not None
+            self._tensors["patterns"][HeadId(layer.index, head)] = pattern[:, number]
 
     def add_z(self, layer: int, z: PerHead) -> None:
         """Record z that does not follow from the stream and the pattern."""
-        if self.wants_patterns(layer) or layer in self._wanted["streams"] or self.heads(layer):
-            self._found["z"][layer] = z
+        if self.needs_patterns(layer) or layer in self._requested["streams"] or self._heads(layer):
+            self._tensors["z"][layer] = z
 
-    def heads(self, layer: int) -> list[int]:
+    def _heads(self, layer: int) -> list[int]:
         """The heads of a layer whose patterns are recorded one by one."""
-        names = (name for name in self._wanted["patterns"] if isinstance(name, HeadId))
+        names = (name for name in self._requested["patterns"] if isinstance(name, HeadId))
         return sorted(head.head for head in names if head.layer == layer)
-
-    def add_heads(self, layer: int, heads: Sequence[int], patterns: Pattern) -> None:
-        """Record the patterns of single heads."""
-        for head, pattern in zip(heads, patterns.unbind(1), strict=True):
-            self._found["patterns"][HeadId(layer, head)] = pattern
-
-    def widen(self, repeat: Callable[[Tensor], Tensor]) -> None:
-        """Repeat the tensors of layers that copies of the tokens share."""
-        for found in self._found.values():
-            found |= {key: repeat(one) for key, one in found.items()}
 
     def run(
         self,
-        tokens: Tokens,
+        batch: int,
         last: Stream,
         read: Stream,
         logits: Float[Tensor, "batch out vocab"] | None,
         edits: tuple[Edit, ...],
     ) -> Run:
-        """The finished run, given its last stream and what the unembedding read of it."""
+        """The finished run, given its batch size, its last stream and the unembedding's input.
+
+        Tensors of layers that copies of the tokens share are repeated.
+        """
         config = self.weights.config
+        if batch > len(self.tokens):
+            for tensors in self._tensors.values():
+                tensors |= {key: expand_batch(tensor, batch) for key, tensor in tensors.items()}
         streams = self._layers("streams", config.n_layers + 1)
         patterns = self._layers("patterns", config.n_layers)
         if self._computes_patterns:
             computed = ComputedPatterns(self.weights, streams)
-            patterns = SomeLayers("patterns", config.n_layers, computed)
-        scales = {name: tuple(self._found[name].values()) for name in LAYER_SCALES}
+            patterns = PartialLayers("patterns", config.n_layers, computed)
+        scales = {name: tuple(self._tensors[name].values()) for name in LAYER_SCALES}
         final = transformer.normalize(config, read, None, None)[1]
         return Run(
             weights=self.weights,
-            tokens=tokens,
+            tokens=expand_batch(self.tokens, batch),
             recorded_logits=logits,
             patterns=patterns,
             streams=streams,
             scales=NormScales(final=final, **scales),
             mlp_outputs=self._layers("mlp_outputs", config.n_layers if config.mlp != "none" else 0),
             edits=edits,
-            edited_z=tuple(map(self._found["z"].get, range(config.n_layers))),
+            edited_z=tuple(map(self._tensors["z"].get, range(config.n_layers))),
             logit_positions=self.logit_positions,
             logits_read=None if read is last else read,
         )
 
-    def _layers(self, name: str, length: int) -> tuple[Tensor, ...] | SomeLayers:
-        found = self._found[name]
-        if all(layer in found for layer in range(length)):
-            return tuple(found.values())
-        return SomeLayers(name, length, found)
+    def _layers(self, name: str, length: int) -> tuple[Tensor, ...] | PartialLayers:
+        tensors = self._tensors[name]
+        if all(layer in tensors for layer in range(length)):
+            return tuple(tensors.values())
+        return PartialLayers(name, length, tensors)

@@ -23,8 +23,8 @@ from pathsum.model.recording import (
     LAYER_SCALES,
     Keep,
     NormScales,
+    PartialLayers,
     Run,
-    SomeLayers,
 )
 from pathsum.model.sites import check_neuron, check_neuron_value, named_value
 
@@ -217,7 +217,7 @@ class Trace(Run):
     def pattern(self, head: HeadName | int, number: int | None = None) -> HeadPattern:
         """One head's attention, [batch, dest, src]: `pattern("L1H4")` or `pattern(1, 4)`."""
         found = self.model.head(head, number).id
-        if isinstance(self.patterns, SomeLayers):
+        if isinstance(self.patterns, PartialLayers):
             return self.patterns.find(found)
         return self.patterns[found.layer][:, found.head]
 
