@@ -30,7 +30,13 @@ REAL: list[dict[str, Any]] = [
 
 
 def real_model(changes: dict[str, Any]) -> tuple[Model, Tensor]:
-    sizes = {"n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
+    sizes: dict[str, Any] = {
+        "n_layers": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "d_model": 12,
+        "d_head": 4,
+    }
     config = Config(**{**sizes, **changes}, d_vocab=17, n_ctx=8)
     model = random_model(config, seed=1, dtype=torch.float64, biases=True, gains=True)
     return model, torch.tensor([[3, 1, 4]])
