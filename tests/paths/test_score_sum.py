@@ -97,7 +97,11 @@ def test_parts_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("query", "key", "message"),
     [
-        ("embed", "embed→L1H0", "L1H0 cannot read what L1H0 wrote: only heads in layers below 1"),
+        (
+            "embed",
+            "embed→L1H0",
+            "L1H0 cannot read the output of L1H0: only heads in layers below 1",
+        ),
         ("pos@0", "embed", "pos@0 is not a part of the query of L1H0: its read adds pos@1"),
         ("embed", "b_K", "b_K is not a part of the key of L1H0"),
         ("bias0", "embed", "L1H0 cannot read bias0"),

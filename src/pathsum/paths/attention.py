@@ -1,13 +1,13 @@
 """Attention of head nodes: scores, score contributions, and the writers of queries and keys.
 
 A head with scores s over sources, A = softmax(s), moves v_j from source j (v in the unit of the
-number explained), so its effect is Σ_j A_j v_j. `score_weights` splits the excess of this effect
-over uniform attention, or over a reference run, over the scores, and so over whatever adds up to
-the scores. The weights w_j sum to 0, so a constant added to all scores changes
-nothing. A part of the scores therefore counts by its difference from its mean over the sources in
-sight, (part_j − mean part) w_j: sums stay the same, and a part that is equal for all sources (b_K
-without rotary positions) gets exactly 0. A soft cap or a sink's logit makes the constant matter;
-then parts count as they are.
+explained number), so its effect is Σ_j A_j v_j. `score_weights` splits the difference of this
+effect from uniform attention, or from a reference run, over the scores, and thereby over the parts
+of the scores. The weights w_j sum to 0, so a constant added to all scores changes nothing.
+Therefore the share of a part is computed from its difference from its mean over the visible
+sources, (part_j − mean part) w_j: sums stay the same, and the share of a part that is equal for all
+sources (b_K without rotary positions) is exactly 0. With a soft cap or a sink's logit the constant
+matters, and nothing is subtracted.
 
 Without a reference, query parts and key parts are two views of the same scores q · k. With one,
 the scores change by Δq · k̄ + q̄ · Δk, where bars are means of the two runs: the two add up.
@@ -36,11 +36,11 @@ from pathsum.paths.score_weights import ScoreWeights, integrate_scores, softmax_
 class Inputs:
     """Candidate edges into one read of several nodes: writers × positions.
 
-    `shares` are in logits, `exact` in the read's own unit. Column s is position s; a read of one
-    position has one column, and `places` has that position for each node. `gradient` gives the
-    gradients of shares at the written vectors, by node, writer and column. Where shares are
-    compared with a mean, `common` is what that takes off written · gradient. `views` is the number
-    of reads whose shares are views of one number; writers count each by its part.
+    `shares` are in logits, `exact` in the unit of the read. Column s is position s; a read of one
+    position has one column, and `positions` has that position for each node. `gradient` computes
+    the gradients of shares at the written vectors, by node, writer and column. If shares are
+    differences from a mean, `common` is the mean's part of output · gradient. `views` is the number
+    of reads whose shares are views of one number; the value of a writer is their mean.
     """
 
     side: Side
@@ -50,7 +50,7 @@ class Inputs:
     gradient: Callable[
         [Int[Tensor, " edge"], Int[Tensor, " edge"], Int[Tensor, " edge"]], Float[Tensor, "edge d"]
     ]
-    places: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
     common: Float[Tensor, "node writer src"] | None = None
     views: int = 1
 
@@ -68,61 +68,59 @@ class NodeAttention:
         run: FrozenRow,
         head: HeadId,
         reads: Reads,
-        places: Int[Tensor, " node"],
+        positions: Int[Tensor, " node"],
         values: Float[Tensor, "node src"],
         rival: int | None,
         start: "NodeAttention | None" = None,
         carried: FrozenRow | None = None,
     ) -> None:
         self.carried, self.start = run if carried is None else carried, start
-        self.run, self.head, self.places, self.rival = run, head, places, rival
+        self.run, self.head, self.positions, self.rival = run, head, positions, rival
         self.values, self.dtype = values.double(), values.dtype
         self.query, self.key = (
             qk_read(run.trace, head, side, reads).select(run.rows, run.length)
             for side in (Side.Q, Side.K)
         )
         self.config, length = run.trace.model.config, values.shape[1]
+        ranges = [self.config.sources(head.layer, at, length) for at in positions.tolist()]
+        first = torch.tensor([each.start for each in ranges], device=positions.device)
+        stop = torch.tensor([each.stop for each in ranges], device=positions.device)
+        sources = torch.arange(length, device=positions.device)
+        self.visible = (sources >= first[:, None]) & (sources < stop[:, None])
         sinks = run.trace.weights.layers[head.layer].sinks
-        seen = [self.config.sources(head.layer, place, length) for place in places.tolist()]
-        first, stop = (
-            torch.tensor(ends, device=places.device)[:, None]
-            for ends in zip(*((one.start, one.stop) for one in seen), strict=True)
-        )
-        sources = torch.arange(length, device=places.device)
-        self.seen = (sources >= first) & (sources < stop)
         self.sink = None if sinks is None else float(sinks[head.head])
-        self.queries = self._vectors(self.query)[places] * self.config.score_scale
+        self.queries = self._vectors(self.query)[positions] * self.config.score_scale
         self.keys = self._vectors(self.key)[:length]
         self.scores = (self.queries @ self.keys.T).double()
-        # Rounded as a run's patterns are.
+        # Rounded like the patterns of a run.
         self.pattern = self.attend(self.scores[:, None])[:, 0].to(self.dtype).double()
         if start is not None:
             self._average(start)
 
     def attend(self, scores: Float[Tensor, "node some src"]) -> Float[Tensor, "node some src"]:
         """The attention of each node for some scores before the cap."""
-        seen, length = self.seen[:, None], scores.shape[-1]
+        visible, length = self.visible[:, None], scores.shape[-1]
         if self.sink is not None:
             scores = torch.nn.functional.pad(scores, (0, 1), value=self.sink)
-            seen = torch.nn.functional.pad(seen, (0, 1), value=True)
-        return softmax_of(scores, seen, self.config.score_cap, length)[0][..., :length]
+            visible = torch.nn.functional.pad(visible, (0, 1), value=True)
+        return softmax_of(scores, visible, self.config.score_cap, length)[0][..., :length]
 
     def _average(self, start: "NodeAttention") -> None:
-        """Queries and keys become means of the two runs; edges carry differences through them."""
+        """Replace queries and keys by means of the two runs, which carry the differences."""
         change = (self.run.streams[self.head.layer] - start.run.streams[self.head.layer])[None]
         self.query, self.key = (
             _mean_read(*pair) for pair in ((self.query, start.query), (self.key, start.key))
         )
-        by_edges = self.query.of_stream(change)[0, self.places] * self.config.score_scale
+        by_edges = self.query.of_stream(change)[0, self.positions] * self.config.score_scale
         self.held_queries = self.queries - start.queries - by_edges
         self.held_keys = self.keys - start.keys - self.key.of_stream(change)[0, : len(self.keys)]
         self.queries = (self.queries + start.queries) / 2
         self.keys = (self.keys + start.keys) / 2
 
     def held(self, nodes: list[int]) -> dict[Side, Float[Tensor, " node"]]:
-        """The contribution to each side of some nodes that does not belong to any edge.
+        """The contribution to each side of some nodes that belongs to no edge.
 
-        A sink's logit or, between two runs, the change of the scales of normalization.
+        It comes from a sink's logit or, between two runs, from changed normalization scales.
         """
         weights = self.score_weights.weights[nodes]
         if self.start is None:
@@ -132,47 +130,39 @@ class NodeAttention:
         return {Side.Q: (by_query * weights).sum(-1), Side.K: (by_key * weights).sum(-1)}
 
     def _vectors(self, read: QkRead) -> Float[Tensor, "pos k"]:
-        found = read.of_stream(self.run.streams[self.head.layer][None])[0]
-        return sum((vectors for _, vectors in self._extra(read)), start=found)
-
-    def _extra(self, read: QkRead) -> Iterator[tuple[Part, Float[Tensor, "pos k"]]]:
-        """The parts of a read that are not in the stream: positions, the bias."""
-        if read.positions is not None:
-            yield Part.position(self.head.layer), read.of_positions()[0]
-        if read.bias is not None:
-            yield read.bias_part, read.of_bias()[0]
+        stream = read.of_stream(self.run.streams[self.head.layer][None])
+        return sum(read.extra.values(), start=stream)[0]
 
     @cached_property
     def score_weights(self) -> "ScoreWeights":
         """The contribution of one unit of each score."""
         start = None if self.start is None else (self.start.scores, self.start.values)
         cap, sink = self.config.score_cap, self.sink
-        return integrate_scores(self.scores, self.values, self.seen, cap, sink, start)
+        return integrate_scores(self.scores, self.values, self.visible, cap, sink, start)
 
     @cached_property
     def sources(self) -> Int[Tensor, " node"]:
         """For each node, the source whose attention has the largest effect."""
-        mean = self.values.where(self.seen, 0.0).sum(-1) / self.seen.sum(-1)
-        matter = (self.pattern * (self.values - mean[:, None])).abs()
-        return matter.where(self.seen, -1.0).argmax(-1)
+        mean = self.values.where(self.visible, 0.0).sum(-1) / self.visible.sum(-1)
+        effects = (self.pattern * (self.values - mean[:, None])).abs()
+        return effects.where(self.visible, -1.0).argmax(-1)
 
     @cached_property
     def rivals(self) -> Bool[Tensor, " node"]:
-        """Nodes whose source is compared with the rival: a different position that they can see."""
-        if self.rival is None or self.rival >= self.seen.shape[1]:
+        """Nodes that can attend to the rival, and whose source is another position."""
+        if self.rival is None or self.rival >= self.visible.shape[1]:
             return torch.zeros_like(self.sources, dtype=torch.bool)
-        return self.seen[:, self.rival] & (self.sources != self.rival)
+        return self.visible[:, self.rival] & (self.sources != self.rival)
 
     @cached_property
     def contrast(self) -> Float[Tensor, "node src"]:
         """Coefficients of a score minus the others: a rival's, or their weighted mean."""
         rows = torch.arange(len(self.sources), device=self.sources.device)
-        others = self.pattern.where(self.seen, 0.0)
+        others = self.pattern.where(self.visible, 0.0)
         others[rows, self.sources] = 0
-        # Attention that is all on one source leaves no weights for the others: take their plain
-        # mean.
-        none = others.sum(-1) == 0
-        others[none] = self.seen[none].double()
+        # If all attention is on one source, the others are averaged with equal weights.
+        unweighted = others.sum(-1) == 0
+        others[unweighted] = self.visible[unweighted].double()
         others[rows, self.sources] = 0
         if self.rival is not None and bool(self.rivals.any()):
             others[self.rivals] = 0
@@ -183,48 +173,49 @@ class NodeAttention:
         return contrast
 
     @property
-    def is_alone(self) -> Bool[Tensor, " node"]:
+    def has_one_source(self) -> Bool[Tensor, " node"]:
         """Nodes that can attend to only one source."""
-        return (self.seen.sum(-1) == 1) & (self.sink is None)
+        return (self.visible.sum(-1) == 1) & (self.sink is None)
 
     @cached_property
     def is_uniform(self) -> Bool[Tensor, " node"]:
-        """The nodes whose scores are equal up to rounding, and need no explanation."""
+        """Nodes whose scores are equal up to rounding, so that there is nothing to explain."""
         if self.sink is not None or self.start is not None:
             return torch.zeros_like(self.sources, dtype=torch.bool)
-        high = self.scores.where(self.seen, -torch.inf).amax(-1)
-        low = self.scores.where(self.seen, torch.inf).amin(-1)
+        high = self.scores.where(self.visible, -torch.inf).amax(-1)
+        low = self.scores.where(self.visible, torch.inf).amin(-1)
         size = torch.maximum(low.abs(), high.abs()).clamp(min=1.0)
         return high - low <= 16 * torch.finfo(self.dtype).eps * size
 
     def explained(self, floor: float) -> list[int]:
         """Nodes whose scores are decomposed: their attention has a large enough effect."""
-        enough = self.score_weights.effect.abs() >= floor
-        return (enough & ~self.is_alone & ~self.is_uniform).nonzero()[:, 0].tolist()
+        large = self.score_weights.effect.abs() >= floor
+        return (large & ~self.has_one_source & ~self.is_uniform).nonzero()[:, 0].tolist()
 
     def described(
         self, floor: float, common: Sequence[float]
     ) -> Iterator[tuple[Attended | None, str]]:
-        """The attention of each node, with the reason if its scores are not decomposed.
+        """The attention of each node, and the reason if its scores are not decomposed.
 
         `common` is subtracted from the contribution of uniform attention, as from the node's value.
         """
         nodes = torch.arange(len(self.sources), device=self.sources.device)
         columns = (
             *(self.sources, self.pattern[nodes, self.sources], self.scores[nodes, self.sources]),
-            (self.contrast * self.scores.where(self.seen, 0.0)).sum(-1),
+            (self.contrast * self.scores.where(self.visible, 0.0)).sum(-1),
             self.score_weights.uniform - self.score_weights.uniform.new_tensor(common),
             *(self.score_weights.effect, self.score_weights.error),
-            *(self.rivals, self.is_alone, self.is_uniform, self.seen.sum(-1)),
+            *(self.rivals, self.has_one_source, self.is_uniform, self.visible.sum(-1)),
         )
         for row in zip(*(column.tolist() for column in columns), strict=True):
-            source, weight, score, contrast, uniform, effect, error, rival, alone, even, count = row
-            if alone:
+            *numbers, has_rival, has_one_source, is_uniform, count = row
+            source, weight, score, contrast, uniform, effect, error = numbers
+            if has_one_source:
                 yield None, "no other position to attend to"
                 continue
-            rival = self.rival if rival else None
+            rival = self.rival if has_rival else None
             attended = Attended(source, weight, score, contrast, rival, uniform, effect, error)
-            if even:
+            if is_uniform:
                 note = f"it attends to all {count} sources equally, so no scores need explaining"
             elif abs(effect) < floor:
                 note = "the effect of its attention is too small to decompose its scores"
@@ -238,23 +229,23 @@ class NodeAttention:
             weights, contrast = (
                 each[nodes].to(self.queries) for each in (self.score_weights.weights, self.contrast)
             )
-            yield self._key_inputs(self.queries[nodes], weights, contrast, self.seen[nodes])
-            yield self._query_inputs(self.places[nodes], weights, contrast)
+            yield self._key_inputs(self.queries[nodes], weights, contrast, self.visible[nodes])
+            yield self._query_inputs(self.positions[nodes], weights, contrast)
 
     def key_scores(
-        self, queries: Float[Tensor, "node k"], seen: Bool[Tensor, "node src"]
+        self, queries: Float[Tensor, "node k"], visible: Bool[Tensor, "node src"]
     ) -> Float[Tensor, "node writer src"]:
         """The parts of the scores of some nodes by the writers of keys in the stream."""
-        run, level, length = self.carried, 2 * self.head.layer, seen.shape[1]
+        run, level, length = self.carried, 2 * self.head.layer, visible.shape[1]
         read = self.key
         if self.config.positions == "rotary":
             # Each node and position has its own direction.
-            nodes, places = seen.nonzero().T
-            found = queries.new_zeros(len(queries), length, len(run.writers(level)))
-            along = read.adjoint(queries[nodes], places)
-            found[nodes, places] = run.writes_at(level, along, places)
-            return found.mT
-        scale = (read.own_scale * read.scale)[0, :length]
+            nodes, sources = visible.nonzero().T
+            scores = queries.new_zeros(len(queries), length, len(run.writers(level)))
+            directions = read.adjoint(queries[nodes], sources)
+            scores[nodes, sources] = run.writes_at(level, directions, sources)
+            return scores.mT
+        scale = (read.norm_scale * read.scale)[0, :length]
         return run.writes_everywhere(level, queries @ read.W.T, length) * scale
 
     def _key_inputs(
@@ -262,28 +253,26 @@ class NodeAttention:
         queries: Float[Tensor, "node k"],
         weights: Float[Tensor, "node src"],
         contrast: Float[Tensor, "node src"],
-        seen: Bool[Tensor, "node src"],
+        visible: Bool[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the keys of some nodes."""
-        extra = list(self._extra(self.key))
-        parts = [(queries @ vectors[: seen.shape[1]].T)[:, None] for _, vectors in extra]
-        scores = torch.cat([self.key_scores(queries, seen), *parts], 1)
+        extra, length = self.key.extra, visible.shape[1]
+        extra_scores = [(queries @ vectors[0, :length].T)[:, None] for vectors in extra.values()]
+        scores = torch.cat([self.key_scores(queries, visible), *extra_scores], 1)
 
-        def along(nodes: Tensor, _: Tensor, places: Tensor) -> Tensor:
-            return self.key.adjoint(queries[nodes], places) * weights[nodes, places][:, None]
+        def gradient(nodes: Tensor, _: Tensor, sources: Tensor) -> Tensor:
+            return self.key.adjoint(queries[nodes], sources) * weights[nodes, sources][:, None]
 
         mean = torch.zeros_like(scores[..., :1])
         if self.is_gauge_free:
-            in_sight = seen[:, None]
-            mean = scores.where(in_sight, 0.0).sum(-1, keepdim=True) / in_sight.sum(
-                -1, keepdim=True
-            )
+            counts = visible.sum(-1)[:, None, None]
+            mean = scores.where(visible[:, None], 0.0).sum(-1, keepdim=True) / counts
         return Inputs(
             Side.K,
-            (*self.carried.writers(2 * self.head.layer), *(part for part, _ in extra)),
+            (*self.carried.writers(2 * self.head.layer), *extra),
             shares=(scores - mean) * weights[:, None],
             exact=(scores - mean) * contrast[:, None],
-            gradient=along,
+            gradient=gradient,
             common=mean * weights[:, None],
         )
 
@@ -294,42 +283,42 @@ class NodeAttention:
 
     def _query_inputs(
         self,
-        places: Int[Tensor, " node"],
+        positions: Int[Tensor, " node"],
         weights: Float[Tensor, "node src"],
         contrast: Float[Tensor, "node src"],
     ) -> Inputs:
         """The contribution of each writer to the queries of some nodes."""
         # The gradient of the prediction at the query, then the gradient of the contrast.
         gradients = torch.cat([weights @ self.keys, contrast @ self.keys]) * self.config.score_scale
-        twice = places.repeat(2)
-        along = self.query.adjoint(gradients, twice)
-        extra = list(self._extra(self.query))
-        parts = [self.carried.writes_at(2 * self.head.layer, along, twice)]
-        parts += [(gradients * vectors[twice]).sum(-1)[:, None] for _, vectors in extra]
-        shares, exact = torch.cat(parts, 1)[..., None].split(len(places))
+        twice, extra = positions.repeat(2), self.query.extra
+        directions = self.query.adjoint(gradients, twice)
+        parts = [self.carried.writes_at(2 * self.head.layer, directions, twice)]
+        parts += [(gradients * vectors[0, twice]).sum(-1)[:, None] for vectors in extra.values()]
+        shares, exact = torch.cat(parts, 1)[..., None].split(len(positions))
         return Inputs(
             Side.Q,
-            (*self.run.writers(2 * self.head.layer), *(part for part, _ in extra)),
+            (*self.run.writers(2 * self.head.layer), *extra),
             shares,
             exact,
-            gradient=lambda nodes, *_: along[nodes],
-            places=tuple(places.tolist()),
+            gradient=lambda nodes, *_: directions[nodes],
+            positions=tuple(positions.tolist()),
         )
 
 
-def _mean_read(here: QkRead, there: QkRead) -> QkRead:
+def _mean_read(run: QkRead, reference: QkRead) -> QkRead:
     """The read of the stream with the mean scale of two runs; positions and biases are constant."""
-    scale = (here.scale * here.own_scale + there.scale * there.own_scale) / 2
-    return replace(here, scale=scale, own_scale=torch.ones_like(scale), positions=None, bias=None)
+    scales = [read.scale * read.norm_scale for read in (run, reference)]
+    mean, one = (scales[0] + scales[1]) / 2, torch.ones_like(scales[0])
+    return replace(run, scale=mean, norm_scale=one, positions=None, bias=None)
 
 
 class HeadNodes:
     """A head at some positions, with the gradient at its output at each.
 
-    `values` are the edges into its values, and `held` is the part of its output · gradient that
-    belongs to none of them. `attention` has the edges into its keys and queries. Nodes see the
-    first `length` positions. With `start`, the reference run, edges carry the differences of the
-    two runs.
+    `values` are the edges into its values, and `held` is the part of output · gradient that belongs
+    to none of them. `attention` has the edges into its keys and queries. Nodes attend to the first
+    `length` positions. With `start`, the reference run, edges carry the differences of the two
+    runs.
     """
 
     def __init__(
@@ -337,45 +326,48 @@ class HeadNodes:
         run: FrozenRow,
         head: HeadId,
         reads: Reads,
-        places: Int[Tensor, " node"],
+        positions: Int[Tensor, " node"],
         gradients: Float[Tensor, "node d"],
         length: int,
         rival: int | None,
         start: FrozenRow | None,
         carried: FrozenRow,
     ) -> None:
-        layer, index = run.layers[head.layer], head.layer
+        layer, heads = head.layer, run.layers[head.layer]
         kv = kv_head(run.trace.model.config, head.head)
-        along = (gradients @ layer.W_O[head.head].T) @ layer.W_V[kv].T
-        ends = [run] if start is None else [run, start]
-        write = torch.stack([one.trace.scales.write[index][one.row, places] for one in ends])
-        scales = [one.trace.scales.attention[index][one.row, :length] for one in ends]
-        streams = [one.streams[index][:length] for one in ends]
-        mean = write.mean(0)[:, None]
-        moved = [
-            scale * (along @ stream.T) * mean for scale, stream in zip(scales, streams, strict=True)
+        directions = (gradients @ heads.W_O[head.head].T) @ heads.W_V[kv].T
+        runs = [run] if start is None else [run, start]
+        write_scales = torch.stack([r.trace.scales.write[layer][r.row, positions] for r in runs])
+        read_scales = [r.trace.scales.attention[layer][r.row, :length] for r in runs]
+        streams = [r.streams[layer][:length] for r in runs]
+        mean_scale = write_scales.mean(0)[:, None]
+        values = [
+            scale * (directions @ stream.T) * mean_scale
+            for scale, stream in zip(read_scales, streams, strict=True)
         ]
-        before = None
+        there = None
         if start is not None:
-            before = NodeAttention(start, head, reads, places, moved[1], rival)
-        here = NodeAttention(run, head, reads, places, moved[0], rival, before, carried)
-        if before is None:
-            weight = here.pattern.to(along) * scales[0] * mean
-            self.held = torch.zeros_like(places).double()
+            there = NodeAttention(start, head, reads, positions, values[1], rival)
+        here = NodeAttention(run, head, reads, positions, values[0], rival, there, carried)
+        if there is None:
+            weight = here.pattern.to(directions) * read_scales[0] * mean_scale
+            self.held = torch.zeros_like(positions).double()
         else:
-            weight = here.score_weights.pattern.to(along) * mean
-            scale, stream = ((two[0] + two[1]) / 2 for two in (scales, streams))
-            held = (weight * (scales[0] - scales[1]) * (along @ stream.T)).sum(-1)
-            # Values have the mean scale of a norm after the heads; its change is no edge's.
-            sums = [(one.pattern * one.values).sum(-1) for one in (here, before)]
-            held = held + (sums[0] + sums[1]) / 2 * (write[0] - write[1]) / mean[:, 0]
+            weight = here.score_weights.pattern.to(directions) * mean_scale
+            scale, stream = ((ends[0] + ends[1]) / 2 for ends in (read_scales, streams))
+            change = read_scales[0] - read_scales[1]
+            held = (weight * change * (directions @ stream.T)).sum(-1)
+            # Values have the mean scale of a norm after the heads; its change belongs to no edge.
+            sums = [(each.pattern * each.values).sum(-1) for each in (here, there)]
+            change = (write_scales[0] - write_scales[1]) / mean_scale[:, 0]
+            held = held + (sums[0] + sums[1]) / 2 * change
             weight, self.held = weight * scale, held.double()
-        shares = carried.writes_everywhere(2 * index, along, length) * weight[:, None]
+        shares = carried.writes_everywhere(2 * layer, directions, length) * weight[:, None]
         self.attention = here
         self.values = Inputs(
             Side.V,
-            run.writers(2 * index),
+            run.writers(2 * layer),
             shares,
             shares,
-            gradient=lambda nodes, _, places: weight[nodes, places][:, None] * along[nodes],
+            gradient=lambda nodes, _, at: weight[nodes, at][:, None] * directions[nodes],
         )

@@ -280,7 +280,7 @@ class Growth:
             shares[..., None],
             shares[..., None],
             gradient=lambda nodes, *_: gradient.expand(len(nodes), -1),
-            places=(self.position,),
+            positions=(self.position,),
         )
         return inputs, held
 
@@ -376,7 +376,7 @@ class Growth:
         gradients = inputs.gradient(into, writers, columns) / inputs.views
         each = zip(*(values.tolist() for values in numbers), gradients, strict=True)
         for reader, writer, column, carries, share, own, shared, gradient in each:
-            place = column if inputs.places is None else inputs.places[reader]
+            place = column if inputs.positions is None else inputs.positions[reader]
             edge = edge_between(inputs.writers[writer], place, readers[reader], inputs.side)
             node = (self.writers if carries else self.weak).setdefault(edge.start, _Writer())
             sums = share / inputs.views, shared / inputs.views
@@ -403,7 +403,7 @@ class Growth:
         for number, reader in enumerate(readers):
             for writer in wanted.get((reader, inputs.side), ()):
                 if writer.writer in inputs.writers:
-                    column = 0 if inputs.places is not None else node_position(writer)
+                    column = 0 if inputs.positions is not None else node_position(writer)
                     strong[number, inputs.writers.index(writer.writer), column] = True
         return strong, strong | weak
 

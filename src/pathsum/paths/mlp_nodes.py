@@ -150,7 +150,7 @@ class MlpNodes:
                 shares[..., None],
                 shares[..., None],
                 gradient=lambda nodes, *_, along=along: along[nodes],
-                places=tuple(self.places.tolist()),
+                positions=tuple(self.places.tolist()),
                 views=2 if self.there is None else 1,
             )
             yield inputs, held
@@ -189,7 +189,7 @@ class MlpNodes:
                 drops[..., None],
                 drops[..., None],
                 gradient=along_g if side is Side.G else lambda nodes, *_: along_u[nodes],
-                places=tuple(self.places.tolist()),
+                positions=tuple(self.places.tolist()),
             )
 
     def _folded(self, side: Side) -> tuple[Float[Tensor, "d m"], Float[Tensor, " m"]]:

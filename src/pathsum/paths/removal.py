@@ -31,12 +31,12 @@ def removal_inputs(of: NodeAttention) -> Iterator[Inputs]:
 
 
 def _key_removals(of: NodeAttention) -> Inputs:
-    parts = of.key_scores(of.queries, of.seen)
+    parts = of.key_scores(of.queries, of.visible)
     cap, scores = of.config.score_cap, of.scores[:, None]
     odds, others = _odds(of)
     change = _capped(scores, cap) - _capped(scores - parts.double(), cap)
     moved = odds.sigmoid()[:, None] - (odds[:, None] - change).sigmoid()
-    drops = moved * (of.values - others).where(of.seen, 0.0)[:, None]
+    drops = moved * (of.values - others).where(of.visible, 0.0)[:, None]
     drops = drops.to(parts)
 
     def along(nodes: Tensor, by: Tensor, places: Tensor) -> Tensor:
@@ -48,8 +48,8 @@ def _key_removals(of: NodeAttention) -> Inputs:
 
 def _odds(of: NodeAttention) -> tuple[Rows, Rows]:
     """Each source's log odds against all others, and the mean value of the others."""
-    scores = _capped(of.scores, of.config.score_cap).where(of.seen, -torch.inf)
-    values = of.values.where(of.seen, 0.0)
+    scores = _capped(of.scores, of.config.score_cap).where(of.visible, -torch.inf)
+    values = of.values.where(of.visible, 0.0)
     if of.sink is not None:
         scores = torch.nn.functional.pad(scores, (0, 1), value=of.sink)
         values = torch.nn.functional.pad(values, (0, 1))
@@ -67,7 +67,7 @@ def _odds(of: NodeAttention) -> tuple[Rows, Rows]:
 
 
 def _query_removals(of: NodeAttention) -> Inputs:
-    places, length = of.places, of.scores.shape[1]
+    places, length = of.positions, of.scores.shape[1]
     keys = of.keys.repeat(len(places), 1) * of.config.score_scale
     reads = of.query.adjoint(keys, places.repeat_interleave(length)).unflatten(0, (-1, length))
     level, cap = 2 * of.head.layer, of.config.score_cap
@@ -76,13 +76,13 @@ def _query_removals(of: NodeAttention) -> Inputs:
     drops = (_moved(of, of.scores[:, None]) - _moved(of, without)).to(parts)[..., None]
 
     def along(nodes: Tensor, by: Tensor, _: Tensor) -> Tensor:
-        ends = (of.scores[nodes], of.values[nodes], of.seen[nodes])
+        ends = (of.scores[nodes], of.values[nodes], of.visible[nodes])
         start = without[nodes, by], of.values[nodes]
         weights = integrate_scores(*ends, cap, of.sink, start).weights.to(parts)
         return of.query.adjoint(weights @ of.keys * of.config.score_scale, places[nodes])
 
     writers = of.carried.writers(level)
-    return Inputs(Side.Q, writers, drops, drops, along, places=tuple(places.tolist()))
+    return Inputs(Side.Q, writers, drops, drops, along, positions=tuple(places.tolist()))
 
 
 def _moved(
@@ -90,7 +90,7 @@ def _moved(
 ) -> Float[Tensor, "node writer"]:
     """Σ_j A_j v_j for scores before the cap."""
     pattern = of.attend(scores)
-    return (pattern * of.values.where(of.seen, 0.0)[:, None]).sum(-1)
+    return (pattern * of.values.where(of.visible, 0.0)[:, None]).sum(-1)
 
 
 def _capped(scores: Tensor, cap: float | None) -> Tensor:

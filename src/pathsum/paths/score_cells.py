@@ -37,8 +37,8 @@ class CellTerm(Record, kind="cell-term"):
 class ScoreCell(Record, kind="score-cell"):
     """One score, of a destination for a source, as a sum of terms, largest magnitude first.
 
-    `none + q + k + qk = score`, and `rest` is the sum of the terms not listed. `parts` is
-    "paths" or, in deep models, "writers": everything that a lower head wrote.
+    `none + q + k + qk = score`, and `rest` is the sum of the omitted terms. `parts` is "paths" or,
+    in deep models, "writers": the whole output of each lower head.
     """
 
     head: HeadId
@@ -69,7 +69,7 @@ class ScoreCell(Record, kind="score-cell"):
 
     @property
     def table_note(self) -> str:
-        """The four groups, and the sum of the terms that are not listed."""
+        """The four groups, and the sum of the omitted terms."""
         return (
             f"none {self.none:+.3f}, q {self.q:+.3f}, k {self.k:+.3f}, qk {self.qk:+.3f}; "
             f"{len(self.terms)} of {self.count:,} terms, sum of the others {self.rest:+.3f}; "
@@ -79,10 +79,10 @@ class ScoreCell(Record, kind="score-cell"):
 
 @dataclass(frozen=True, eq=False)
 class SummaryTerm(Record, kind="summary-term"):
-    """A term over all rows: how much it varies within them, and where it is most extreme.
+    """A term over all rows: its spread within rows, and its most extreme cell.
 
     `spread` is the root mean square of the term minus its row's mean, over visible cells; `largest`
-    is the term's value where it is farthest from its row's mean.
+    is the term's value at the cell that is farthest from its row's mean.
     """
 
     query: Annotated[str, text_column("query part")]
@@ -96,10 +96,10 @@ class SummaryTerm(Record, kind="summary-term"):
 
 @dataclass(frozen=True, eq=False)
 class ScoreSummary(Record, kind="score-summary"):
-    """A head's scores over all rows: the whole, the four groups, and the strongest terms.
+    """A head's scores over all rows: their sum, the four groups, and the strongest terms.
 
-    Ranked by `spread`, how much a term varies within rows: the softmax ignores what is constant in
-    a row. Spreads do not add up, because terms may cancel.
+    Terms are ranked by `spread`, their variation within rows, because the softmax ignores constants
+    along a row. Spreads do not add up, because terms may cancel.
     """
 
     head: HeadId
@@ -111,10 +111,9 @@ class ScoreSummary(Record, kind="score-summary"):
 
     def to_table(self) -> Table:
         """Groups first, then terms."""
-        shown = min(len(self.terms), self.count)
         note = (
             "spread: standard deviation within rows (softmax ignores a constant per row); "
-            f"{shown} of {self.count:,} terms; reconstruction error {self.remainder:.1e}"
+            f"{len(self.terms)} of {self.count:,} terms; reconstruction error {self.remainder:.1e}"
         )
         return rows_table((*self.groups, *self.terms), f"{self.head}: terms of its scores", note)
 
@@ -123,28 +122,26 @@ def rank_cell(
     scores: ScoreSum, destination: int, source: int, k: int, sequence: int, max_parts: int
 ) -> ScoreCell:
     """The strongest terms of one cell."""
-    destination, source, sequence = _place(scores, destination, source, sequence)
+    destination, source, sequence = _parse_cell(scores, destination, source, sequence)
     parse_count(k, "terms")
     parts, rows = _part_kind(scores, max_parts), slice(sequence, sequence + 1)
-    config, whole = scores.trace.model.config, scores.trace.tokens.shape[1]
-    length = config.visible_length(destination, whole)
-    query_parts, queries = _stacked(scores.query.select(rows, length), parts)
-    key_parts, keys = _stacked(scores.key.select(rows, length), parts)
-    queries = queries[:, destination]
-    scale = config.score_scale
-    # [query part, key part] at the cell; rows of terms are computed for the listed ones only.
-    cell = (queries * scale) @ keys[:, source].T
+    config = scores.trace.model.config
+    length = config.visible_length(destination, scores.trace.tokens.shape[1])
+    query_parts, queries = _stack_parts(scores.query.select(rows, length), parts)
+    key_parts, keys = _stack_parts(scores.key.select(rows, length), parts)
+    queries = queries[:, destination] * config.score_scale
+    # [query part, key part] at the cell; rows are computed for the listed terms only.
+    cell = queries @ keys[:, source].T
     best = cell.abs().flatten().topk(min(k, cell.numel())).indices
     at_query, at_key = best // cell.shape[1], best % cell.shape[1]
     row = scores.total()[sequence, destination, :length]
-    term_rows = torch.einsum("tk,tsk->ts", queries[at_query] * scale, keys[at_key])
+    term_rows = torch.einsum("tk,tsk->ts", queries[at_query], keys[at_key])
     without = _attention(scores, destination, row - term_rows)[:, source].tolist()
-    listed = cell[at_query, at_key].tolist()
+    values = cell[at_query, at_key].tolist()
+    pairs = [(query_parts[i], key_parts[j]) for i, j in zip(at_query, at_key, strict=True)]
     terms = tuple(
-        CellTerm(query_parts[i], key_parts[j], group_of(query_parts[i], key_parts[j]), value, left)
-        for i, j, value, left in zip(
-            at_query.tolist(), at_key.tolist(), listed, without, strict=True
-        )
+        CellTerm(*pair, group_of(*pair), value, attention)
+        for pair, value, attention in zip(pairs, values, without, strict=True)
     )
     model, tokens = scores.trace.model, scores.trace.tokens[sequence].tolist()
     total = float(row[source])
@@ -162,7 +159,7 @@ def rank_cell(
         k=float(scores.k[at]),
         qk=float(scores.qk[at]),
         terms=terms,
-        rest=total - sum(listed),
+        rest=total - sum(values),
         count=cell.numel(),
         parts=parts,
         remainder=scores.remainder(),
@@ -173,22 +170,22 @@ def summarize_scores(scores: ScoreSum, k: int, max_parts: int) -> ScoreSummary:
     """The terms with the largest spread within rows, one query part at a time."""
     parse_count(k, "terms")
     cells = _visible_cells(scores)
-    groups = [
+    groups = (
         _summary("all", "all", "all", scores.total(), cells),
         _summary("no head", "no head", "none", scores.none, cells),
         _summary("lower heads", "no head", "q", scores.q, cells),
         _summary("no head", "lower heads", "k", scores.k, cells),
         _summary("lower heads", "lower heads", "qk", scores.qk, cells),
-    ]
+    )
     parts = _part_kind(scores, max_parts)
-    found, count = _widest(scores, parts, k)
+    pairs, count = _rank_pairs(scores, parts, k)
     terms = tuple(
         _summary(str(query), str(key), group_of(query, key), scores.term(query, key), cells)
-        for query, key in found
+        for query, key in pairs
     )
     return ScoreSummary(
         head=scores.head,
-        groups=tuple(groups),
+        groups=groups,
         terms=terms,
         count=count,
         parts=parts,
@@ -207,8 +204,8 @@ def _attention(
     return pattern_at(config, layer, numbers, offsets, rows)
 
 
-def _widest(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
-    """The k pairs with the largest spread, and how many there are; one sequence at a time."""
+def _rank_pairs(scores: ScoreSum, parts: PartKind, k: int) -> tuple[list[tuple[Part, Part]], int]:
+    """The k pairs with the largest spread, and the number of pairs; one sequence at a time."""
     batch, length = scores.trace.tokens.shape
     cells = _visible_cells(scores)
     squares: dict[tuple[Part, Part], float] = {}
@@ -231,15 +228,15 @@ def _summary(
     cells: Bool[Tensor, "batch dest src"],
 ) -> SummaryTerm:
     length, centered = scores.shape[-1], _centered(scores, cells)
-    place = int(centered.abs().argmax())
+    farthest = int(centered.abs().argmax())
     return SummaryTerm(
         query=query,
         key=key,
         group=group,
         spread=float((centered.square().sum() / cells.sum()).sqrt()),
-        largest=float(scores.flatten()[place]),
-        destination=place // length % length,
-        source=place % length,
+        largest=float(scores.flatten()[farthest]),
+        destination=farthest // length % length,
+        source=farthest % length,
     )
 
 
@@ -261,21 +258,23 @@ def _centered(
 
 
 def _part_kind(scores: ScoreSum, max_parts: int) -> PartKind:
-    count = max(scores.query.total_count, scores.key.total_count)
+    count = max(scores.query.count, scores.key.count)
     return "paths" if count <= max_parts else "writers"
 
 
 def _parts_with_vectors(side: SideSum, parts: PartKind) -> Iterator[tuple[Part, Vectors]]:
-    return side.listed() if parts == "paths" else side.writers()
+    return side.expand() if parts == "paths" else side.writers()
 
 
-def _stacked(side: SideSum, parts: PartKind) -> tuple[list[Part], Float[Tensor, "part pos k"]]:
+def _stack_parts(side: SideSum, parts: PartKind) -> tuple[list[Part], Float[Tensor, "part pos k"]]:
     """The parts of a side and their vectors in its first sequence."""
-    found = [(part, vectors[0]) for part, vectors in _parts_with_vectors(side, parts)]
-    return [part for part, _ in found], torch.stack([vectors for _, vectors in found])
+    names, vectors = zip(*_parts_with_vectors(side, parts), strict=True)
+    return list(names), torch.stack([part[0] for part in vectors])
 
 
-def _place(scores: ScoreSum, destination: int, source: int, sequence: int) -> tuple[int, int, int]:
+def _parse_cell(
+    scores: ScoreSum, destination: int, source: int, sequence: int
+) -> tuple[int, int, int]:
     batch, length = scores.trace.tokens.shape
     destination = parse_position(destination, length, "destination")
     source = parse_position(source, length, "source")

@@ -1,4 +1,4 @@
-"""ScoreSum: a head's attention scores as an exact sum over (query part, key part).
+"""ScoreSum: a head's attention scores as an exact sum over pairs (query part, key part).
 
 `SideSum` is one side of these pairs: the head's query, or its key, as a sum of parts.
 """
@@ -17,14 +17,14 @@ from pathsum.base.errors import PathError
 from pathsum.base.options import checked_methods
 from pathsum.base.shapes import HeadPattern, Stream
 from pathsum.base.site import Side
-from pathsum.model import HeadId, HeadName, Path, Source, Trace
+from pathsum.model import Config, HeadId, HeadName, Path, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
 from pathsum.model.rotary import rotate
 from pathsum.model.transformer import head_pattern
 from pathsum.model.weights import kv_head
 from pathsum.paths.frozen import Frozen, Streams, relative_error
 from pathsum.paths.order_sweep import UpSweep, split_at
-from pathsum.paths.path_sum import count_of_order, head_levels, paths_of_order
+from pathsum.paths.path_sum import Level, count_of_order, head_levels, paths_of_order
 
 if TYPE_CHECKING:
     from pathsum.paths.score_cells import ScoreCell, ScoreSummary
@@ -34,7 +34,7 @@ Vectors = Float[Tensor, "batch pos k"]
 
 
 def group_of(query: Part, key: Part) -> Group:
-    """The group of a term: lower heads in neither part, in its query, in its key, or in both."""
+    """The group of a term: lower heads in neither part, in the query, in the key, or in both."""
     if query.headed:
         return "qk" if key.headed else "q"
     return "k" if key.headed else "none"
@@ -42,52 +42,51 @@ def group_of(query: Part, key: Part) -> Group:
 
 @dataclass(frozen=True, eq=False)
 class QkRead:
-    """A head's query or key read: `s_q · rotate(s · x W + positions + bias)`, s and s_q frozen."""
+    """A head's query or key read: `s_q · rotate(s · x W + positions + bias)`, s and s_q frozen.
+
+    `norm_scale` is s_q, the scale of QK-norm; `config` has the rotations of the layer.
+    """
 
     side: Side
+    layer: int
     W: Float[Tensor, "d k"]
     positions: Float[Tensor, "pos k"] | None
     bias: Float[Tensor, " k"] | None
     scale: Float[Tensor, "batch pos"]
-    own_scale: Float[Tensor, "batch pos"]
-    trace: Trace
-    layer: int
+    norm_scale: Float[Tensor, "batch pos"]
+    config: Config
 
     def of_stream(self, x: Stream) -> Vectors:
         """The query (or key) of a stream, or of one part of it."""
-        return self.finish((x * self.scale[..., None]) @ self.W)
+        return self._finish((x * self.scale[..., None]) @ self.W)
 
-    def of_positions(self) -> Vectors:
-        """The position part; it is added after normalization, so the stream's scale is absent."""
-        assert self.positions is not None
-        return self.finish(self.positions.expand(*self.scale.shape, -1))
+    @cached_property
+    def extra(self) -> dict[Part, Vectors]:
+        """The parts that do not come from the stream: positions and the bias.
 
-    def of_bias(self) -> Vectors:
-        """The bias's part, the same at every position up to rotation and QK-norm."""
-        assert self.bias is not None
-        return self.finish(self.bias.expand(*self.scale.shape, -1))
+        They are added after normalization, so they do not have the scale of the stream.
+        """
+        extra: dict[Part, Vectors] = {}
+        if self.positions is not None:
+            extra[Part.position(self.layer)] = self._finish(self.positions)
+        if self.bias is not None:
+            extra[Part.bias("query" if self.side is Side.Q else "key")] = self._finish(self.bias)
+        return extra
 
-    @property
-    def bias_part(self) -> Part:
-        """The name of the bias's part."""
-        return Part.bias("query" if self.side is Side.Q else "key")
-
-    def finish(self, x: Vectors) -> Vectors:
-        """Apply QK-norm's frozen scale and the rotation of a rotary model."""
-        x = x * self.own_scale[..., None]
-        if self.trace.model.config.positions != "rotary":
+    def _finish(self, x: Tensor) -> Vectors:
+        """Apply the scale of QK-norm and the rotation of a rotary model."""
+        x = x * self.norm_scale[..., None]
+        if self.config.positions != "rotary":
             return x
-        here = self.trace.model.config.at(self.layer)
-        return rotate(here, x, torch.arange(x.shape[1], device=x.device))
+        return rotate(self.config, x, torch.arange(x.shape[1], device=x.device))
 
     def adjoint(
-        self, y: Float[Tensor, "src k"], places: Int[Tensor, " src"]
+        self, y: Float[Tensor, "src k"], positions: Int[Tensor, " src"]
     ) -> Float[Tensor, "src d"]:
         """The gradient of (the read at a position) · y at the first stream, by position."""
-        config = self.trace.model.config
-        if config.positions == "rotary":
-            y = rotate(config.at(self.layer), y, -places)
-        scale = self.own_scale[0, places] * self.scale[0, places]
+        if self.config.positions == "rotary":
+            y = rotate(self.config, y, -positions)
+        scale = self.norm_scale[0, positions] * self.scale[0, positions]
         return (y * scale[:, None]) @ self.W.T
 
     def select(self, rows: slice, length: int) -> "QkRead":
@@ -96,37 +95,36 @@ class QkRead:
             self,
             positions=None if self.positions is None else self.positions[:length],
             scale=self.scale[rows, :length],
-            own_scale=self.own_scale[rows, :length],
+            norm_scale=self.norm_scale[rows, :length],
         )
 
 
 def qk_read(trace: Trace, head: HeadId, side: Side, reads: Reads | None = None) -> QkRead:
     """The read of one head's query or key, normalization folded in; `reads` are its layer's."""
-    weights, scales = trace.model.weights, trace.scales
-    reads = layer_reads(weights, head.layer) if reads is None else reads
-    raw = weights.layers[head.layer]
-    length = trace.tokens.shape[1]
+    weights, scales, layer = trace.model.weights, trace.scales, head.layer
+    reads = layer_reads(weights, layer) if reads is None else reads
+    raw = weights.layers[layer]
     if side is Side.Q:
         at, W, b, pos = head.head, reads.W_Q, reads.b_Q, reads.pos_Q
-        own, biased = scales.query[head.layer], raw.b_Q is not None
+        norm_scale, biased = scales.query[layer], raw.b_Q is not None
     else:
         at, W, b, pos = kv_head(weights.config, head.head), reads.W_K, reads.b_K, reads.pos_K
-        own, biased = scales.key[head.layer], raw.b_K is not None
+        norm_scale, biased = scales.key[layer], raw.b_K is not None
     return QkRead(
         side=side,
+        layer=layer,
         W=W[at],
-        positions=None if pos is None else pos[at, :length],
+        positions=None if pos is None else pos[at, : trace.tokens.shape[1]],
         bias=b[at] if biased or raw.ln1_b is not None else None,
-        scale=scales.attention[head.layer],
-        own_scale=own[:, at],
-        trace=trace,
-        layer=head.layer,
+        scale=scales.attention[layer],
+        norm_scale=norm_scale[:, at],
+        config=weights.config.at(layer),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class SideSum:
-    """A query or a key as a sum over parts, which are listed lazily."""
+    """A query or a key as a sum over parts, computed lazily."""
 
     read: QkRead
     frozen: Frozen
@@ -140,46 +138,42 @@ class SideSum:
     @property
     def extra(self) -> tuple[Part, ...]:
         """The parts that do not come from the stream: positions, the bias."""
-        parts: tuple[Part, ...] = ()
-        if self.read.positions is not None:
-            parts += (Part.position(self.head.layer),)
-        if self.read.bias is not None:
-            parts += (self.read.bias_part,)
-        return parts
+        return tuple(self.read.extra)
+
+    @property
+    def _levels(self) -> tuple[Level, ...]:
+        """The heads below this head's layer."""
+        return head_levels(self.head.layer, self.frozen.run.weights.config.n_heads)
 
     def parts(self, order: int) -> Iterator[Part]:
         """The parts that came through `order` lower heads."""
-        levels = head_levels(self.head.layer, self._n_heads)
-        for path in paths_of_order(self.sources, levels, order):
+        for path in paths_of_order(self.sources, self._levels, order):
             yield Part.of_path(path)
         if order == 0:
             yield from self.extra
 
-    def count(self, order: int) -> int:
-        """The number of parts that came through `order` lower heads."""
-        found = count_of_order(self.sources, head_levels(self.head.layer, self._n_heads), order)
-        return found + (len(self.extra) if order == 0 else 0)
-
     @property
-    def total_count(self) -> int:
+    def count(self) -> int:
         """The number of parts of all orders."""
-        return sum(self.count(order) for order in range(self.head.layer + 1))
+        orders = range(self.head.layer + 1)
+        paths = (count_of_order(self.sources, self._levels, order) for order in orders)
+        return len(self.extra) + sum(paths)
 
-    def listed(self) -> Iterator[tuple[Part, Vectors]]:
+    def expand(self) -> Iterator[tuple[Part, Vectors]]:
         """Every part with its vectors; paths that share their lower heads share the work."""
-        for part in self.extra:
-            yield part, self.vectors(part)
+        yield from self.read.extra.items()
         for source in self.sources:
-            yield from self._grown(Path(source), self.frozen.source(source))
+            yield from self._longer_paths(Path(source), self.frozen.source(source))
 
-    def _grown(self, path: Path, stream: Stream) -> Iterator[tuple[Part, Vectors]]:
+    def _longer_paths(self, path: Path, stream: Stream) -> Iterator[tuple[Part, Vectors]]:
+        """A path, and all paths that continue it, from its output."""
         yield Part.of_path(path), self.read.of_stream(stream)
         last = path.heads[-1].layer if path.heads else path.source.layer
-        for layer in range(last + 1, self.head.layer):
-            for index in range(self._n_heads):
-                head = HeadId(layer, index)
+        for _, heads in self._levels[last + 1 :]:
+            for head in heads:
+                assert isinstance(head, HeadId)
                 longer = Path(path.source, (*path.heads, head))
-                yield from self._grown(longer, self.frozen.through([head], stream))
+                yield from self._longer_paths(longer, self.frozen.through([head], stream))
 
     def select(self, rows: slice, length: int) -> "SideSum":
         """This side for some sequences and their first positions."""
@@ -187,65 +181,54 @@ class SideSum:
         return SideSum(self.read.select(rows, length), short, self.head)
 
     def writers(self) -> Iterator[tuple[Part, Vectors]]:
-        """Coarser parts that still add up: each source, and the output of each lower head."""
+        """Coarser parts that add up too: each source, and the output of each lower head."""
         for part in self.parts(0):
             yield part, self.vectors(part)
         for step in UpSweep.of(self.frozen).to(self.head.layer):
-            for head in range(self._n_heads):
-                written = step.z[0, :, head] @ step.layer.W_O[head]
-                yield Part.writer(HeadId(step.index, head)), self.read.of_stream(written)
+            for head, W_O in enumerate(step.layer.W_O):
+                output = step.z[0, :, head] @ W_O
+                yield Part.writer(HeadId(step.index, head)), self.read.of_stream(output)
 
     def vectors(self, part: Part) -> Vectors:
         """A part's share of the queries (or keys), ready for the dot product."""
         self.check(part)
-        if part.kind == "position":
-            return self.read.of_positions()
-        if part.kind == "bias":
-            return self.read.of_bias()
+        if part in self.read.extra:
+            return self.read.extra[part]
         if part.kind == "writer":
-            return next(found for known, found in self.writers() if known == part)
+            return next(vectors for writer, vectors in self.writers() if writer == part)
         return self.read.of_stream(self.frozen.along(part.path))
 
     def split(self, streams: Streams) -> tuple[Vectors, Vectors]:
         """The shares that come directly from sources and through heads, from `split_at`."""
-        free, through_heads = streams
-        whole = self.read.of_stream(free)
-        if self.read.positions is not None:
-            whole = whole + self.read.of_positions()
-        if self.read.bias is not None:
-            whole = whole + self.read.of_bias()
-        return whole, self.read.of_stream(through_heads)
+        free, through_heads = map(self.read.of_stream, streams)
+        return sum(self.read.extra.values(), start=free), through_heads
 
     def check(self, part: Part) -> None:
         """Raise PathError if this side has no such part."""
         layer, side = self.head.layer, "query" if self.read.side is Side.Q else "key"
         if part.kind in ("position", "bias"):
             if part not in self.extra:
-                known = ", ".join(map(str, self.extra)) or "neither positions nor a bias"
+                extra = ", ".join(map(str, self.extra)) or "neither positions nor a bias"
                 raise PathError(
-                    f"{part} is not a part of the {side} of {self.head}: its read adds {known}"
+                    f"{part} is not a part of the {side} of {self.head}: its read adds {extra}"
                 )
             return
         for head in part.heads:
             if head.layer >= layer:
                 raise PathError(
-                    f"{self.head} cannot read what {head} wrote: only heads in layers below "
+                    f"{self.head} cannot read the output of {head}: only heads in layers below "
                     f"{layer} come before it"
                 )
+        weights = self.frozen.run.weights
         if part.kind == "writer":
-            config = self.frozen.run.weights.config
-            find_head(part.heads[0], config.n_layers, config.n_heads)
+            find_head(part.heads[0], weights.config.n_layers, weights.config.n_heads)
             return
-        Path(part.path.source, part.heads).check_in(self.frozen.run.weights)
+        Path(part.path.source, part.heads).check_in(weights)
         if part.source not in self.sources:
             raise PathError(
                 f"{self.head} cannot read {part.source}: the sources below layer {layer} are "
                 f"{', '.join(map(str, self.sources))}"
             )
-
-    @property
-    def _n_heads(self) -> int:
-        return self.frozen.run.weights.config.n_heads
 
 
 def expand_scores(trace: Trace, head: HeadName) -> "ScoreSum":
@@ -277,7 +260,7 @@ class ScoreSum:
 
     Queries and keys are sums of parts (sources, paths through lower heads, positions, a bias), and
     a score is bilinear in them:  `score = Σ_q Σ_k q_part · k_part · score_scale`, exactly. The four
-    groups are disjoint and exhaustive. They are computed at any depth without listing paths:
+    groups are disjoint and exhaustive. Computing them does not list paths, at any depth:
 
       `none`  no lower head on either side: content and positions
       `q`     a lower head on the query side only     (Q-composition)
@@ -314,17 +297,17 @@ class ScoreSum:
 
     @cached_property
     def _halves(self) -> tuple[tuple[Vectors, Vectors], tuple[Vectors, Vectors]]:
-        """Both sides without and with lower heads, from one sweep."""
+        """Both sides without and with lower heads, from a single sweep."""
         streams = split_at(self.frozen, self.head.layer)
         return self.query.split(streams), self.key.split(streams)
 
     @property
     def count(self) -> int:
         """The exact number of terms, at any depth."""
-        return self.query.total_count * self.key.total_count
+        return self.query.count * self.key.count
 
     def total(self) -> HeadPattern:
-        """All terms together, from sources, weights, frozen patterns and scales below."""
+        """The sum of all terms, from sources, weights, frozen patterns and scales below."""
         return self.product(*self.vectors())
 
     def vectors(self) -> tuple[Vectors, Vectors]:
@@ -353,7 +336,7 @@ class ScoreSum:
         return self.product(self._halves[0][1], self._halves[1][1])
 
     def term(self, query: PartName, key: PartName) -> HeadPattern:
-        """One term; a part is a `Part`, a `Path`, or as text `embed→L0H7`, `pos@1`, `b_K`."""
+        """One term; a part is a `Part`, a `Path`, or a text: `embed→L0H7`, `pos@1`, `b_K`."""
         return self.product(
             self.query.vectors(Part.parse(query)), self.key.vectors(Part.parse(key))
         )
@@ -383,9 +366,9 @@ class ScoreSum:
         return head_pattern(self.trace.weights, self.head, self.total())
 
     def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
-        """The pattern without one term: the softmax of the sum of all others."""
-        without = self.total() - self.term(query, key)
-        return head_pattern(self.trace.weights, self.head, without)
+        """The pattern without a term: the softmax of the sum of all others."""
+        scores = self.total() - self.term(query, key)
+        return head_pattern(self.trace.weights, self.head, scores)
 
     def cell(
         self,
@@ -408,7 +391,7 @@ class ScoreSum:
     def summary(self, k: int = 20, *, max_parts: int = 64) -> "ScoreSummary":
         """The k terms that vary most within rows; the softmax ignores constants along a row.
 
-        `max_parts` is as in `cell`. A summary needs a whole matrix for each pair of parts.
+        `max_parts` is as in `cell`. A summary computes a whole matrix for each pair of parts.
         """
         from pathsum.paths.score_cells import summarize_scores
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pathsum.base.options import batch_size
 
-# Nodes of the first rule, doubled until the split is complete to this share of the range of v.
+# Nodes of the first rule, doubled until the error is at most this share of the range of v.
 _NODES = 16
 _MOST_NODES = 1024
 _TOLERANCE = 1e-6
@@ -33,9 +33,9 @@ Rows = Float[Tensor, "row src"]
 class ScoreWeights:
     """`weights[row, j]` is the contribution of one unit of score j; they split `effect`.
 
-    `uniform` is the contribution of the start of the line: equal scores or, between two runs, the
-    change of values, Σ_j (v_j − v⁰_j) Ā_j. `pattern` is Ā. `sink` is the share of the sink's logit,
-    if there is one. `error` is |Σ_j (s_j − s⁰_j) w_j + sink − effect|, in the unit of the values.
+    `uniform` is the contribution of uniform attention or, between two runs, of the change of
+    values, Σ_j (v_j − v⁰_j) Ā_j. `pattern` is Ā. `sink` is the share of the sink's logit, if there
+    is one. `error` is |Σ_j (s_j − s⁰_j) w_j + sink − effect|, in the unit of the values.
     """
 
     weights: Rows
@@ -49,84 +49,91 @@ class ScoreWeights:
 def integrate_scores(
     scores: Rows,
     values: Rows,
-    seen: Bool[Tensor, "row src"] | None = None,
+    visible: Bool[Tensor, "row src"] | None = None,
     cap: float | None = None,
     sink: float | None = None,
     start: tuple[Rows, Rows] | None = None,
 ) -> ScoreWeights:
-    """The contribution of each score, for rows of attention over the sources that each has `seen`.
+    """The contribution of each score, for rows of attention over the `visible` sources of each.
 
-    With a soft cap, scores are those before the cap, and w_j holds the cap's derivative. A `sink`
-    is one more logit in the softmax, which moves nothing. `start` has the scores and values of a
-    reference run. The Gauss–Legendre rule is refined until the split is complete. Computed in
-    double precision.
+    The Gauss–Legendre rule is refined until the split is complete. Computed in double precision.
 
-    >>> found = integrate_scores(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
-    >>> shares = found.weights @ torch.tensor([3.0, 0.0]).double()
-    >>> round(float(shares), 4), round(float(found.effect), 4)
+    Args:
+        scores: With a soft cap, scores before the cap; w_j then contains the cap's derivative.
+        values: The values that attention moves.
+        visible: The sources of each row, by default all.
+        cap: The soft cap.
+        sink: One more logit in the softmax, which moves nothing.
+        start: The scores and values of a reference run.
+
+    >>> split = integrate_scores(torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> shares = split.weights @ torch.tensor([3.0, 0.0]).double()
+    >>> round(float(shares), 4), round(float(split.effect), 4)
     (0.4526, 0.4526)
     """
-    seen = torch.ones_like(scores, dtype=torch.bool) if seen is None else seen
+    visible = torch.ones_like(scores, dtype=torch.bool) if visible is None else visible
     length = scores.shape[1]
-    ends = (
-        (scores, values, torch.zeros_like(scores), values)
-        if start is None
-        else (scores, values, *start)
-    )
-    s, v, s0, v0 = (given.double().where(seen, 0.0) for given in ends)
+    ends = scores, values, *((torch.zeros_like(scores), values) if start is None else start)
+    s, v, s0, v0 = (end.double().where(visible, 0.0) for end in ends)
     if sink is not None:
         first = 0.0 if start is None else sink
         padded = ((s, sink), (v, 0.0), (s0, first), (v0, 0.0))
         s, v, s0, v0 = (torch.nn.functional.pad(x, (0, 1), value=y) for x, y in padded)
-        seen = torch.nn.functional.pad(seen, (0, 1), value=True)
-    line = _Line(s, s - s0, v, v - v0, seen, cap, length)
+        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
+    line = _Line(s, s - s0, v, v - v0, visible, cap, length)
     change = line.effect(1.0) - line.effect(0.0)
     weights, patterns = torch.zeros_like(s), torch.zeros_like(s)
-    error, moved, nodes = torch.zeros_like(change), torch.zeros_like(change), _NODES
+    error, by_values, nodes = torch.zeros_like(change), torch.zeros_like(change), _NODES
     rest = torch.arange(len(s), device=s.device)
     while len(rest):
         for part in rest.split(batch_size(3 * 8 * nodes * s.shape[1])):
             weights[part], patterns[part] = line.rows(part).integrate(nodes)
-        moved[rest] = (patterns[rest] * line.dv[rest]).sum(-1)
-        found = (weights[rest] * line.ds[rest]).sum(-1) + moved[rest]
-        error[rest] = (found - change[rest]).abs()
+        by_values[rest] = (patterns[rest] * line.dv[rest]).sum(-1)
+        total = (weights[rest] * line.ds[rest]).sum(-1) + by_values[rest]
+        error[rest] = (total - change[rest]).abs()
         unfinished = error[rest] > _TOLERANCE * line.spread[rest]
         rest = rest[unfinished] if nodes < _MOST_NODES else rest[:0]
         nodes *= 2
-    share = (weights * line.ds)[:, length:].sum(-1)
-    uniform = line.effect(0.0) if start is None else moved
-    kept = (weights[:, :length], patterns[:, :length])
-    return ScoreWeights(*kept, uniform, change - moved, share, error)
+    return ScoreWeights(
+        weights=weights[:, :length],
+        pattern=patterns[:, :length],
+        uniform=line.effect(0.0) if start is None else by_values,
+        effect=change - by_values,
+        sink=(weights * line.ds)[:, length:].sum(-1),
+        error=error,
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """Rows of scores `s` and values `v`, and their changes along the line that ends there."""
+    """Rows of scores `s` and values `v`, and their changes along the line that ends at them.
+
+    The first `capped` scores have the cap; a sink does not.
+    """
 
     s: Rows
     ds: Rows
     v: Rows
     dv: Rows
-    seen: Bool[Tensor, "row src"]
+    visible: Bool[Tensor, "row src"]
     cap: float | None
     capped: int
 
     def rows(self, rows: Tensor) -> "_Line":
-        """Some of the rows."""
-        s, ds, v, dv = (one[rows] for one in (self.s, self.ds, self.v, self.dv))
-        return _Line(s, ds, v, dv, self.seen[rows], self.cap, self.capped)
+        """The line of some rows."""
+        s, ds, v, dv = (tensor[rows] for tensor in (self.s, self.ds, self.v, self.dv))
+        return _Line(s, ds, v, dv, self.visible[rows], self.cap, self.capped)
 
     @property
     def spread(self) -> Float[Tensor, " row"]:
         """The range of the visible values."""
-        return self.v.where(self.seen, -torch.inf).amax(-1) - self.v.where(
-            self.seen, torch.inf
-        ).amin(-1)
+        high = self.v.where(self.visible, -torch.inf).amax(-1)
+        return high - self.v.where(self.visible, torch.inf).amin(-1)
 
     def effect(self, share: float) -> Float[Tensor, " row"]:
         """Σ_j A_j v_j at a fraction of the integration path."""
         back = share - 1
-        pattern = softmax_of(self.s + back * self.ds, self.seen, self.cap, self.capped)[0]
+        pattern = softmax_of(self.s + back * self.ds, self.visible, self.cap, self.capped)[0]
         return (pattern * (self.v + back * self.dv)).sum(-1)
 
     def integrate(self, nodes: int) -> tuple[Rows, Rows]:
@@ -134,7 +141,7 @@ class _Line:
         points, rule = (torch.from_numpy(x).to(self.s)[:, None, None] for x in _legendre(nodes))
         back = (points - 1) / 2
         s, v = self.s + back * self.ds, self.v + back * self.dv
-        patterns, slopes = softmax_of(s, self.seen, self.cap, self.capped)
+        patterns, slopes = softmax_of(s, self.visible, self.cap, self.capped)
         gain = patterns * (v - (patterns * v).sum(-1, keepdim=True)) * slopes
         return (rule / 2 * gain).sum(0), (rule / 2 * patterns).sum(0)
 
@@ -146,15 +153,15 @@ def _legendre(nodes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def softmax_of(
     scores: Float[Tensor, "*rule row src"],
-    seen: Bool[Tensor, "*#rows src"],
+    visible: Bool[Tensor, "*#rows src"],
     cap: float | None,
     capped: int,
 ) -> tuple[Float[Tensor, "*rule row src"], Float[Tensor, "*rule row src"] | float]:
-    """Attention, and the slope of the cap at each of the first scores; a sink has no cap."""
+    """Attention, and the slope of the cap at each score; only the first `capped` have the cap."""
     slopes: Tensor | float = 1.0
     if cap is not None:
         has_cap = torch.arange(scores.shape[-1], device=scores.device) < capped
-        bent = torch.tanh(scores / cap)
-        slopes = (1 - bent * bent).where(has_cap, 1.0)
-        scores = (cap * bent).where(has_cap, scores)
-    return scores.where(seen, -torch.inf).softmax(-1), slopes
+        saturation = torch.tanh(scores / cap)
+        slopes = (1 - saturation.square()).where(has_cap, 1.0)
+        scores = (cap * saturation).where(has_cap, scores)
+    return scores.where(visible, -torch.inf).softmax(-1), slopes
