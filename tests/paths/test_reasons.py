@@ -8,6 +8,7 @@ import pytest
 import torch
 from benchmarks.bench_ground_truth import VARIABLE, compiled
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from pathsum.base import HeadId
 from pathsum.base.sentence import signed
@@ -41,18 +42,26 @@ def without(trace: Trace, edge: Site) -> Trace:
     head, dest, at = edge.reader, edge.to, edge.at
     assert isinstance(head, HeadId) and dest is not None and at is not None
     layer, config = trace.weights.layers[head.layer], trace.model.config
-    read, places = trace.streams[head.layer][0], trace.weights.W_pos
+    stream, places = trace.streams[head.layer][0], trace.weights.W_pos
+
+    def read(x: Tensor) -> Tensor:
+        if config.norm == "none":
+            return x
+        assert config.norm == "layer"
+        return layer_norm(x, x.shape[-1:], layer.ln1_w, layer.ln1_b, config.norm_eps)
+
     if config.positions == "qk":
-        assert config.norm == "none" and layer.W_pos is not None
-        places = layer.W_pos
-        read = read + places[: len(read)]
-    assert places is not None
-    W_Q, W_K = layer.W_Q[head.head], layer.W_K[head.head]
-    query, key = read @ W_Q, read @ W_K
-    if edge.side is Side.K:
-        key[at] = (read[at] - places[at]) @ W_K
+        assert layer.W_pos is not None
+        whole, lacking = read(stream) + layer.W_pos[: len(stream)], read(stream)
     else:
-        query[dest] = (read[dest] - places[dest]) @ W_Q
+        assert places is not None
+        whole, lacking = read(stream), read(stream - places[: len(stream)])
+    W_Q, W_K = layer.W_Q[head.head], layer.W_K[head.head]
+    query, key = whole @ W_Q, whole @ W_K
+    if edge.side is Side.K:
+        key[at] = lacking[at] @ W_K
+    else:
+        query[dest] = lacking[dest] @ W_Q
     row = (query[dest] @ key[: dest + 1].T * config.score_scale).softmax(-1)
 
     def changed(pattern: Tensor) -> Tensor:
@@ -121,8 +130,9 @@ def check_reasons(trace: Trace, graph: Graph) -> int:
         construct.induction_by_q(),
         random_model(THREE_LAYERS, 1),
         random_model(THREE_LAYERS.replace(positions="residual", mlp="gelu", d_mlp=48), 2),
+        random_model(THREE_LAYERS.replace(positions="residual", norm="layer"), 3),
     ],
-    ids=lambda model: f"{model.name} {model.config.mlp}",
+    ids=lambda model: f"{model.name} {model.config.mlp} {model.config.norm}",
 )
 def test_every_stated_reason_matters(model: Model, step: int) -> None:
     """At every position, or at every fourth one of each text."""

@@ -7,7 +7,7 @@ effect is at least half of the largest on its side.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -16,12 +16,13 @@ from torch import Tensor
 from pathsum.base import HeadId, Part, Source
 from pathsum.base.sentence import Sentence, Slot, fill, head_span, join_spans, signed
 from pathsum.base.site import Component, Side, Site
-from pathsum.model import Path, Trace
+from pathsum.model import Trace
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.reference import Reference
-from pathsum.model.transformer import head_pattern
+from pathsum.model.transformer import attention_scores, head_pattern, head_read
 from pathsum.paths.edges import edge_between, is_written, node_position, reference_writes, side_of
+from pathsum.paths.frozen import Frozen
 from pathsum.paths.graph import Graph, GraphEdge, Method, layer_of
 from pathsum.paths.growth import Growth
 from pathsum.paths.score_sum import expand_scores
@@ -155,7 +156,8 @@ def _reasons_of_side(
 def _measure(graph: Graph, edges: Sequence[Site], source: int) -> list[_Effect]:
     """The unedited run, then the run without each part.
 
-    Parts that no component writes (positions, biases) are subtracted from the scores.
+    Parts that no component writes (positions, biases) are left out of the query or the key, and the
+    pattern that follows is an edit.
     """
     of = graph.prediction
     start, target = of.alone()
@@ -182,21 +184,22 @@ def _measure(graph: Graph, edges: Sequence[Site], source: int) -> list[_Effect]:
 
 def _pattern_without(trace: Trace, edge: Site) -> Tensor:
     """The pattern of the reading head if its row lacks one part of its key or its query."""
-    reader, dest, at = edge.reader, edge.to, node_position(edge.start)
+    reader, dest, at, side = edge.reader, edge.to, node_position(edge.start), edge.side
     assert isinstance(reader, HeadId)
-    scores = expand_scores(trace, reader)
-    part = edge.writer
+    assert side is not None
+    config, layer = trace.model.config, trace.weights.layers[reader.layer]
+    stream, part = trace.streams[reader.layer], edge.writer
+    reads = {one: head_read(config, layer, reader.head, one, stream) for one in (Side.Q, Side.K)}
     if isinstance(part, Source):
-        part = Part.of_path(Path(part))
-    assert isinstance(part, Part)
-    query, key = scores.vectors()
-    changed = scores.total()
-    if edge.side is Side.K:
-        changed[:, dest, at] -= scores.product(query, scores.key.vectors(part))[:, dest, at]
+        stream = stream - Frozen(trace).source(part)
+    elif part == Part.position(reader.layer):
+        layer = replace(layer, W_pos=None)
     else:
-        changed[:, dest] -= scores.product(scores.query.vectors(part), key)[:, dest]
+        layer = replace(layer, ln1_b=None, b_Q=None, b_K=None)
+    reads[side][:, at] = head_read(config, layer, reader.head, side, stream)[:, at]
+    scores = attention_scores(config, reads[Side.Q][:, None], reads[Side.K][:, None])[:, 0]
     pattern = trace.patterns[reader.layer][:, reader.head].clone()
-    pattern[:, dest] = head_pattern(trace.weights, reader, changed)[:, dest]
+    pattern[:, dest] = head_pattern(trace.weights, reader, scores)[:, dest]
     return pattern
 
 
