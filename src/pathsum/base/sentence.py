@@ -177,7 +177,14 @@ def signed(value: float, decimals: int = 2) -> str:
 def percent(share: float) -> str:
     """A share as a percentage.
 
-    >>> percent(0.712), percent(0.004), percent(0.9996), percent(0.00001), percent(1.0), percent(0)
+    >>> (
+    ...     percent(0.712),
+    ...     percent(0.004),
+    ...     percent(0.9996),
+    ...     percent(0.00001),
+    ...     percent(1.0),
+    ...     percent(0.0),
+    ... )
     ('71%', '0.40%', '> 99.9%', '< 0.01%', '100%', '0%')
     """
     if math.isnan(share):

@@ -13,6 +13,7 @@ cap. Results carry a note about that (`score_cap_note`, `logit_cap_note`).
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import SupportsIndex
 
 import torch
 from jaxtyping import Bool, Float
@@ -71,7 +72,7 @@ def output_of(model: Model, output: int) -> Token:
     return Token(int(output), model.output_text(int(output)))
 
 
-def find_token(model: Model, name: str | int) -> int:
+def find_token(model: Model, name: str | SupportsIndex) -> int:
     """The token id for a text, a text as tables print it, or a number.
 
     The visible form that tables print is understood (`·keep` is ` keep`). A text that is one token

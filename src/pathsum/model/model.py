@@ -1,5 +1,6 @@
 """Model: config, weights, tokenizer and token counts. Calling it on token ids returns logits."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -201,7 +202,7 @@ class Model:
             )
         return int(output)
 
-    def token_id(self, token: str | int) -> int:
+    def token_id(self, token: str | SupportsIndex) -> int:
         """The id of one token, given as its text or as an id."""
         if isinstance(token, str):
             if self.tokenizer is not None:
@@ -214,12 +215,13 @@ class Model:
             token = int(token)
         if isinstance(token, bool) or not hasattr(token, "__index__"):
             raise TokenError(f"{token!r} is not a token; give its text or its id, an integer")
-        if not 0 <= token < self.config.d_vocab:
+        number = operator.index(token)
+        if not 0 <= number < self.config.d_vocab:
             raise TokenError(
-                f"token id {token} is out of range: the vocabulary has {self.config.d_vocab} "
+                f"token id {number} is out of range: the vocabulary has {self.config.d_vocab} "
                 f"tokens, so ids go from 0 to {self.config.d_vocab - 1}"
             )
-        return int(token)
+        return number
 
     def token_pool(self) -> TokenPool:
         """The tokens that can be sampled for probes and listed in tables."""
@@ -231,7 +233,7 @@ class Model:
             excluded |= set(range(self.tokenizer.size, vocab))
         return TokenPool(vocab, self.token_counts, tuple(sorted(excluded)))
 
-    def head(self, layer: HeadName | int, head: int | None = None) -> Head:
+    def head(self, layer: HeadName | SupportsIndex, head: SupportsIndex | None = None) -> Head:
         """One head, by its label, by a pair (layer, head), or by two numbers."""
         if isinstance(layer, SupportsIndex):
             if head is None:

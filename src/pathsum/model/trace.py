@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -214,7 +214,9 @@ class Trace(Run):
         drawn = len(self.tokens) == 1 and self.records_all and 0 < heads <= MOST_DRAWN
         return as_html(repr(self)) + (attention(self).figure().to_svg() if drawn else "")
 
-    def pattern(self, head: HeadName | int, number: int | None = None) -> HeadPattern:
+    def pattern(
+        self, head: HeadName | SupportsIndex, number: SupportsIndex | None = None
+    ) -> HeadPattern:
         """One head's attention, [batch, dest, src]: `pattern("L1H4")` or `pattern(1, 4)`."""
         found = self.model.head(head, number).id
         if isinstance(self.patterns, PartialLayers):
