@@ -15,7 +15,8 @@ from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.graph import Graph, GraphEdge, Method
+from pathsum.paths.edges import GraphEdge
+from pathsum.paths.graph import Graph, Method
 from pathsum.paths.growth import EDGE_PART
 from pathsum.paths.score import score
 from pathsum.paths.target import find_target

@@ -16,7 +16,7 @@ from pathsum.model import Config, Model, Trace, random_model, trace_run, transfo
 from pathsum.model.edit import Edit, Writes, cut_edges, keep_edges
 from pathsum.model.forward import run_logits
 from pathsum.model.sites import writers_into
-from pathsum.paths.edges import values_without
+from pathsum.paths.cuts import values_without
 from pathsum.paths.target import PredictionRun, find_target
 
 REAL: list[dict[str, Any]] = [

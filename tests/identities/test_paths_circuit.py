@@ -18,7 +18,8 @@ from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
 from pathsum.paths.attention import ScoreWeights, integrate_scores
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.graph import Graph, GraphNode
+from pathsum.paths.edges import GraphNode
+from pathsum.paths.graph import Graph
 
 
 def sum_inputs(circuit: Graph, field: str) -> dict[tuple[Site, Side | None], float]:

@@ -9,9 +9,9 @@ from pathsum.base.site import MLP_SIDES, Side, Site
 from pathsum.model import Config, Source, from_tensors, random_model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import Weights
+from pathsum.paths.cuts import cut_effects
 from pathsum.paths.edges import side_of
 from pathsum.paths.growth import Growth
-from pathsum.paths.score import cut_effects
 from pathsum.paths.target import PredictionRun, find_target
 
 MLPS = ["silu_gated", "gelu", "relu", "relu2", "bilinear", "clamped_gated"]

@@ -10,8 +10,8 @@ from pathsum.base.errors import InputError
 from pathsum.base.site import Site
 from pathsum.model import Config
 from pathsum.model.reference import LENGTH, SEQUENCES, mean_values, reference_text
-from pathsum.paths.edges import mean_writes
-from pathsum.paths.faithfulness import LEAST_RANGE, _check_range
+from pathsum.paths.cuts import mean_writes
+from pathsum.paths.faithfulness import LEAST_RANGE, check_range
 
 CONFIG = Config(2, 2, 8, 4, 17, 12)
 TOKENS = torch.randint(17, (3, 12), generator=torch.Generator().manual_seed(1))
@@ -101,8 +101,8 @@ def test_a_reference_that_predicts_as_much_leaves_nothing_to_keep() -> None:
     with pytest.raises(InputError, match=r"\+9.63 and the reference \(another prompt\) \+9.63"):
         circuit.faithfulness(model.trace("a b c d a"))
     # At a fifth of the prediction, and above it.
-    _check_range(10.0, 10.0 * (1 - 1.01 * LEAST_RANGE), "zero")
-    _check_range(-1.0, 3.0, "zero")
+    check_range(10.0, 10.0 * (1 - 1.01 * LEAST_RANGE), "zero")
+    check_range(-1.0, 3.0, "zero")
     for full, empty in ((10.0, 8.01), (8.01, 10.0), (0.0, 0.0), (-10.0, -9.0)):
         with pytest.raises(InputError, match="below 20% of the prediction"):
-            _check_range(full, empty, "zero")
+            check_range(full, empty, "zero")

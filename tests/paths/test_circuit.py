@@ -13,8 +13,9 @@ from pathsum.model import Config, Trace, construct, random_model
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.paths.circuit import find_circuit
+from pathsum.paths.cuts import cut_effects
 from pathsum.paths.graph import Graph
-from pathsum.paths.score import cut_effects, score
+from pathsum.paths.score import score
 from pathsum.paths.target import PredictionRun, find_target
 from pathsum.sources import load
 

@@ -17,13 +17,8 @@ from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.reference import reference_text
-from pathsum.paths.edges import (
-    edge_between,
-    edges_into,
-    mean_writes,
-    prediction_with_only,
-    random_order,
-)
+from pathsum.paths.cuts import mean_writes, prediction_with_only
+from pathsum.paths.edges import edge_between, edges_into, random_order
 from pathsum.paths.gradients import GradientScores, gradient_order
 from pathsum.paths.graph import Graph
 from pathsum.paths.target import find_target

@@ -16,9 +16,10 @@ from pathsum.heads import induction
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Writes
 from pathsum.model.recording import Prefix
-from pathsum.paths import edges
+from pathsum.paths import cuts
 from pathsum.paths.circuit import mean_circuit, membership
-from pathsum.paths.edges import Edges, is_written, prediction_without
+from pathsum.paths.cuts import Edges, prediction_without
+from pathsum.paths.edges import is_written
 from pathsum.paths.graph import Graph
 from pathsum.paths.prompts import Prompt, read_prompts
 from pathsum.paths.target import Target
@@ -46,9 +47,10 @@ def test_prompts_of_one_length_are_averaged_by_position(model: Model) -> None:
     deviation = statistics.stdev(shares)
     assert deviation > 0
     assert edge.estimate().stderr == pytest.approx(deviation / 3**0.5, rel=1e-4)
-    assert edge.estimate().low is not None
-    assert edge.estimate().high is not None
-    assert edge.estimate().low < edge.share < edge.estimate().high
+    low, high = edge.estimate().low, edge.estimate().high
+    assert low is not None
+    assert high is not None
+    assert low < edge.share < high
     assert found.total == pytest.approx(sum(one.total for one in alone) / 3)
 
 
@@ -85,7 +87,7 @@ def test_unlikely_edges_are_not_cut() -> None:
     tokens = [[(3 * one + place) % 17 for place in range(5)] for one in range(6)]
     found = mean_circuit(random_model(config, seed=1), tokens)
     written = [edge for edge in found.edges if is_written(edge.edge.start)]
-    unlikely = [edge for edge in written if edge.probability < 0.05]
+    unlikely = [edge for edge in written if (edge.probability or 0.0) < 0.05]
     assert 0 < len(unlikely) < len(written)
     assert all((edge.effect is None) == (edge in unlikely) for edge in written)
 
@@ -103,7 +105,7 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
         sizes.append(len(rows))
         return prediction_without(start, rows, writes, target, prefix)
 
-    monkeypatch.setattr(edges, "prediction_without", counted)
+    monkeypatch.setattr(cuts, "prediction_without", counted)
     monkeypatch.setattr(options, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2

@@ -10,14 +10,14 @@ import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.model import Config, construct, random_model
 from pathsum.paths.component_edges import ComponentRuns
+from pathsum.paths.cuts import cut_effects
 from pathsum.paths.rule_agreement import (
     RULES,
     Agreement,
-    _agreement,
+    _agreement,  # pyright: ignore[reportPrivateUsage]
     rule_agreement,
     rule_shares,
 )
-from pathsum.paths.score import cut_effects
 from pathsum.paths.target import PredictionRun, find_target
 
 

@@ -32,7 +32,8 @@ from pathsum.figures.svg import (
 if TYPE_CHECKING:
     from pathsum.base.site import Site
     from pathsum.circuits.composition_edges import Edges
-    from pathsum.paths.graph import Graph, GraphEdge, GraphNode
+    from pathsum.paths.edges import GraphEdge, GraphNode
+    from pathsum.paths.graph import Graph
 
 # With more heads than this only those with an edge are drawn.
 MOST_HEADS = 40

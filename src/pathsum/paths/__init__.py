@@ -23,7 +23,8 @@ In reading order:
     graph_text     a graph in words: its sentence, its table, and notes
     tree           a graph as a tree, with the MLPs of one position as one node
     comparison     the difference of two graphs; several models on one text
-    edges          names and orders of edges; runs with edges cut, and with only some edges
+    edges          nodes and edges of a graph: records, names, and orders in which they join it
+    cuts           runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)
     score_weights  attention along a line of scores: the contribution of one unit of each score
     attention      why a head attended where it did: scores, their contributions and writers

@@ -26,8 +26,8 @@ from pathsum.base.site import Side
 from pathsum.model import HeadId, Source
 from pathsum.model.folding import Reads
 from pathsum.model.weights import kv_head
+from pathsum.paths.edges import Attended
 from pathsum.paths.flows import FrozenRow
-from pathsum.paths.graph import Attended
 from pathsum.paths.score_sum import QkRead, qk_read
 from pathsum.paths.score_weights import ScoreWeights, integrate_scores, softmax_of
 

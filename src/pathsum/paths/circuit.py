@@ -19,23 +19,21 @@ from pathsum.base.site import Side, Site
 from pathsum.model import Model, Trace
 from pathsum.model.reference import Reference
 from pathsum.model.sequences import OneSequence
-from pathsum.paths.edges import node_position, side_of
-from pathsum.paths.graph import (
-    Graph,
+from pathsum.paths.cuts import cut_effects
+from pathsum.paths.edges import (
     GraphEdge,
     GraphNode,
     LeftOut,
-    Members,
-    Method,
     NamedSite,
     layer_of,
-    mean_of,
-    per_prompt,
+    node_position,
+    side_of,
 )
+from pathsum.paths.graph import Graph, Members, Method, mean_of, per_prompt
 from pathsum.paths.growth import EDGE_PART
 from pathsum.paths.patching import check_runs
 from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
-from pathsum.paths.score import cut_effects, score
+from pathsum.paths.score import score
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 
 # Less likely edges of a mean circuit are not cut.

@@ -16,8 +16,8 @@ from pathsum.base.files import read_object, write_output
 from pathsum.base.site import LOGITS, Side
 from pathsum.model import Model
 from pathsum.paths.component_edges import ComponentGraph, EdgeScores, given_scores, strongest
-from pathsum.paths.edges import node_position
-from pathsum.paths.graph import Graph, GraphEdge, LeftOut, Method, layer_of
+from pathsum.paths.edges import GraphEdge, LeftOut, layer_of, node_position
+from pathsum.paths.graph import Graph, Method
 
 
 def circuit_tracer_graph(graph: Graph) -> dict[str, Any]:

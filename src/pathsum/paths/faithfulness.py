@@ -41,13 +41,8 @@ from pathsum.model.gating import has_gates
 from pathsum.model.reference import Reference, parse_circuit_reference, reference_text
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
-from pathsum.paths.edges import (
-    mean_writes,
-    random_order,
-    reference_writes,
-    values_with_only,
-    values_without,
-)
+from pathsum.paths.cuts import mean_writes, reference_writes, values_with_only, values_without
+from pathsum.paths.edges import random_order
 from pathsum.paths.gradients import gradient_order
 from pathsum.paths.graph import Graph
 from pathsum.paths.target import PredictionRun
@@ -217,7 +212,7 @@ def measure_faithfulness(
         name: torch.stack([curve[name] for curve in curves]).double().cpu() for name in curves[0]
     }
     full, empty = columns["full"], columns["empty"]
-    _check_range(float(full.mean()), float(empty.mean()), description)
+    check_range(float(full.mean()), float(empty.mean()), description)
     return Faithfulness(
         model=graph.model,
         target=described,
@@ -333,7 +328,7 @@ def default_sizes(count: int) -> tuple[int, ...]:
     return tuple(sorted({round(step) for step in steps}))
 
 
-def _check_range(full: float, empty: float, reference: str) -> None:
+def check_range(full: float, empty: float, reference: str) -> None:
     """Raises InputError if the reference predicts about as much as the model."""
     least = LEAST_RANGE * max(abs(full), abs(empty))
     if not abs(full - empty) > least:

@@ -17,24 +17,14 @@ import torch
 from rich.console import RenderableType
 from rich.tree import Tree
 
-from pathsum.base import (
-    ARROW,
-    Estimate,
-    HeadId,
-    Progress,
-    Record,
-    Source,
-    Table,
-    computed_field,
-    silent,
-)
+from pathsum.base import ARROW, Estimate, Progress, Record, Table, computed_field, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.files import write_output
 from pathsum.base.options import checked
 from pathsum.base.sentence import Sentence, plain_text, shorten
-from pathsum.base.site import LOGITS, Side, Site
-from pathsum.paths.edges import best_first, is_written, side_of
+from pathsum.base.site import Side, Site
+from pathsum.paths.edges import GraphEdge, GraphNode, LeftOut, best_first, is_written
 from pathsum.paths.target import PredictionRun
 
 if TYPE_CHECKING:
@@ -46,9 +36,6 @@ if TYPE_CHECKING:
     from pathsum.paths.faithfulness import Faithfulness
     from pathsum.paths.lead import Lead
     from pathsum.paths.reasons import Reason
-
-Unit: TypeAlias = Literal["logits", "score"]
-
 
 # Edges that `print` shows.
 PRINTED = 20
@@ -65,157 +52,6 @@ class Method(enum.StrEnum):
     IG = "ig"
     CUT = "cut"
     KEEP = "keep"
-
-
-@dataclass(frozen=True)
-class Attended:
-    """The explanation of a head's attention at one position.
-
-    `source` is the position whose attention matters most and `weight` is the attention it gets.
-    `contrast` is its score minus the score of the alternatives: the softmax-weighted mean of the
-    other scores, or the score of `rival` if one was chosen. `effect` is the contribution of this
-    attention, in logits, compared with uniform attention, whose contribution is `uniform`; the two
-    add up to the node's value. `error` is the quadrature error, in logits.
-    """
-
-    source: int
-    weight: float
-    score: float
-    contrast: float
-    rival: int | None
-    uniform: float
-    effect: float
-    error: float
-
-    def __str__(self) -> str:
-        return f"attends {self.weight:.0%} to {self.source}"
-
-
-@dataclass(frozen=True)
-class NamedSite(Site):
-    """A site whose positions have names, `L0H3@subject→L1H0@last.k`; `at` and `to` number them."""
-
-    names: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        text = f"{self.writer}" if self.at is None else f"{self.writer}@{self.names[self.at]}"
-        if self.reader is None or self.to is None:
-            return text
-        side = "" if self.side is None else f".{self.side.value}"
-        return f"{text}{ARROW}{self.reader}@{self.names[self.to]}{side}"
-
-    @property
-    def start(self) -> "NamedSite":
-        """The node at which an edge starts."""
-        return NamedSite(self.writer, at=self.at, names=self.names)
-
-    @property
-    def end(self) -> "NamedSite":
-        """The node at which an edge ends."""
-        return NamedSite(self.reader, at=self.to, names=self.names)
-
-
-@dataclass(frozen=True)
-class GraphNode:
-    """A node and its contribution to the prediction.
-
-    `value` is the sum of the shares of its outgoing edges, in logits. Its incoming V edges,
-    including omitted ones, add up to it. Q edges and K edges are two views of `attended.effect`:
-    each kind adds up to it separately. For an MLP, U edges and G edges are two views of `value`,
-    and each kind adds up to it; a writer's value counts each of the two by half. `note` explains
-    why a head has no Q and K edges.
-
-    In a circuit by "integrated", `value` is a difference from the reference run, and all kinds of
-    edges together add up to it.
-    """
-
-    node: Site
-    text: str
-    value: float
-    attended: Attended | None = None
-    note: str = ""
-
-    def __str__(self) -> str:
-        return str(self.node)
-
-
-@dataclass(frozen=True)
-class GraphEdge:
-    """An edge from a writer node to a reader node, with three separate scores.
-
-    `exact` is the edge's part of the read in the unit of the read: logits for V edges, score units
-    (of the contrast) for Q and K edges. `share` is the edge's contribution to the prediction, in
-    logits, by the method of the graph. In a circuit, it equals `exact` for a V, U or G edge and is
-    computed by integrated gradients over the attention for Q and K edges. `effect` is the drop in
-    the prediction when the edge is cut and everything after it is recomputed, or None if not
-    computed.
-
-    Over several prompts, these are means. A prompt whose circuit omits the edge counts as 0, and
-    `prompts` is the number of prompts that keep it. `estimates` has the intervals, and the
-    `probability` that the edge belongs to the circuit over bootstrap samples of the prompts. For
-    one prompt it has the drop by `removal` of edges that this drop keeps.
-    """
-
-    edge: Site
-    exact: float
-    unit: Unit
-    share: float
-    effect: float | None = None
-    prompts: int = 1
-    estimates: Mapping[str, Estimate] | None = None
-
-    @property
-    def kind(self) -> Side:
-        """Whether the edge enters queries, keys or values of a head, or values or gates."""
-        return side_of(self.edge)
-
-    @property
-    def name(self) -> str:
-        """The edge as text."""
-        return str(self.edge)
-
-    @property
-    def probability(self) -> float | None:
-        """The probability that the edge belongs to the circuit; None for one prompt."""
-        known = None if self.estimates is None else self.estimates.get("probability")
-        return None if known is None else known.value
-
-    @property
-    def strength(self) -> float:
-        """|effect| where edges were cut; otherwise |share| or the drop by removal, if larger."""
-        if self.effect is not None:
-            return abs(self.effect)
-        removed = None if self.estimates is None else self.estimates.get("removal")
-        return max(abs(self.share), 0.0 if removed is None else abs(removed.value))
-
-    def estimate(self, measure: str = "share") -> Estimate:
-        """One of the numbers with its 95% interval over prompts."""
-        if self.estimates is not None and measure in self.estimates:
-            return self.estimates[measure]
-        value = getattr(self, measure, None) if measure in ("exact", "share", "effect") else None
-        if value is None:
-            raise InputError(f"{self} has no {measure!r}; choose 'exact', 'share' or 'effect'")
-        return Estimate(value)
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """The sum of the omitted edges into a node, and of contributions that belong to no edge.
-
-    `held` is the part of `share` that no edge carries: an MLP's contribution at rest and its output
-    bias, a sink, what keys have in common or, between two runs, the change of normalization scales
-    and of a router's weights.
-    """
-
-    node: Site
-    kind: Side
-    exact: float
-    share: float
-    count: int
-    held: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -545,10 +381,3 @@ def per_prompt(
 def mean_of(values: Sequence[float]) -> Estimate:
     """The mean of one number per prompt, with its interval."""
     return mean_estimate(torch.tensor(values, dtype=torch.float64))
-
-
-def layer_of(node: Site, n_layers: int) -> int:
-    """The layer of a node: −1 before the first, `n_layers` for the logits."""
-    if node.writer == LOGITS:
-        return n_layers
-    return node.writer.layer if isinstance(node.writer, HeadId | Source) else -1

@@ -20,9 +20,10 @@ from pathsum.base.sentence import (
 )
 from pathsum.base.site import MLP_SIDES, Side, Site
 from pathsum.model.forward import run_logits
+from pathsum.paths.edges import GraphEdge
 from pathsum.paths.flows import flows
 from pathsum.paths.frozen import Frozen, Gates
-from pathsum.paths.graph import Graph, GraphEdge, Method
+from pathsum.paths.graph import Graph, Method
 from pathsum.paths.lead import head_shares, other_tokens, strongest_head
 from pathsum.paths.reasons import COMPARABLE, LEAST_EFFECT, write_reasons
 

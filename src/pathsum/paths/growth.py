@@ -38,9 +38,17 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads
 from pathsum.paths.attention import HeadNodes, Inputs
-from pathsum.paths.edges import edge_between, is_inner, node_position, side_of, sides_of
+from pathsum.paths.edges import (
+    GraphEdge,
+    GraphNode,
+    LeftOut,
+    edge_between,
+    is_inner,
+    node_position,
+    side_of,
+    sides_of,
+)
 from pathsum.paths.flows import FrozenRow
-from pathsum.paths.graph import GraphEdge, GraphNode, LeftOut
 from pathsum.paths.mlp_nodes import MlpNodes
 from pathsum.paths.removal import removal_inputs
 from pathsum.paths.target import PredictionRun

@@ -21,9 +21,17 @@ from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.reference import Reference
 from pathsum.model.transformer import attention_scores, head_pattern, head_read
-from pathsum.paths.edges import edge_between, is_written, node_position, reference_writes, side_of
+from pathsum.paths.cuts import reference_writes
+from pathsum.paths.edges import (
+    GraphEdge,
+    edge_between,
+    is_written,
+    layer_of,
+    node_position,
+    side_of,
+)
 from pathsum.paths.frozen import Frozen
-from pathsum.paths.graph import Graph, GraphEdge, Method, layer_of
+from pathsum.paths.graph import Graph, Method
 from pathsum.paths.growth import Growth
 from pathsum.paths.score_sum import expand_scores
 

@@ -43,9 +43,9 @@ from pathsum.model.gating import Neurons, mean_slopes, neurons_of
 from pathsum.model.sequences import OneSequence
 from pathsum.paths.circuit import name_prompt
 from pathsum.paths.component_edges import ComponentRuns, EdgeScores, component_runs
+from pathsum.paths.cuts import cut_effects
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt, as_pairs
-from pathsum.paths.score import cut_effects
 from pathsum.paths.target import PredictionRun, TokenName, Versus
 
 RULES = ("gates held", "values held", "half of each", "integrated", "attribution patching")

@@ -26,17 +26,18 @@ from pathsum.model import Source, Trace
 from pathsum.model.gating import has_gates
 from pathsum.model.reference import CircuitReference, Reference, parse_circuit_reference
 from pathsum.paths.breakdown import Breakdown
+from pathsum.paths.cuts import cut_effects, reference_writes, values_with_only
 from pathsum.paths.edges import (
+    GraphEdge,
+    GraphNode,
     is_inner,
     is_written,
+    layer_of,
     node_position,
-    reference_writes,
     side_of,
-    values_with_only,
-    values_without,
 )
 from pathsum.paths.gradients import GradientScores
-from pathsum.paths.graph import Graph, GraphEdge, GraphNode, Method, layer_of
+from pathsum.paths.graph import Graph, Method
 from pathsum.paths.growth import Growth
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, Target
@@ -137,29 +138,6 @@ def score_edges(
         raise InputError(f"these shares are those of a graph: call score(by={by.value!r})")
     known = dict(zip(written, scores, strict=True))
     return [known.get(edge) for edge in edges]
-
-
-def cut_effects(
-    of: PredictionRun,
-    groups: Sequence[Sequence[Site]],
-    reference: Reference | Trace = Reference.ZERO,
-    progress: Progress = silent,
-) -> list[float | None]:
-    """The drop in the prediction when the edges of each group are cut together.
-
-    Only the reading nodes are affected: all other readers, and the same head at other
-    destinations, see the writer unchanged. None for a group that no component writes.
-    """
-    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
-    numbers = [number for number, group in enumerate(written) if group]
-    rows = [written[number] for number in numbers]
-    values = values_without(of, rows, reference, progress=progress)
-    start, target = of.alone()
-    before = float(target.of_copies(start)[0])
-    found: list[float | None] = [None] * len(groups)
-    for number, value in zip(numbers, values.tolist(), strict=True):
-        found[number] = before - value
-    return found
 
 
 def split_neurons(graph: Graph, name: str | Site) -> Breakdown:

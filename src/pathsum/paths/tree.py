@@ -14,8 +14,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from pathsum.base.site import MLP_SIDES, Side, Site
-from pathsum.paths.edges import is_inner
-from pathsum.paths.graph import Graph, GraphEdge, GraphNode, LeftOut, Method
+from pathsum.paths.edges import GraphEdge, GraphNode, LeftOut, is_inner
+from pathsum.paths.graph import Graph, Method
 
 # Smaller sums of omitted edges are not printed.
 _SMALLEST_REST = 5e-4

@@ -1,0 +1,215 @@
+"""Runs with edges cut, and with some edges only: the prediction with everything recomputed.
+
+A cut edge carries a reference (zero, a mean, another run) instead of its writer's output. Only the
+reading node is affected.
+
+    values_without     the prediction with some edges cut
+    values_with_only   the prediction with all other edges cut
+    cut_effects        the drop of the prediction
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor
+
+from pathsum.base import HeadId, Progress, silent
+from pathsum.base.errors import InputError
+from pathsum.base.options import batch_size, batched
+from pathsum.base.site import LOGITS, Site
+from pathsum.model import Model, Trace
+from pathsum.model.edit import Writes, cut_edges, keep_edges
+from pathsum.model.forward import run, run_logits
+from pathsum.model.gating import has_gates
+from pathsum.model.losses import split_by_memory
+from pathsum.model.recording import LAST_STREAM, KeyValues, Prefix
+from pathsum.model.reference import Reference, reference_text
+from pathsum.model.sequences import TokenBatches
+from pathsum.paths.edges import is_written
+from pathsum.paths.patching import check_runs
+from pathsum.paths.target import PredictionRun, Target, one_sequence
+
+Edges: TypeAlias = Sequence[Site]
+
+# Positions of all rows of a batch: more are no faster, and their rows start at different layers.
+_POSITIONS = 1024
+
+
+def cut_effects(
+    of: PredictionRun,
+    groups: Sequence[Sequence[Site]],
+    reference: Reference | Trace = Reference.ZERO,
+    progress: Progress = silent,
+) -> list[float | None]:
+    """The drop in the prediction when the edges of each group are cut together.
+
+    Only the reading nodes are affected: all other readers, and the same head at other
+    destinations, see the writer unchanged. None for a group that no component writes.
+    """
+    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
+    numbers = [number for number, group in enumerate(written) if group]
+    rows = [written[number] for number in numbers]
+    values = values_without(of, rows, reference, progress=progress)
+    start, target = of.alone()
+    before = float(target.of_copies(start)[0])
+    found: list[float | None] = [None] * len(groups)
+    for number, value in zip(numbers, values.tolist(), strict=True):
+        found[number] = before - value
+    return found
+
+
+def values_without(
+    of: PredictionRun,
+    rows: Sequence[Edges],
+    reference: Reference | Trace | Writes = Reference.ZERO,
+    progress: Progress = silent,
+) -> Float[Tensor, " row"]:
+    """The prediction with the edges of each row cut, row by row, everything after recomputed."""
+    start, target = of.alone()
+    writes = reference_writes(of, reference)
+    values, done = start.streams[0].new_zeros(len(rows)), 0
+    config, length = start.model.config, start.tokens.shape[1]
+    # Copies of a run share the positions before their edits, and there the layers below.
+    groups: dict[int, list[int]] = {}
+    same = _same_tokens(start, reference)
+    for number, row in enumerate(rows):
+        groups.setdefault(_first_changed(start, row, same), []).append(number)
+    keys, own = KeyValues(), None
+    if any(groups):
+        own = Writes.of(start)
+        run_logits(start.weights, start.tokens, (), target.positions, past=keys)
+
+    def layer(number: int) -> int:
+        readers = [e.reader.layer for e in rows[number] if e.reader and e.reader != LOGITS]
+        return min(readers, default=config.n_layers)
+
+    for first, numbers in groups.items():
+        numbers.sort(key=layer)
+        size = min(batch_size(4 * start.streams[0].nbytes), -(-_POSITIONS // (length - first)))
+        for part in (numbers[at : at + size] for at in range(0, len(numbers), size)):
+            progress(done, len(rows), "cutting edges")
+            prefix = Prefix(keys, start, own, first) if own is not None else None
+            cut = [rows[number] for number in part]
+            values[part] = prediction_without(start, cut, writes, target, prefix)
+            done += len(part)
+    progress(done, len(rows), "cutting edges")
+    return values
+
+
+def _same_tokens(start: Trace, reference: object) -> int:
+    """The number of first positions at which a reference run writes the same, all but the last."""
+    if not isinstance(reference, Trace) or reference.every_edit:
+        return 0
+    length = start.tokens.shape[1]
+    differ = (start.tokens != reference.tokens[:, :length]).any(0).nonzero()
+    return int(differ[0]) if len(differ) else length - 1
+
+
+def _first_changed(start: Trace, row: Edges, same: int) -> int:
+    """The first position that changes when the edges are cut; 0 in runs that are edited already."""
+    if not start.model.config.causal or start.every_edit:
+        return 0
+    whole = [0 if isinstance(edge.reader, HeadId) else same for edge in row]
+    first = (at if e.to is None else e.to for e, at in zip(row, whole, strict=True))
+    return min(first, default=0)
+
+
+def values_with_only(
+    of: PredictionRun,
+    rows: Sequence[Edges],
+    reference: Reference | Trace | Writes = Reference.ZERO,
+    progress: Progress = silent,
+    hold_mlps: bool = False,
+) -> Float[Tensor, " row"]:
+    """The prediction with all but the edges of each row taken from the reference, row by row."""
+    start, target = of.alone()
+    writes = reference_writes(of, reference)
+    widest = max(1, *(len(row) for row in rows))
+    keys = start.tokens.shape[1] * start.model.config.d_head * start.streams[0].element_size()
+    values = start.streams[0].new_zeros(len(rows))
+    for part in batched(range(len(rows)), 4 * widest * keys):
+        progress(part[0], len(rows), "keeping edges")
+        kept = [rows[number] for number in part]
+        values[list(part)] = prediction_with_only(start, kept, writes, target, hold_mlps)
+    return values
+
+
+def prediction_without(
+    start: Trace,
+    rows: Sequence[Edges],
+    reference: Writes,
+    target: Target,
+    prefix: Prefix | None = None,
+) -> Float[Tensor, " row"]:
+    """The prediction with the edges of each row taken from the reference.
+
+    With a `prefix`, only the positions after it are run.
+    """
+    edits, first = cut_edges(rows, reference), 0 if prefix is None else prefix.length
+    past = prefix if first else None
+    found = run(
+        *(start.weights, start.tokens[:, first:], edits, LAST_STREAM), copies=len(rows), past=past
+    )
+    return target.of_copies(found, first)
+
+
+def prediction_with_only(
+    start: Trace,
+    rows: Sequence[Edges],
+    reference: Writes,
+    target: Target,
+    hold_mlps: bool = False,
+) -> Float[Tensor, " row"]:
+    """The prediction with all other edges taken from the reference.
+
+    With `hold_mlps`, and on models whose MLPs are leaves, an edge from an MLP carries the output of
+    the unedited run.
+    """
+    hold = hold_mlps or not has_gates(start.weights.config)
+    edits = keep_edges(rows, Writes.of(start), reference, hold)
+    return target.of_copies(run(start.weights, start.tokens, edits, LAST_STREAM, copies=len(rows)))
+
+
+def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -> Writes:
+    """The reference's replacement for each write of a run."""
+    if isinstance(reference, Writes):
+        return reference
+    start, other = of.alone()[0], reference
+    if other is Reference.OTHER:
+        if of.other is None:
+            raise InputError(
+                "reference is 'other', but the circuit was found without another run; pass other= "
+                "to trace.circuit, corrupted= to a Prompt, --other on the command line, or a trace"
+            )
+        other = of.other
+    if isinstance(other, Trace):
+        length = start.tokens.shape[1]
+        if other.tokens.shape[1] < length:
+            raise InputError(
+                f"the reference has {other.tokens.shape[1]} tokens, but the prediction is after "
+                f"{length}; edges can only be taken from a run of the same length"
+            )
+        there = one_sequence(other, of.sequence, length)
+        check_runs(start, there)
+        return Writes.of(there)
+    if reference is Reference.ZERO:
+        return Writes.zero(start)
+    over = reference_text(start.model, own=[start.tokens])
+    return mean_writes(start.model, over.batches).expand_as(Writes.of(start))
+
+
+def mean_writes(model: Model, batches: TokenBatches) -> Writes:
+    """The mean output of each writer over positions ≥ 1, with batch and position of size 1."""
+    sums: list[Tensor] = []
+    count = 0
+    for batch in batches:
+        for tokens in split_by_memory(model, batch):
+            here = Writes.of(model.trace(tokens))
+            # The batch is the first axis, positions the last but one.
+            added = [one[..., 1:, :].double().sum((0, -2)) for one in here.tensors]
+            sums = [old + one for old, one in zip(sums, added, strict=True)] if sums else added
+            count += tokens[:, 1:].numel()
+    embed, *rest = ((total / count).to(model.weights.W_E)[None, ..., None, :] for total in sums)
+    layers = model.config.n_layers
+    return Writes(embed, tuple(rest[:layers]), tuple(rest[layers:]))
