@@ -13,7 +13,7 @@ from torch import Tensor
 
 import pathsum as ps
 from pathsum.base.errors import InputError, NotExactError
-from pathsum.model import Config, Model, Weights, transformer
+from pathsum.model import Config, Model, Weights, activations, transformer
 from pathsum.model.gating import (
     Neurons,
     gate_at_rest,
@@ -83,7 +83,7 @@ def test_values_follow_from_the_slope_of_the_clamp(drawn: Drawn, factor: float) 
     model, tokens = drawn
     model = scaled(model, factor)
     read = model.trace(tokens).streams[0]
-    before = transformer.preactivations(model.weights.layers[0], read, slice(None))[0]
+    before = activations.preactivations(model.weights.layers[0], read)[0]
     found = neurons(model.weights, 0, read)
     if model.config.mlp == "clamped_gated":
         assert found.value_slope is not None
@@ -105,8 +105,8 @@ def test_gates_and_secants(mlp: str, seed: int) -> None:
         near = gate_secant(config, g.new_tensor([0.0, 1e-7]))
         assert math.isclose(float(near[0]), float(near[1]), rel_tol=1e-6)
     u = torch.randn(len(g), dtype=g.dtype, generator=torch.Generator().manual_seed(seed + 1))
-    clamped = g.clamp(max=transformer.CLAMP) if mlp == "clamped_gated" else g
-    truth = transformer.activation(config, clamped) * (u if config.gated else 1)
+    clamped = g.clamp(max=activations.CLAMP) if mlp == "clamped_gated" else g
+    truth = activations.activation(config, clamped) * (u if config.gated else 1)
     torch.testing.assert_close(gate * (u if config.gated else g), truth, rtol=1e-11, atol=1e-14)
 
 
@@ -115,7 +115,7 @@ def drawn_neurons(config: Config, seed: int, scale: float) -> Neurons:
     u, g = scale * torch.randn(2, 1, 3, 50, generator=generator, dtype=torch.float64)
     slope = None
     if config.mlp == "clamped_gated":
-        clamped = u.clamp(-transformer.CLAMP, transformer.CLAMP)
+        clamped = u.clamp(-activations.CLAMP, activations.CLAMP)
         slope, u = clamped / u, clamped + 1
     elif not config.gated:
         g = u
@@ -135,7 +135,7 @@ def test_mean_slopes_add_up_to_the_difference(mlp: str, seed: int, distance: flo
     g = before.gate_input + distance * (other.gate_input - before.gate_input)
     value, slope = u, None
     if mlp == "clamped_gated":
-        value = u.clamp(-transformer.CLAMP, transformer.CLAMP) + 1
+        value = u.clamp(-activations.CLAMP, activations.CLAMP) + 1
         slope = (value - 1) / u
     after = Neurons(value, gate_of(config, g), g, slope)
     by_value, by_gate = mean_slopes(config, before, after)

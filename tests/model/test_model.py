@@ -6,8 +6,8 @@ import torch
 import pathsum as ps
 from pathsum.base.errors import HeadError, NotExactError, PathError, TokenError, WeightsError
 from pathsum.model import Config, HeadId, Path, Source, construct
+from pathsum.model.activations import activation
 from pathsum.model.sequences import check_tokens
-from pathsum.model.transformer import activation
 
 CONFIG = Config(n_layers=2, n_heads=3, d_model=24, d_head=8, d_vocab=40, n_ctx=20)
 
@@ -117,6 +117,7 @@ def test_full_ov_of_layer_zero_is_what_a_one_token_run_moves() -> None:
     model = ps.random_model(config, dtype=torch.float64, gains=True)
     trace = model.trace(torch.arange(20)[:, None])
     moved = trace.written("L0H0")[:, 0]
+    assert model.weights.ln_f_w is not None
     W_U = model.weights.ln_f_w[:, None] * model.weights.W_U
     raised = moved @ (W_U - W_U.mean(-1, keepdim=True))
     torch.testing.assert_close(model.head("L0H0").full_ov.dense()[:20], raised)

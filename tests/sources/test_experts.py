@@ -11,7 +11,7 @@ from tests.sources.gguf_files import convert
 
 import pathsum as ps
 from pathsum.base.errors import ConfigError
-from pathsum.model import transformer
+from pathsum.model import activations, transformer
 from pathsum.model.folding import fold
 from pathsum.model.symmetries import random_rotation, rotate_stream
 
@@ -57,7 +57,7 @@ def test_gates_and_inputs_are_clamped(loaded: tuple[ps.Model, Any, Path]) -> Non
         model.config, trace.streams[1] - trace.mlp_outputs[0], layer.ln2_w, None
     )[0]
     assert layer.W_in is not None and layer.b_in is not None
-    assert float((read @ layer.W_in + layer.b_in).abs().max()) > transformer.CLAMP
+    assert float((read @ layer.W_in + layer.b_in).abs().max()) > activations.CLAMP
     for ours in (model, ps.from_hf(live), ps.load(convert("gpt_oss", folder))):
         torch.testing.assert_close(ours(TOKENS), theirs, atol=1e-4, rtol=1e-4)
 
@@ -69,7 +69,7 @@ def test_an_expert_writes_where_it_was_chosen() -> None:
     trace = model.trace(torch.arange(11))
     stream = trace.streams[2] - trace.mlp_outputs[1]
     read = transformer.normalize(config, stream, layer.ln2_w, None)[0]
-    shares = transformer.expert_weights(config, layer, read)
+    shares = activations.expert_weights(config, layer, read)
     assert layer.W_in is not None and layer.W_gate is not None and layer.W_out is not None
     assert layer.b_in is not None and layer.b_gate is not None and layer.b_experts is not None
     assert bool(((shares > 0).sum(-1) == 2).all())
@@ -82,6 +82,7 @@ def test_an_expert_writes_where_it_was_chosen() -> None:
         own = slice(3 * expert, 3 * expert + 3)
         output = neurons[..., own] @ layer.W_out[own] + layer.b_experts[expert]
         written += shares[..., expert, None] * output
+    assert layer.b_out is not None
     torch.testing.assert_close(trace.mlp_outputs[1], written + layer.b_out)
     assert trace.paths().remainder() < 1e-12
 
@@ -115,7 +116,7 @@ def test_shared_experts_are_used_everywhere_and_are_not_in_the_softmax() -> None
     assert layer.W_router is not None and layer.b_router is not None
     read = torch.randn(3, 7, model.config.d_model, dtype=torch.float64)
     logits = read @ layer.W_router + layer.b_router
-    found = transformer.expert_weights(model.config, layer, read)
+    found = activations.expert_weights(model.config, layer, read)
     torch.testing.assert_close(found[..., 3:], torch.sigmoid(logits[..., 3:]))
     routed = logits[..., :3].softmax(-1)
     worst = routed.argmin(-1, keepdim=True)

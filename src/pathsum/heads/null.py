@@ -34,7 +34,7 @@ from pathsum.heads.score import (
 from pathsum.model import Model, Trace
 from pathsum.model.folding import centered_unembedding, unfolded
 from pathsum.model.processes import shared_map
-from pathsum.model.transformer import attend, attention_read, for_query_heads, normed_and_rotated
+from pathsum.model.transformer import attend, attention_read, for_query_heads, normalize_and_rotate
 from pathsum.model.weights import kv_head, layer_of_one_head, one_head
 from pathsum.text.token_pool import RepeatedTokens
 
@@ -212,11 +212,11 @@ class RandomHeads:
 
         if config.qk_norm in ("rms_per_head", "rms_all"):
             every = torch.stack([read(head) for head in range(len(roots))], 1)
-            rotated = normed_and_rotated(config, raw, side, every, positions)[0]
+            rotated = normalize_and_rotate(config, raw, side, every, positions)[0]
             yield from rotated[:, list(heads)].unbind(1)
             return
         for head in heads:
-            yield normed_and_rotated(config, raw, side, read(head)[:, None], positions)[0][:, 0]
+            yield normalize_and_rotate(config, raw, side, read(head)[:, None], positions)[0][:, 0]
 
 
 _Null: TypeAlias = tuple[Float[Tensor, "2 drawn some"], Float[Tensor, "2 some"]]

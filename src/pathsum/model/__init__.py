@@ -3,7 +3,7 @@
 config       sizes and architecture
 weights      tensors, read and checked on first use; shared K/V heads
 store        tensors in memory or in mapped files, read by layer; `storage`: saved models
-transformer  the parts of the forward pass; `rotary` positions
+transformer  the parts of the forward pass; `rotary` positions, `activations` of MLPs
 edit         Edit: a site of a run and the value that replaces it
 editor       the edits of a run, applied at five points; `edge_edits`: edges of any reader
 forward      the forward pass, `run`, with edits and a choice of values to record (`recording`)

@@ -27,6 +27,7 @@ from pathsum.base.errors import InputError
 from pathsum.base.shapes import AtSources, Logits, Pattern, PerHead, Stream, Tokens
 from pathsum.base.site import HEAD_SIDES, LOGITS, MLP_SIDES, Side, Site
 from pathsum.model import gating, transformer
+from pathsum.model.activations import NeuronEdits
 from pathsum.model.edge_edits import EdgeEdits, is_between_nodes
 from pathsum.model.edit import COMPUTED, Edit, Function, Output, Writes, expand_batch, rows_of
 from pathsum.model.recording import KeyValues, Prefix
@@ -291,7 +292,7 @@ class Editor:
             output, scale = transformer.mlp(self.config, layer, stream, neurons)
         return self._output(mlp, output), scale
 
-    def _neuron_edits(self, layer: LayerWeights) -> transformer.NeuronEdits | None:
+    def _neuron_edits(self, layer: LayerWeights) -> NeuronEdits | None:
         """The edits of an MLP's neurons; None if there are none."""
         mlp = Source("mlp", layer.index)
         writers = {site.writer for site in self.values.by_site} | self.edges.writers

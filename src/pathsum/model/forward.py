@@ -61,7 +61,7 @@ def run(
         if keep.logits or (editor is not None and editor.edits_logits):
             at = recorder.logit_positions if positions is None else positions
             logits = _logits(weights, read, editor, at)
-        transformer.refuse_overflow(logits if logits is not None and len(logits[0]) else stream)
+        transformer.check_overflow(logits if logits is not None and len(logits[0]) else stream)
         batch = len(tokens) if editor is None else editor.batch
         effective = () if editor is None else editor.effective(edits)
         return recorder.run(batch, stream, read, logits, effective)

@@ -16,7 +16,7 @@ weight of the neuron's expert multiplies the gate, and is 0 for experts that it 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ from torch import Tensor
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.shapes import Stream
 from pathsum.model import transformer
+from pathsum.model.activations import (
+    CLAMP,
+    SIGMOID_GAIN,
+    NeuronEdits,
+    expert_weights,
+    preactivations,
+)
 from pathsum.model.config import Config
 from pathsum.model.recording import Run
 from pathsum.model.weights import LayerWeights, Weights
@@ -75,25 +82,23 @@ def neurons(
 
     With `sides`, values and gates read these two inputs, and only the router reads `read`.
     """
-    config, raw = weights.config, weights.layers[layer]
+    config, tensors = weights.config, weights.layers[layer]
     if config.mlp == "none":
         raise InputError("this model has no MLPs, so it has no neurons; use a model with MLPs")
-    own_value, own_gate = (read, read) if sides is None else sides
-    value, gate_input = transformer.preactivations(raw, own_value, slice(None), own_gate)
+    value_read, gate_read = (read, read) if sides is None else sides
+    value, gate_input = preactivations(tensors, value_read, gate_read=gate_read)
     if gate_input is None:
-        own = own_gate is own_value
-        gate_input = value if own else transformer.preactivations(raw, own_gate, slice(None))[0]
-    slope = experts = None
+        same = gate_read is value_read
+        gate_input = value if same else preactivations(tensors, gate_read)[0]
+    slope = None
     if config.mlp == "clamped_gated":
-        clamped = value.clamp(-transformer.CLAMP, transformer.CLAMP)
+        clamped = value.clamp(-CLAMP, CLAMP)
         slope = torch.where(value == 0, 1.0, clamped / value)
         value = clamped + 1
-    gate = gate_of(config, gate_input)
-    if config.n_experts:
-        experts = transformer.expert_weights(config, raw, read)
-    found = Neurons(value, gate, gate_input, slope, experts)
-    weight = found.expert_weight
-    return found if weight is None else Neurons(value, gate * weight, gate_input, slope, experts)
+    experts = expert_weights(config, tensors, read) if config.n_experts else None
+    result = Neurons(value, gate_of(config, gate_input), gate_input, slope, experts)
+    weight = result.expert_weight
+    return result if weight is None else replace(result, gate=result.gate * weight)
 
 
 def mlp_of_sides(
@@ -102,7 +107,7 @@ def mlp_of_sides(
     stream: Tensor,
     value: Tensor,
     gate: Tensor,
-    edits: transformer.NeuronEdits | None = None,
+    edits: NeuronEdits | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output of an MLP whose values and gates read separate streams; the read's scale.
 
@@ -110,25 +115,23 @@ def mlp_of_sides(
     """
     config = weights.config
     assert layer.W_out is not None
-    (read, scale), *sides = (
-        transformer.mlp_read(config, layer, one) for one in (stream, value, gate)
-    )
-    found = neurons(weights, layer.index, read, (sides[0][0], sides[1][0]))
-    active = found.activation if edits is None else edits("act", found.activation)
-    written = active @ layer.W_out + added_to_output(layer, found)
+    (read, scale), *sides = (transformer.mlp_read(config, layer, x) for x in (stream, value, gate))
+    result = neurons(weights, layer.index, read, (sides[0][0], sides[1][0]))
+    active = result.activation if edits is None else edits("act", result.activation)
+    output = active @ layer.W_out + output_bias(layer, result)
     if config.norm_place != "before":
-        written = transformer.normalize(config, written, layer.post2_w, None)[0]
-    return written, scale
+        output = transformer.normalize(config, output, layer.post2_w, None)[0]
+    return output, scale
 
 
-def added_to_output(layer: LayerWeights, found: Neurons) -> Tensor:
+def output_bias(layer: LayerWeights, neurons: Neurons) -> Tensor:
     """b_out and the biases of experts, [batch, pos, d] or a shape that broadcasts to it."""
     assert layer.W_out is not None
-    added = layer.W_out.new_zeros(layer.W_out.shape[1]) if layer.b_out is None else layer.b_out
+    bias = layer.W_out.new_zeros(layer.W_out.shape[1]) if layer.b_out is None else layer.b_out
     if layer.b_experts is None:
-        return added
-    assert found.experts is not None
-    return added + found.experts @ layer.b_experts
+        return bias
+    assert neurons.experts is not None
+    return bias + neurons.experts @ layer.b_experts
 
 
 def neurons_of(run: Run, layer: int) -> Neurons:
@@ -138,15 +141,12 @@ def neurons_of(run: Run, layer: int) -> Neurons:
     >>> config = ps.Config(
     ...     n_layers=1, n_heads=1, d_model=8, d_head=8, d_vocab=9, n_ctx=4, mlp="gelu"
     ... )
-    >>> found = neurons_of(ps.random_model(config).trace([[1, 2, 3]]), 0)
-    >>> found.activation.shape, bool((found.value == found.gate_input).all())
+    >>> mlp0 = neurons_of(ps.random_model(config).trace([[1, 2, 3]]), 0)
+    >>> mlp0.activation.shape, bool((mlp0.value == mlp0.gate_input).all())
     (torch.Size([1, 3, 32]), True)
     """
     layer = run.weights.layers.number(layer)
-    raw = run.weights.layers[layer]
-    return neurons(
-        run.weights, layer, transformer.mlp_read(run.weights.config, raw, mlp_stream(run, layer))[0]
-    )
+    return neurons(run.weights, layer, _mlp_read(run, layer))
 
 
 def neuron_values(run: Run, layer: int, value: str) -> PerNeuron:
@@ -154,12 +154,16 @@ def neuron_values(run: Run, layer: int, value: str) -> PerNeuron:
     layer = run.weights.layers.number(layer)
     if value == "act":
         return neurons_of(run, layer).activation
-    config, raw = run.weights.config, run.weights.layers[layer]
-    read = transformer.mlp_read(config, raw, mlp_stream(run, layer))[0]
-    pre, gate = transformer.preactivations(raw, read, slice(None))
-    found = pre if value == "pre" else gate
-    assert found is not None
-    return found
+    pre, gate = preactivations(run.weights.layers[layer], _mlp_read(run, layer))
+    result = pre if value == "pre" else gate
+    assert result is not None
+    return result
+
+
+def _mlp_read(run: Run, layer: int) -> Stream:
+    """The normalized input of a layer's MLP in a run."""
+    weights = run.weights
+    return transformer.mlp_read(weights.config, weights.layers[layer], mlp_stream(run, layer))[0]
 
 
 def mlp_stream(run: Run, layer: int) -> Stream:
@@ -173,8 +177,8 @@ def mlp_stream(run: Run, layer: int) -> Stream:
         # Edited outputs of heads are in the streams only.
         return run.streams[layer + 1] - run.mlp_outputs[layer]
     # Not the next stream minus the MLP's output: that loses digits where the output is large.
-    written = transformer.write(config, run.weights.layers[layer], run.z(layer))[0]
-    return run.streams[layer] + written
+    heads = transformer.write(config, run.weights.layers[layer], run.z(layer))[0]
+    return run.streams[layer] + heads
 
 
 def gate_of(config: Config, g: Tensor) -> Tensor:
@@ -191,12 +195,12 @@ def gate_of(config: Config, g: Tensor) -> Tensor:
     if kind == "bilinear":
         return g
     if kind == "clamped":
-        g = g.clamp(max=transformer.CLAMP)
+        g = g.clamp(max=CLAMP)
     return g * _psi(kind, g)
 
 
 def gate_at_rest(config: Config) -> float:
-    """The gate where its input is 0."""
+    """The gate at input 0."""
     return 0.0 if config.gated or _kind(config) in ("relu", "relu2") else 0.5
 
 
@@ -217,7 +221,7 @@ def gate_secant(config: Config, g: Tensor) -> Tensor:
     if kind == "bilinear":
         return torch.ones_like(g)
     if kind == "clamped":
-        clamped = g.clamp(max=transformer.CLAMP)
+        clamped = g.clamp(max=CLAMP)
         return torch.where(g == 0, 0.5, clamped / g * _psi(kind, clamped))
     return _psi(kind, g)
 
@@ -243,19 +247,20 @@ def mean_slopes(config: Config, reference: Neurons, run: Neurons) -> tuple[PerNe
         by_value = slope if config.mlp == "relu" else _mean_gate(config, a, b)
         return by_value * mean_weight, (slope - by_value) * mean_weight
     u, g = (reference.value, run.value), (reference.gate_input, run.gate_input)
-    held = g
+    clamped = g
     if config.mlp == "clamped_gated":
-        held = (g[0].clamp(max=transformer.CLAMP), g[1].clamp(max=transformer.CLAMP))
-    by_value = _mean_gate(config, *held)
+        clamped = (g[0].clamp(max=CLAMP), g[1].clamp(max=CLAMP))
+    by_value = _mean_gate(config, *clamped)
     change = u[1] * gate_of(config, g[1]) - u[0] * gate_of(config, g[0])
-    near = _close(*held)
+    near = _close(*clamped)
     # By parts: the gate takes the rest of the difference after the value's slope.
-    rest = (change - by_value * (u[1] - u[0])) / torch.where(near, 1.0, held[1] - held[0])
-    middle = _slope(lambda g: gate_of(config, g), (held[0] + held[1]) / 2) * (u[0] + u[1]) / 2
+    rest = (change - by_value * (u[1] - u[0])) / torch.where(near, 1.0, clamped[1] - clamped[0])
+    middle = _slope(lambda g: gate_of(config, g), (clamped[0] + clamped[1]) / 2)
+    middle = middle * (u[0] + u[1]) / 2
     by_gate = torch.where(near, middle, rest)
     if config.mlp == "clamped_gated":
         by_value = by_value * _clamp_slope(_unclamped(reference), _unclamped(run), (u[0], u[1]))
-        by_gate = by_gate * _clamp_slope(*g, held)
+        by_gate = by_gate * _clamp_slope(*g, clamped)
     return by_value * mean_weight, by_gate * mean_weight
 
 
@@ -267,8 +272,10 @@ def router_part(config: Config, reference: Neurons, run: Neurons) -> PerNeuron |
     before, after = reference.expert_weight, run.expert_weight
     if before is None or after is None:
         return None
-    each = [one.value * gate_of(config, one.gate_input) for one in (reference, run)]
-    return (each[0] + each[1]) / 2 * (after - before)
+    first, second = (
+        neurons.value * gate_of(config, neurons.gate_input) for neurons in (reference, run)
+    )
+    return (first + second) / 2 * (after - before)
 
 
 def has_gates(config: Config) -> bool:
@@ -280,7 +287,7 @@ def _kind(config: Config) -> str:
     kind = config.mlp.removesuffix("_gated")
     if kind not in _KINDS:
         raise NotExactError(
-            f"mlp={config.mlp!r} is not known as a value times a gate, so nothing passes through "
+            f"mlp={config.mlp!r} is not known as a value times a gate, so no path passes through "
             "these MLPs exactly; paths, circuits and term importance stop at them by default"
         )
     return kind
@@ -293,7 +300,7 @@ def _psi(kind: str, x: Tensor) -> Tensor:
     if kind == "relu2":
         return x.relu()
     if kind == "clamped":
-        return torch.sigmoid(transformer.SIGMOID_GAIN * x)
+        return torch.sigmoid(SIGMOID_GAIN * x)
     if kind == "silu":
         return torch.sigmoid(x)
     return 0.5 * (1 + _odd(kind, x))
@@ -332,9 +339,9 @@ def _close(a: PerNeuron, b: PerNeuron) -> Tensor:
     return ((b - a).abs() < torch.finfo(a.dtype).eps ** (1 / 3)) & (a.sign() == b.sign())
 
 
-def _unclamped(found: Neurons) -> PerNeuron:
-    assert found.value_slope is not None
-    return (found.value - 1) / found.value_slope
+def _unclamped(neurons: Neurons) -> PerNeuron:
+    assert neurons.value_slope is not None
+    return (neurons.value - 1) / neurons.value_slope
 
 
 def _clamp_slope(a: PerNeuron, b: PerNeuron, clamped: tuple[PerNeuron, PerNeuron]) -> PerNeuron:

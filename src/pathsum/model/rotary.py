@@ -27,11 +27,11 @@ def angular_frequencies(config: Config) -> Float[Tensor, " plane"]:
 
 
 def rotate(
-    config: Config, x: Float[Tensor, "*lead pos k"], places: Int[Tensor, " pos"]
+    config: Config, x: Float[Tensor, "*lead pos k"], positions: Int[Tensor, " pos"]
 ) -> Float[Tensor, "*lead pos k"]:
     """Each row of x rotated by its position; dimensions past the rotary width stay."""
     # On the processor: some devices (MPS) have no float64, which large positions need.
-    angles = places.cpu().to(torch.float64)[:, None] * angular_frequencies(config)
+    angles = positions.cpu().to(torch.float64)[:, None] * angular_frequencies(config)
     return rotate_by(config, x, angles.cos(), angles.sin())
 
 
@@ -44,11 +44,11 @@ def rotate_by(
     """Each row of x rotated by angles with this cosine and sine, or by a mean of both."""
     cos, sin = (part.to(x.dtype).to(x.device) for part in (cos, sin))
     width = config.rotary_width
-    turned, rest = x[..., :width], x[..., width:]
+    rotary, rest = x[..., :width], x[..., width:]
     if config.rotary_pairing == "halves":
-        first, second = turned[..., : width // 2], turned[..., width // 2 :]
+        first, second = rotary[..., : width // 2], rotary[..., width // 2 :]
         return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
-    first, second = turned.unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = rotary.unflatten(-1, (-1, 2)).unbind(-1)
     pair = (first * cos - second * sin, second * cos + first * sin)
     return torch.cat((torch.stack(pair, -1).flatten(-2), rest), -1)
 

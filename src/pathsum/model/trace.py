@@ -167,7 +167,7 @@ class Trace(Run):
 
     def _unembedded(self, read: Float[Tensor, "batch part d"]) -> Float[Tensor, "batch part v"]:
         logits = transformer.unembed_uncapped(self.weights, read)[0]
-        transformer.refuse_overflow(logits)
+        transformer.check_overflow(logits)
         return logits
 
     def _capped(self, logits: Float[Tensor, "batch *part v"]) -> Float[Tensor, "batch *part v"]:

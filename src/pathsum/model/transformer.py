@@ -14,8 +14,7 @@
 A layer without an MLP ends at `attended`; in a parallel block the MLP reads `stream`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +37,13 @@ from pathsum.base.shapes import (
     Stream,
     Tokens,
 )
+from pathsum.model.activations import (
+    NeuronEdits,
+    activations,
+    edited_output,
+    output_of_experts,
+    preactivations,
+)
 from pathsum.model.config import Config
 from pathsum.model.rotary import rotate
 from pathsum.model.weights import (
@@ -51,10 +57,6 @@ from pathsum.model.weights import (
 
 # Patterns of more entries than this are made for one head at a time where no kernel fuses them.
 ONE_HEAD_AT_A_TIME = 1 << 20
-# Of mlp="clamped_gated": where gate and input are clamped, and the gate's gain inside its sigmoid.
-CLAMP, SIGMOID_GAIN = 7.0, 1.702
-# Passes a named value of an MLP's neurons, [batch, pos, neuron], through the edits of a run.
-NeuronEdits: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
 def embed(weights: Weights, tokens: Tokens, past: int = 0) -> Stream:
@@ -73,7 +75,7 @@ def normalize(
     bias: Float[Tensor, " d"] | None,
     scale: Scale | None = None,
 ) -> tuple[Stream, Scale]:
-    """The normalized stream and its scale, one number per position (or the scale given)."""
+    """The normalized stream and its scale, one number per position, which may be held fixed."""
     if config.norm == "none":
         return x, x.new_ones(()).expand(x.shape[:-1])
     x = remove_mean(x, config.norm == "layer")
@@ -112,32 +114,32 @@ def queries_and_keys(
     config: Config,
     layer: LayerWeights,
     read: Stream,
-    places: Int[Tensor, " pos"] | None = None,
+    positions: Int[Tensor, " pos"] | None = None,
 ) -> tuple[PerHead, PerKey, Float[Tensor, "batch head pos"], Float[Tensor, "batch kv pos"]]:
     """Queries and keys ready for their product, and the scales that QK-norm gave them.
 
-    `places` are the positions that are read, by default all from 0 on.
+    `positions` are the positions that are read, by default all from 0 on.
     """
-    if places is None:
-        places = torch.arange(read.shape[1])
-    placed = read if layer.W_pos is None else read + layer.W_pos[places]
-    query, key = project(placed, layer.W_Q, layer.b_Q), project(placed, layer.W_K, layer.b_K)
-    query, query_scale = normed_and_rotated(config, layer, Side.Q, query, places)
-    key, key_scale = normed_and_rotated(config, layer, Side.K, key, places)
+    if positions is None:
+        positions = torch.arange(read.shape[1])
+    x = read if layer.W_pos is None else read + layer.W_pos[positions]
+    query, key = project(x, layer.W_Q, layer.b_Q), project(x, layer.W_K, layer.b_K)
+    query, query_scale = normalize_and_rotate(config, layer, Side.Q, query, positions)
+    key, key_scale = normalize_and_rotate(config, layer, Side.K, key, positions)
     return query, key, query_scale, key_scale
 
 
-def normed_and_rotated(
+def normalize_and_rotate(
     config: Config,
     layer: LayerWeights,
     side: Side,
     x: Float[Tensor, "batch head pos k"],
-    places: Int[Tensor, " pos"],
+    positions: Int[Tensor, " pos"],
 ) -> tuple[Float[Tensor, "batch head pos k"], Float[Tensor, "batch head pos"]]:
     """Queries or keys after QK-norm and rotary positions, and the scales of QK-norm."""
     x, scale = _head_norm(config, x, layer.q_norm_w if side is Side.Q else layer.k_norm_w)
     if config.positions == "rotary":
-        x = rotate(config.at(layer.index), x, places)
+        x = rotate(config.at(layer.index), x, positions)
     return x, scale
 
 
@@ -158,20 +160,20 @@ def head_read(
     head: int,
     side: Side,
     stream: Stream,
-    places: Int[Tensor, " pos"] | None = None,
+    positions: Int[Tensor, " pos"] | None = None,
 ) -> Float[Tensor, "batch pos k"]:
-    """The queries, keys or values of one head, from a stream that only this read need see."""
-    at = head if side is Side.Q else kv_head(config, head)
+    """The queries, keys or values of one head, from a stream that only this read sees."""
+    index = head if side is Side.Q else kv_head(config, head)
     # A norm over all heads of the layer needs the others for its scale.
     if config.qk_norm != "rms_all" or side is Side.V:
-        config, layer, at = one_head(config), layer_of_one_head(config, layer, head), 0
+        config, layer, index = one_head(config), layer_of_one_head(config, layer, head), 0
     read = attention_read(config, layer, stream)[0]
     if side is Side.V:
-        return values(layer, read)[:, at]
-    places = torch.arange(read.shape[1]) if places is None else places
-    placed = read if layer.W_pos is None else read + layer.W_pos[places]
+        return values(layer, read)[:, index]
+    positions = torch.arange(read.shape[1]) if positions is None else positions
+    x = read if layer.W_pos is None else read + layer.W_pos[positions]
     W, bias = (layer.W_Q, layer.b_Q) if side is Side.Q else (layer.W_K, layer.b_K)
-    return normed_and_rotated(config, layer, side, project(placed, W, bias), places)[0][:, at]
+    return normalize_and_rotate(config, layer, side, project(x, W, bias), positions)[0][:, index]
 
 
 def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> Pattern:
@@ -183,7 +185,7 @@ def attention_scores(config: Config, query: AtDestinations, key: AtSources) -> P
 def attention_pattern(
     config: Config, layer: LayerWeights, scores: Pattern, heads: Sequence[int] | None = None
 ) -> Pattern:
-    """The softmax of scores, of all heads of a layer or of these; rows are destinations.
+    """The softmax of scores, of all heads of a layer or of the listed ones; rows are destinations.
 
     Rows sum to 1, or less with sinks. Scores are capped first. A causal model masks later sources,
     and a layer with a window of w masks sources w or more positions back. Scores may be those of
@@ -191,7 +193,7 @@ def attention_pattern(
     """
     scores = soft_cap(scores, config.score_cap)
     if config.causal:
-        scores = scores + _masked(scores, config.window(layer.index))
+        scores = scores + _causal_mask(scores, config.window(layer.index))
     sinks = layer.sinks if layer.sinks is None or heads is None else layer.sinks[list(heads)]
     return _softmax(scores, sinks)
 
@@ -203,7 +205,7 @@ def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPat
 
 
 def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:
-    """The pattern of the queries and keys of a layer; queries of the last positions will do."""
+    """The pattern of a layer's keys and its queries, which may be those of the last positions."""
     return attention_pattern(config, layer, attention_scores(config, query, key))
 
 
@@ -215,8 +217,8 @@ def attend_heads(
     heads: Sequence[int],
 ) -> Float[Tensor, "batch some dest src"]:
     """The patterns of some heads of a layer, given the queries and keys of all."""
-    served = [kv_head(config, head) for head in heads]
-    scores = attention_scores(config, query[:, list(heads)], key[:, served])
+    kv_heads = [kv_head(config, head) for head in heads]
+    scores = attention_scores(config, query[:, list(heads)], key[:, kv_heads])
     return attention_pattern(config, layer, scores, heads)
 
 
@@ -224,7 +226,7 @@ def attend_at(
     config: Config,
     layer: LayerWeights,
     head: Int[Tensor, " node"],
-    place: Int[Tensor, " node"],
+    position: Int[Tensor, " node"],
     query: Float[Tensor, "node k"],
     key: Float[Tensor, "node src k"],
 ) -> Float[Tensor, "node src"]:
@@ -233,7 +235,7 @@ def attend_at(
     In a causal model, keys after its own position, or outside its window, are masked.
     """
     scores = torch.einsum("nk,nsk->ns", query * config.score_scale, key)
-    offset = place[:, None] - torch.arange(key.shape[1], device=key.device)
+    offset = position[:, None] - torch.arange(key.shape[1], device=key.device)
     return pattern_at(config, layer, head, offset, scores)
 
 
@@ -261,14 +263,14 @@ def _softmax(
     return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
 
 
-def _masked(scores: Tensor, window: int | None) -> Float[Tensor, "dest src"]:
+def _causal_mask(scores: Tensor, window: int | None) -> Float[Tensor, "dest src"]:
     """The causal mask of the last destinations: −∞ where they cannot attend, else 0."""
     # Adding −∞ takes a third of the time of masked_fill with a broadcast mask.
     last, length = scores.shape[-2:]
-    nothing = scores.new_full((length, length), -torch.inf)
-    mask = nothing.triu(1)
+    infinite = scores.new_full((length, length), -torch.inf)
+    mask = infinite.triu(1)
     if window is not None and window < length:
-        mask += nothing.tril(-window)
+        mask += infinite.tril(-window)
     return mask[-last:]
 
 
@@ -280,17 +282,17 @@ def mix(pattern: Pattern, value: AtSources) -> AtDestinations:
 def fused_attention(
     config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources, value: AtSources
 ) -> AtDestinations:
-    """Scores, softmax and mix in one kernel; soft caps on scores and sinks need the plain way."""
+    """Scores, softmax and mix in one kernel, except with soft caps on scores or with sinks."""
     if config.score_cap is not None or layer.sinks is not None:
         if query.shape[2] * key.shape[2] < ONE_HEAD_AT_A_TIME:
             return mix(attend(config, layer, query, key), value)
-        each = range(query.shape[1])
-        own = for_query_heads(value, query.shape[1])
-        parts = [attend_heads(config, layer, query, key, [h]) @ own[:, [h]] for h in each]
-        return torch.cat(parts, 1)
+        values = for_query_heads(value, query.shape[1]).split(1, 1)
+        patterns = (attend_heads(config, layer, query, key, [h]) for h in range(len(values)))
+        return torch.cat([pattern @ v for pattern, v in zip(patterns, values, strict=True)], 1)
     window, last, length = config.window(layer.index), query.shape[2], key.shape[2]
-    limited = config.causal and ((window is not None and window < length) or last < length)
-    mask = _masked(query.new_empty(()).expand(last, length), window) if limited else None
+    mask = None
+    if config.causal and ((window is not None and window < length) or last < length):
+        mask = _causal_mask(query.new_empty(()).expand(last, length), window)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -309,12 +311,12 @@ def write(config: Config, layer: LayerWeights, z: PerHead) -> tuple[Stream, Scal
     else:
         assert layer.raw_W_O is not None
         W_O, b_O = layer.raw_W_O, layer.raw_b_O
-    written = torch.einsum("bhpk,hkd->bpd", z, W_O)
+    output = torch.einsum("bhpk,hkd->bpd", z, W_O)
     if b_O is not None:
-        written = written + b_O
+        output = output + b_O
     if config.norm_place == "before":
-        return written, written.new_ones(()).expand(written.shape[:-1])
-    return normalize(config, written, layer.post1_w, None)
+        return output, output.new_ones(()).expand(output.shape[:-1])
+    return normalize(config, output, layer.post1_w, None)
 
 
 def mlp(
@@ -324,128 +326,16 @@ def mlp(
     assert layer.W_out is not None
     read, scale = mlp_read(config, layer, stream)
     if edits is not None:
-        written = _edited_neurons(config, layer, read, edits)
+        output = edited_output(config, layer, read, edits)
     elif config.n_experts:
-        written = _mixed_experts(config, layer, read)
+        output = output_of_experts(config, layer, read)
     else:
-        written = _neurons(config, layer, read, slice(None)) @ layer.W_out
+        output = activations(config, *preactivations(layer, read)) @ layer.W_out
     if layer.b_out is not None:
-        written = written + layer.b_out
+        output = output + layer.b_out
     if config.norm_place != "before":
-        written = normalize(config, written, layer.post2_w, None)[0]
-    return written, scale
-
-
-def expert_weights(
-    config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"]
-) -> Float[Tensor, "*pos expert"]:
-    """The factor of each expert's output: 0 for those that the router did not choose."""
-    assert layer.W_router is not None
-    logits = read @ layer.W_router
-    if layer.b_router is not None:
-        logits = logits + layer.b_router
-    routed = config.n_experts - config.shared_experts
-    logits, shared = logits[..., :routed], logits[..., routed:]
-    best = logits.topk(config.experts_per_token)
-    chosen = best.values.softmax(-1)
-    if config.router == "all":
-        chosen = logits.softmax(-1).gather(-1, best.indices)
-    return torch.cat(
-        (torch.zeros_like(logits).scatter(-1, best.indices, chosen), shared.sigmoid()), -1
-    )
-
-
-def _mixed_experts(config: Config, layer: LayerWeights, read: Stream) -> Stream:
-    """The sum of the experts' outputs, each computed at the positions that chose it."""
-    assert layer.W_out is not None
-    shares = expert_weights(config, layer, read)
-    written = torch.zeros_like(read)
-    width = config.d_mlp // config.n_experts
-    for expert in range(config.n_experts):
-        here = shares[..., expert].nonzero(as_tuple=True)
-        if len(here[0]):
-            block = slice(expert * width, (expert + 1) * width)
-            neurons = _neurons(config, layer, read[here], block)
-            weighed = (neurons @ layer.W_out[block]) * shares[..., expert][here][:, None]
-            written = written.index_put(here, weighed, accumulate=True)
-    return written if layer.b_experts is None else written + shares @ layer.b_experts
-
-
-def _neurons(
-    config: Config, layer: LayerWeights, read: Float[Tensor, "*pos d"], block: slice
-) -> Float[Tensor, "*pos m"]:
-    """The activations of a block of an MLP's neurons."""
-    return activations(config, *preactivations(layer, read, block))
-
-
-def activations(
-    config: Config, before: Float[Tensor, "*pos m"], gate: Float[Tensor, "*pos m"] | None
-) -> Float[Tensor, "*pos m"]:
-    """The activations of neurons, given `preactivations`."""
-    if gate is None:
-        return activation(config, before)
-    if config.mlp == "clamped_gated":
-        gate, before = gate.clamp(max=CLAMP), before.clamp(-CLAMP, CLAMP) + 1
-    return activation(config, gate) * before
-
-
-def _edited_neurons(
-    config: Config, layer: LayerWeights, read: Stream, edits: NeuronEdits
-) -> Float[Tensor, "copies pos d"]:
-    """The output of an MLP whose neurons are edited; all experts are computed everywhere."""
-    assert layer.W_out is not None
-    before, gate = preactivations(layer, read, slice(None))
-    before, gate = edits("pre", before), None if gate is None else edits("gate", gate)
-    found = activations(config, before, gate)
-    if not config.n_experts:
-        return edits("act", found) @ layer.W_out
-    shares = expert_weights(config, layer, read)
-    found = found * shares.repeat_interleave(config.d_mlp // config.n_experts, -1)
-    written = edits("act", found) @ layer.W_out
-    return written if layer.b_experts is None else written + shares @ layer.b_experts
-
-
-def preactivations(
-    layer: LayerWeights,
-    read: Float[Tensor, "*pos d"],
-    block: slice,
-    gate_read: Float[Tensor, "*pos d"] | None = None,
-) -> tuple[Float[Tensor, "*pos m"], Float[Tensor, "*pos m"] | None]:
-    """r W_in + b_in of a block of neurons and, if they have gates, r W_gate + b_gate.
-
-    Gates may have a separate read.
-    """
-    assert layer.W_in is not None
-    before = read @ layer.W_in[:, block]
-    if layer.b_in is not None:
-        before = before + layer.b_in[block]
-    if layer.W_gate is None:
-        return before, None
-    gate = (read if gate_read is None else gate_read) @ layer.W_gate[:, block]
-    return before, gate if layer.b_gate is None else gate + layer.b_gate[block]
-
-
-def activation(config: Config, x: Tensor) -> Tensor:
-    """The MLP's nonlinearity."""
-    kind = config.mlp.removesuffix("_gated")
-    if kind == "relu":
-        return F.relu(x)
-    if kind == "relu2":
-        return F.relu(x).square()
-    if kind in ("solu", "solu_ln"):
-        y = x * x.softmax(-1)
-        return (
-            y
-            if kind == "solu"
-            else y * torch.rsqrt(y.var(-1, False, keepdim=True) + config.norm_eps)
-        )
-    if kind == "silu":
-        return F.silu(x)
-    if kind == "bilinear":
-        return x
-    if kind == "clamped":
-        return x * torch.sigmoid(SIGMOID_GAIN * x)
-    return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+        output = normalize(config, output, layer.post2_w, None)[0]
+    return output, scale
 
 
 def unembed(weights: Weights, stream: Stream) -> tuple[Logits, Scale]:
@@ -489,10 +379,10 @@ def _head_norm(
     return y * (gain if gain.ndim == 1 else gain[:, None]), scale
 
 
-def refuse_overflow(computed: Tensor) -> None:
+def check_overflow(result: Tensor) -> None:
     """Raise InputError if a run overflowed; anything measured on it would be NaN too."""
-    if not is_finite(computed):
+    if not is_finite(result):
         raise InputError(
-            f"the run overflowed {computed.dtype}: the weights are finite, but the result is NaN "
+            f"the run overflowed {result.dtype}: the weights are finite, but the result is NaN "
             "or infinite; check the scale of the weights, or use float64"
         )

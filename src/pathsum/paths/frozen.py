@@ -36,7 +36,7 @@ from pathsum.base.path import level_of
 from pathsum.base.shapes import Pattern, Scale, Stream
 from pathsum.model import HeadId, Path, Run, Source, Weights
 from pathsum.model.folding import attention_bias, fold_bias, fold_read, value_bias
-from pathsum.model.gating import Neurons, added_to_output, neurons_of
+from pathsum.model.gating import Neurons, neurons_of, output_bias
 from pathsum.model.weights import LayerWeights, for_query_heads, kv_head
 
 Streams = Float[Tensor, "many batch pos d"]
@@ -170,7 +170,7 @@ class Gates:
         gate = gate * self.run.scales.mlp[layer][..., None]
         if config.norm_place != "before":
             assert raw.W_out is not None
-            output = neurons.activation @ raw.W_out + added_to_output(raw, neurons)
+            output = neurons.activation @ raw.W_out + output_bias(raw, neurons)
             scale = torch.rsqrt(output.square().mean(-1, keepdim=True) + config.norm_eps)
             gate, bias = gate * scale, bias * scale
             bias = bias if raw.post2_w is None else bias * raw.post2_w
@@ -186,7 +186,7 @@ def _constant_output(raw: LayerWeights, neurons: Neurons) -> Tensor:
     if neurons.value_slope is not None:
         # Clamped values have 1 added to them.
         value = value * neurons.value_slope + 1
-    return (value * neurons.gate) @ raw.W_out + added_to_output(raw, neurons)
+    return (value * neurons.gate) @ raw.W_out + output_bias(raw, neurons)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,12 +28,12 @@ from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.gating import (
     Neurons,
     PerNeuron,
-    added_to_output,
     gate_at_rest,
     gate_of,
     gate_secant,
     mean_slopes,
     neurons,
+    output_bias,
     router_part,
 )
 from pathsum.model.weights import LayerWeights
@@ -71,7 +71,7 @@ class _State:
         assert raw.W_out is not None
         read, scale = transformer.mlp_read(config, raw, stream[None])
         found = neurons(weights, layer, read)
-        written = (found.activation @ raw.W_out + added_to_output(raw, found))[0]
+        written = (found.activation @ raw.W_out + output_bias(raw, found))[0]
         after = torch.ones_like(scale[0])
         if config.norm_place != "before":
             after = transformer.normalize(config, written, None, None)[1]
@@ -205,7 +205,7 @@ class MlpNodes:
         """Gates held, then values held."""
         found = self.here.neurons
         value, gate = found.value[0], found.gate[0]
-        added = added_to_output(self.raw, found).expand(1, *self.gradients.shape)[0]
+        added = output_bias(self.raw, found).expand(1, *self.gradients.shape)[0]
         constant = (added * self.gradients).sum(-1) * self.after
         held = constant
         if found.value_slope is not None:
@@ -228,7 +228,7 @@ class MlpNodes:
         routed = router_part(self.config, *ends)
         if routed is not None:
             held = held + (self.at_neurons * routed[0]).sum(-1)
-            before, now = (added_to_output(self.raw, one) for one in ends)
+            before, now = (output_bias(self.raw, one) for one in ends)
             change = (now - before).expand(1, *self.gradients.shape)[0]
             held = held + (change * self.gradients).sum(-1) * self.after
         yield _Read(Side.U, by_value[0], *self._folded(Side.U), held)

@@ -313,7 +313,7 @@ class Truncated:
         """Losses of the logits of a truncated stream, from position `first` on."""
         weights = self.frozen.run.weights
         losses = read_losses(weights, self.read(stream), targets, first, metric)
-        transformer.refuse_overflow(losses.total)
+        transformer.check_overflow(losses.total)
         return losses
 
     def term(self, steps: Sequence[PathStep]) -> Stream:

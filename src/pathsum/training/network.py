@@ -23,8 +23,8 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base.errors import ConfigError
 from pathsum.base.shapes import Logits, Stream, Tokens
 from pathsum.model import Config, Model, from_tensors
+from pathsum.model.activations import activation
 from pathsum.model.rotary import rotate
-from pathsum.model.transformer import activation
 from pathsum.text import Tokenizer
 from pathsum.training.recipe import Start
 
