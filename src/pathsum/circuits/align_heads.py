@@ -10,10 +10,9 @@ exchangeable with its draws, so the share of draws with an equally similar match
 accounts for the choice of the match. A match is spurious if either of its two heads is unrelated to
 the other model, so its p-value is the larger of the two.
 
-The assignment problem: the one-to-one pairing with the largest sum of values.
-
+The matching is an assignment problem: the one-to-one pairing with the largest sum of values.
 `displacement` is the loss of the other rows if one row takes a given column. It does not depend on
-that row's values, so the best pairing is known for any values of that row.
+that row's values, so it determines the best pairing for any values of that row.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from pathsum.base.options import checked
 from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
 from pathsum.circuits.positional import WINDOW
 from pathsum.circuits.token_basis import (
-    joined,
+    join_notes,
     require_heads,
     require_logit_edges,
     require_score_edges,
@@ -69,7 +68,7 @@ def best_assignment(
 def displacement(values: Float[Tensor, "row column"]) -> Float[Tensor, "row option"]:
     """The loss of all other rows if a row takes this column instead of its best one.
 
-    Negative where they gain. If the values x of one row alone change, the best pairing gives it the
+    Negative where they gain. If only the values x of one row change, the best pairing gives it the
     column with the largest `x − displacement`. If there are more rows than columns, the options
     after the columns are all the same: to stay unpaired, with x = 0.
 
@@ -77,62 +76,61 @@ def displacement(values: Float[Tensor, "row column"]) -> Float[Tensor, "row opti
     >>> displacement(torch.tensor([[9.0, 8.0], [8.0, 1.0]]))[0].tolist()
     [7.0, 0.0]
 
-    The row that loses its column takes another one, and so on, until one takes the column that was
-    given up: a shortest path between rows. All of them are found together in rows³ steps.
+    The row that loses its column takes another column, and so on, until a row takes the free
+    column: a shortest path between rows. All paths together take rows³ steps (Floyd–Warshall).
     """
     m, n = values.shape
     size = max(m, n)
     # Padded with zeros to a square matrix.
     square = np.zeros((size, size))
     square[:m, :n] = values.double().cpu().numpy()
-    rows, columns = (part.numpy() for part in best_assignment(values))
-    every = np.arange(size)
-    column_of = np.empty_like(every)
+    rows, columns = (index.numpy() for index in best_assignment(values))
+    indices = np.arange(size)
+    column_of = np.empty_like(indices)
     column_of[rows] = columns
-    column_of[np.setdiff1d(every, rows)] = np.setdiff1d(every, columns)
-    # loss[i, k]: what row i loses by taking the column of row k.
-    moved = square[:, column_of]
-    loss = moved.diagonal()[:, None] - moved
+    column_of[np.setdiff1d(indices, rows)] = np.setdiff1d(indices, columns)
+    # loss[i, k]: the loss of row i if it takes the column of row k.
+    reordered = square[:, column_of]
+    loss = reordered.diagonal()[:, None] - reordered
     for through in range(size):
         np.minimum(loss, loss[:, through, None] + loss[through], out=loss)
-    found = np.empty((size, size))
-    found[:, column_of] = loss.T
-    return from_numpy(found[:m])
+    losses = np.empty((size, size))
+    losses[:, column_of] = loss.T
+    return from_numpy(losses[:m])
 
 
 def _assigned_columns(costs: Float[np.ndarray, "row column"]) -> Int[np.ndarray, " row"]:
     """For each of m ≤ n rows its column in the cheapest pairing."""
     m, n = costs.shape
-    # Column n is where the path of each row begins. Potentials keep costs − row − column ≥ 0.
+    # The path of each row begins at column n. Potentials keep costs − row − column ≥ 0.
     row_potential, column_potential = np.zeros(m), np.zeros(n + 1)
     row_of, before = np.full(n + 1, -1), np.full(n + 1, n)
     for start in range(m):
-        distance, done, column = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=bool), n
+        distance, visited, column = np.full(n + 1, np.inf), np.zeros(n + 1, dtype=bool), n
         row_of[n] = start
         while row_of[column] >= 0:
-            done[column], row = True, row_of[column]
+            visited[column], row = True, row_of[column]
             through = costs[row] - row_potential[row] - column_potential[:n]
-            better = ~done[:n] & (through < distance[:n])
+            better = ~visited[:n] & (through < distance[:n])
             distance[:n][better], before[:n][better] = through[better], column
-            nearest = int(np.where(done, np.inf, distance).argmin())
+            nearest = int(np.where(visited, np.inf, distance).argmin())
             step = distance[nearest]
-            row_potential[row_of[done]] += step
-            column_potential[done] -= step
-            distance[~done] -= step
+            row_potential[row_of[visited]] += step
+            column_potential[visited] -= step
+            distance[~visited] -= step
             column = nearest
-        while column != n:  # each column on the path passes to the row before it
+        while column != n:  # each column on the path goes to the row before it
             row_of[column] = row_of[before[column]]
             column = int(before[column])
-    taken = np.flatnonzero(row_of[:n] >= 0)
-    return taken[row_of[taken].argsort()]
+    assigned = np.flatnonzero(row_of[:n] >= 0)
+    return assigned[row_of[assigned].argsort()]
 
 
 DRAWS = 200
 # A squared norm this small relative to the largest is rounding.
-IDLE = 1e-12
+ZERO = 1e-12
 
-_OTHERS = " with the other heads"
-_Both: TypeAlias = tuple[Tensor, Tensor]
+_QkOv: TypeAlias = tuple[Tensor, Tensor]
 """One tensor for QK and one for OV."""
 
 
@@ -174,7 +172,7 @@ class HeadAlignment(Record, kind="head-alignment"):
         columns = (
             *(text_column(self.left), text_column(self.right), Column("similarity", "+.3f")),
             *(Column("QK", "+.3f"), Column("OV", "+.3f"), Column("null", "+.3f")),
-            # Heads without a match raise the smallest possible p (see `_p`).
+            # Unmatched heads raise the smallest possible p (see `_p`).
             counted_p(max(1, self.draws * len(self.matches) // max(self.similarity.shape))),
         )
         ranked = sorted(self.matches, key=lambda match: -match.score)
@@ -185,7 +183,7 @@ class HeadAlignment(Record, kind="head-alignment"):
             f"stream, {self.draws} draws"
         )
         title = f"heads of {self.left} and {self.right}"
-        return Table(columns, rows, title, joined((legend, self.note)))
+        return Table(columns, rows, title, join_notes((legend, self.note)))
 
 
 @torch.no_grad()
@@ -196,8 +194,8 @@ def align_heads(
     """Match the heads of two models that read the same tokens.
 
     >>> from pathsum.model import construct
-    >>> found = align_heads(construct.induction(), construct.induction())
-    >>> f"{found.score:.3f}", [str(match.right) for match in found.matches]
+    >>> alignment = align_heads(construct.induction(), construct.induction())
+    >>> f"{alignment.score:.3f}", [str(match.right) for match in alignment.matches]
     ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
 
     The result is independent of the basis of either stream, of the order of heads, and of a
@@ -205,32 +203,40 @@ def align_heads(
     small for a head that works by composition. A small p-value means that two heads agree more than
     their models' embeddings, positions and singular values imply.
     """
-    _check(left, right)
+    _require_comparable(left, right)
     for model in (left, right):
         require_causal(model, "the comparison of heads by offset")
     frequencies = token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
-    one, other = (HeadFunctions(model, frequencies, window) for model in (left, right))
-    norms, other_norms = (
+    first, second = (HeadFunctions(model, frequencies, window) for model in (left, right))
+    first_norms, second_norms = (
         (qk.diagonal(), ov.diagonal())
-        for qk, ov in (_products(each, each, progress) for each in (one, other))
+        for qk, ov in (_products(functions, functions, progress) for functions in (first, second))
     )
-    largest = (float(squares.max()) for squares in norms)
-    qk, ov = map(_cosine, _products(one, other, progress), norms, other_norms, largest)
+    largest = (float(squares.max()) for squares in first_norms)
+    qk, ov = map(_cosine, _products(first, second, progress), first_norms, second_norms, largest)
     similarity = (qk + ov) / 2
     rotate = draws, seeded(seed), progress
-    by_left = _rotated_matches(one, other, norms, other_norms, similarity, *rotate)
-    by_right = _rotated_matches(other, one, other_norms, norms, similarity.T, *rotate)
+    by_left = _rotated_matches(first, second, first_norms, second_norms, similarity, *rotate)
+    by_right = _rotated_matches(second, first, second_norms, first_norms, similarity.T, *rotate)
     # The share of each model's heads that are matched and so have a p-value.
     shares = [min(similarity.shape) / number for number in similarity.shape]
     matches: list[HeadMatch] = []
     for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
-        pair = left.heads[row].id, right.heads[column].id
-        score, *parts = (float(each[row, column]) for each in (similarity, qk, ov))
-        chances = by_left[:, row], by_right[:, column]
-        p = max(_p(score, chance, share) for chance, share in zip(chances, shares, strict=True))
-        null = float(torch.cat(chances).nanmean())
-        matches.append(HeadMatch(*pair, score, parts[0], parts[1], null, p))
+        score = float(similarity[row, column])
+        nulls = by_left[:, row], by_right[:, column]
+        p = max(_p(score, null, share) for null, share in zip(nulls, shares, strict=True))
+        matches.append(
+            HeadMatch(
+                left=left.heads[row].id,
+                right=right.heads[column].id,
+                score=score,
+                qk=float(qk[row, column]),
+                ov=float(ov[row, column]),
+                null=float(torch.cat(nulls).nanmean()),
+                p=p,
+            )
+        )
     normed = any(model.config.qk_norm != "none" for model in (left, right))
     return HeadAlignment(
         left=left.name,
@@ -247,110 +253,112 @@ def align_heads(
 
 
 def _rotated_matches(
-    one: HeadFunctions,
-    other: HeadFunctions,
-    one_norms: _Both,
-    other_norms: _Both,
+    first: HeadFunctions,
+    second: HeadFunctions,
+    first_norms: _QkOv,
+    second_norms: _QkOv,
     similarity: Float[Tensor, "head other"],
     draws: int,
     generator: torch.Generator,
     progress: Progress,
 ) -> Float[Tensor, "draw head"]:
-    """For each head of `one`, rotated at random, the similarity of its match in every draw.
+    """The similarity of the match of each head of `first` when rotated at random, in every draw.
 
-    NaN where it has no match, because there are more heads than in the other model.
+    NaN where it has no match, because the other model has fewer heads.
     """
-    inside, between = Between(one, one), Between(one, other)
-    # What counts as zero is relative to the heads that are not rotated.
-    largest = [float(squares.max()) for squares in one_norms]
+    inside, between = Between(first, first), Between(first, second)
+    # Zero is relative to the heads that are not rotated.
+    largest = [float(squares.max()) for squares in first_norms]
     layers: list[Tensor] = []
-    for layer, heads in enumerate(one.layers):
-        found: list[Tensor] = []
-        for rotated in rotated_layers(heads, len(other_norms[0]), draws, generator):
-            done = sum(map(len, found))
-            progress(done, draws, f"layer {layer} of {one.model.name}, rotated")
-            profiles = rotated.profiles(one.offsets[layer])
+    for layer, heads in enumerate(first.layers):
+        batches: list[Tensor] = []
+        for rotated in rotated_layers(heads, len(second_norms[0]), draws, generator):
+            done = sum(map(len, batches))
+            progress(done, draws, f"layer {layer} of {first.model.name}, rotated")
+            profiles = rotated.profiles(first.offsets[layer])
             qk, ov = rotated.squares(inside.tokens(layer, layer), inside.logits)
             qk = qk + profiles.square().mean(-1)
-            pairs: list[_Both] = []
-            for index, others in enumerate(other.layers):
-                products = rotated.products(others, between.tokens(layer, index), between.logits)
-                offsets = profiles @ other.profiles[index].T / one.window
+            pairs: list[_QkOv] = []
+            for index, of_layer in enumerate(second.layers):
+                products = rotated.products(of_layer, between.tokens(layer, index), between.logits)
+                offsets = profiles @ second.profiles[index].T / first.window
                 pairs.append((products[0] + offsets, products[1]))
-            products = (torch.cat(parts, 2) for parts in zip(*pairs, strict=True))
-            of_qk, of_ov = map(_cosine, products, (qk, ov), other_norms, largest)
-            found.append((of_qk + of_ov) / 2)
-        layers.append(torch.cat(found))
-    progress(draws, draws, f"heads of {one.model.name}, rotated")
-    drawn, lost = torch.cat(layers, 1), displacement(similarity)
-    alone = drawn.new_full((*drawn.shape[:2], lost.shape[1] - drawn.shape[2]), 0)
-    options = torch.cat((drawn, alone), 2)
-    taken = (options - lost).argmax(2, keepdim=True)
-    return options.gather(2, taken).where(taken < drawn.shape[2], torch.nan)[..., 0]
+            products = (torch.cat(blocks, 2) for blocks in zip(*pairs, strict=True))
+            of_qk, of_ov = map(_cosine, products, (qk, ov), second_norms, largest)
+            batches.append((of_qk + of_ov) / 2)
+        layers.append(torch.cat(batches))
+    progress(draws, draws, f"heads of {first.model.name}, rotated")
+    similarities, losses = torch.cat(layers, 1), displacement(similarity)
+    n = similarities.shape[2]
+    # Options after the heads of the other model: to stay unmatched, with similarity 0.
+    options = torch.nn.functional.pad(similarities, (0, losses.shape[1] - n))
+    best = (options - losses).argmax(2, keepdim=True)
+    return options.gather(2, best).where(best < n, torch.nan)[..., 0]
 
 
-def _products(one: HeadFunctions, other: HeadFunctions, progress: Progress) -> _Both:
+def _products(first: HeadFunctions, second: HeadFunctions, progress: Progress) -> _QkOv:
     """⟨f, g⟩ of QK and of OV for every pair of heads."""
-    between, layers = Between(one, other), len(one.layers)
+    between, layers = Between(first, second), len(first.layers)
     rows: list[list[Tensor]] = [[], []]
     for a in range(layers):
-        progress(a, layers, f"heads of {one.model.name}{'' if one is other else _OTHERS}")
-        pairs = zip(*(between.products(a, b) for b in range(len(other.layers))), strict=True)
-        for which, parts in enumerate(pairs):
-            rows[which].append(torch.cat(parts, 1))
+        what = "" if first is second else " with the other heads"
+        progress(a, layers, f"heads of {first.model.name}{what}")
+        pairs = zip(*(between.products(a, b) for b in range(len(second.layers))), strict=True)
+        for circuit, blocks in enumerate(pairs):
+            rows[circuit].append(torch.cat(blocks, 1))
     return torch.cat(rows[0]), torch.cat(rows[1])
 
 
 def _cosine(
-    products: Float[Tensor, "*draw one other"],
-    one: Float[Tensor, "*draw one"],
-    other: Float[Tensor, " other"],
+    products: Float[Tensor, "*draw first second"],
+    first: Float[Tensor, "*draw first"],
+    second: Float[Tensor, " second"],
     largest: float,
-) -> Float[Tensor, "*draw one other"]:
+) -> Float[Tensor, "*draw first second"]:
     """⟨f, g⟩ / (‖f‖ ‖g‖); `largest` is the largest ⟨f, f⟩ of the first model."""
-    size = (one[..., None] * other).clamp(min=0).sqrt()
-    idle = (one <= IDLE * max(largest, 0))[..., None]
-    idle_other = other <= IDLE * other.max().clamp(min=0)
-    found = torch.where(idle | idle_other, torch.zeros_like(products), products / size)
+    size = (first[..., None] * second).clamp(min=0).sqrt()
+    zero = (first <= ZERO * max(largest, 0))[..., None]
+    zero_second = second <= ZERO * second.max().clamp(min=0)
+    cosine = torch.where(zero | zero_second, torch.zeros_like(products), products / size)
     # Two circuits that are zero are equal; a zero and a nonzero one have similarity 0.
-    return torch.where(idle & idle_other, torch.ones_like(found), found).clamp(-1, 1)
+    return torch.where(zero & zero_second, torch.ones_like(cosine), cosine).clamp(-1, 1)
 
 
-def _p(score: float, chance: Float[Tensor, " draw"], share: float) -> float:
-    """p of a match among those of the same head rotated.
+def _p(score: float, null: Float[Tensor, " draw"], share: float) -> float:
+    """The p-value of a match, from the matches of the same head rotated at random.
 
-    The model with more heads has heads without a match, the less similar ones, and those are not
-    shown. So small p are more frequent among the shown ones, by the inverse of their share.
+    The model with more heads has heads without a match, and these are the less similar ones. Small
+    p-values are therefore more frequent among matched heads, by the inverse of their share.
     """
-    counted = (1 + int((chance >= score).sum())) / (1 + len(chance))
-    return min(1.0, counted / share)
+    p = (1 + int((null >= score).sum())) / (1 + len(null))
+    return min(1.0, p / share)
 
 
 def can_align(left: Model, right: Model) -> bool:
     """Whether `align_heads` can compare these two models."""
     try:
-        _check(left, right)
+        _require_comparable(left, right)
     except (InputError, NotExactError):
         return False
     return True
 
 
-def _check(left: Model, right: Model) -> None:
+def _require_comparable(left: Model, right: Model) -> None:
     for model in (left, right):
         require_heads(model)
         require_score_edges(model, "the attention of heads")
         require_logit_edges(model, "the effect of heads on logits")
-    one, other = left.config, right.config
-    texts = [None if each.tokenizer is None else each.tokenizer.to_json() for each in (left, right)]
+    first, second = left.config, right.config
+    texts = [model.tokenizer and model.tokenizer.to_json() for model in (left, right)]
     same_texts = None in texts or texts[0] == texts[1]
     heads = f"the heads of {left.name!r} and {right.name!r} cannot be compared"
-    if one.d_vocab != other.d_vocab or not same_texts:
+    if first.d_vocab != second.d_vocab or not same_texts:
         raise InputError(
-            f"{heads}: they read different tokens ({one.d_vocab} and {other.d_vocab} of them); use "
-            "two models with the same tokenizer"
+            f"{heads}: they read different tokens ({first.d_vocab} and {second.d_vocab} of them); "
+            "use two models with the same tokenizer"
         )
-    if one.d_vocab_out != other.d_vocab_out:
+    if first.d_vocab_out != second.d_vocab_out:
         raise InputError(
-            f"{heads}: their logits are of different outputs ({one.d_vocab_out} and "
-            f"{other.d_vocab_out} of them); use two models with the same outputs"
+            f"{heads}: their logits are of different outputs ({first.d_vocab_out} and "
+            f"{second.d_vocab_out} of them); use two models with the same outputs"
         )

@@ -1,8 +1,8 @@
-"""Bandwidth of the residual stream: which dimensions are used, by which parts, free or deleted.
+"""Bandwidth of the residual stream: used, free and deleted dimensions.
 
 A head deletes if OV is negative, x OV ≈ −c x, and it attends to its own position. The null rotates
 the stream at random between read and write: then tr OV has mean 0 and variance ‖OV‖²/d. Signed
-permutations of the axes give the same two, but longer tails if OV prefers some axes.
+permutations of the axes give the same moments, but longer tails if OV prefers some axes.
 """
 
 import math
@@ -42,7 +42,7 @@ from pathsum.model.transformer import attention_pattern
 from pathsum.model.weights import for_query_heads
 
 # Attention by position terms is averaged over this many positions.
-PLACES = 64
+POSITIONS = 64
 # Permutations of the axes over which the tail of tr OV is averaged.
 PERMUTATIONS = 400
 # A head attends to its own position if it gives it as much attention as all others together.
@@ -55,12 +55,12 @@ class HeadDeletion:
 
     `negative`      share of the magnitude of OV's eigenvalues that lies left of zero
     `z`             of tr OV against random rotations
-    `p`             probability of a trace as negative, never less than 10⁻⁶: the larger of that
-                    under random rotations and that under permuted and signed axes
+    `p`             probability of a trace as negative, at least 10⁻⁶: the larger of two, under
+                    random rotations and under permuted and signed axes
     `own_token`     mean score of a token with itself, less the mean with any token, in standard
                     deviations of a score over tokens (W_E as layer 0 reads it, no positions)
-    `own_position`  mean attention to its own position by positions and biases alone, over the first
-                    64 positions; NaN where weights do not determine it
+    `own_position`  mean attention to its own position from positions and biases alone, over the
+                    first 64 positions; NaN where weights do not determine it
     `deletes`       p < 0.01 / (number of heads) and own_position ≥ 0.5; None if p is that small and
                     weights do not determine own_position
     """
@@ -114,10 +114,10 @@ class Bandwidth(Record, kind="bandwidth"):
 
     def to_table(self) -> Table:
         """One row per head: dimensions read and written, and deletion."""
-        used, deleting = rows_table(self.heads), rows_table(self.deleting)
+        heads, deleting = rows_table(self.heads), rows_table(self.deleting)
         return Table(
-            (*used.columns, *deleting.columns),
-            tuple((*one, *other) for one, other in zip(used.rows, deleting.rows, strict=True)),
+            (*heads.columns, *deleting.columns),
+            tuple((*left, *right) for left, right in zip(heads.rows, deleting.rows, strict=True)),
             f"heads in a stream of {self.dimension} dimensions, {self.model}",
             "q k v w: effective dimensions read by queries, keys, values, and written.\n"
             "v·w: overlap of the subspaces that OV reads and writes; null: of random subspaces.\n"
@@ -142,10 +142,10 @@ class Bandwidth(Record, kind="bandwidth"):
 
     def stream_table(self) -> Table:
         """One row per layer: dimensions written below it and read from it on."""
-        named = [*(f"layer {use.layer}" for use in self.stream[:-1]), "unembed"]
+        names = [*(f"layer {use.layer}" for use in self.stream[:-1]), "unembed"]
         rows = tuple(
             (name, use.both, use.written, use.read, use.free)
-            for name, use in zip(named, self.stream, strict=True)
+            for name, use in zip(names, self.stream, strict=True)
         )
         columns = (
             text_column("before"),
@@ -196,18 +196,18 @@ def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = sil
 
 def _head_subspaces(head: Head, centered: bool, d: int) -> HeadSubspaces:
     dtype = head.model.weights.dtype
-    written = write_factor(head, centered)
+    write = write_factor(head, centered)
     factors = [read_factor(head, kind, centered) for kind in KINDS]
     q, k, v, w = (
-        spectrum_of_squares(svdvals(factor).square(), d).effective for factor in (*factors, written)
+        spectrum_of_squares(svdvals(factor).square(), d).effective for factor in (*factors, write)
     )
-    read_basis, write_basis = row_basis(factors[2], dtype), row_basis(written, dtype)
-    less, more = sorted((len(read_basis), len(write_basis)))
-    if less == 0:
+    read_basis, write_basis = row_basis(factors[2], dtype), row_basis(write, dtype)
+    smaller, larger = sorted((len(read_basis), len(write_basis)))
+    if smaller == 0:
         return HeadSubspaces(head.label, q, k, v, w, math.nan, math.nan, math.nan)
     angles = principal_angles(read_basis.mT, write_basis.mT)
-    overlap, closest = float(angles.cos().square().sum()) / less, float(torch.rad2deg(angles[0]))
-    return HeadSubspaces(head.label, q, k, v, w, overlap, more / d, closest)
+    overlap, closest = float(angles.cos().square().sum()) / smaller, float(torch.rad2deg(angles[0]))
+    return HeadSubspaces(head.label, q, k, v, w, overlap, larger / d, closest)
 
 
 def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, ...]:
@@ -220,9 +220,10 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
     covariance = gram_of_rows(embeddings - mean.to(embeddings.dtype)) / len(embeddings)
     second = covariance + mean.mT @ mean
     orders = random_orders(PERMUTATIONS, model.config.d_model, seeded(0))
-    places = torch.cat([_own_position(model, layer) for layer in range(model.config.n_layers)])
-    found: list[HeadDeletion] = []
-    for head, own_position in zip(model.heads, places.tolist(), strict=True):
+    layers = range(model.config.n_layers)
+    own_positions = torch.cat([_own_position(model, layer) for layer in layers])
+    deletions: list[HeadDeletion] = []
+    for head, own_position in zip(model.heads, own_positions.tolist(), strict=True):
         ov = Factored(
             remove_mean(head.W_V.double().mT, centered).mT, remove_mean(head.W_O.double(), centered)
         )
@@ -235,8 +236,8 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         deletes = p < ALPHA / n
         if deletes:
             deletes = None if math.isnan(own_position) else own_position >= ATTENDS_TO_ITSELF
-        found.append(HeadDeletion(head.label, share, z, p, own_token, own_position, deletes))
-    return tuple(found)
+        deletions.append(HeadDeletion(head.label, share, z, p, own_token, own_position, deletes))
+    return tuple(deletions)
 
 
 def _permuted_tail(ov: Factored, orders: Int[Tensor, "draw d"]) -> Float[Tensor, ""]:
@@ -272,7 +273,7 @@ def _own_token(
 
 
 def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
-    """Attention to the own position with a zero embedding, where positions are part of the scores.
+    """Attention of a position to itself with a zero embedding, if positions enter the scores.
 
     Only with positions="qk", where they enter after normalization and no scale multiplies them.
     """
@@ -280,9 +281,9 @@ def _own_position(model: Model, layer: int) -> Float[Tensor, " head"]:
     reads = layer_reads(model.weights, layer)
     if reads.pos_Q is None or reads.pos_K is None or config.qk_norm != "none":
         return torch.full((config.n_heads,), torch.nan)
-    places = min(PLACES, config.n_ctx)
-    queries = reads.pos_Q[:, :places] + reads.b_Q[:, None]
-    keys = for_query_heads(reads.pos_K[:, :places] + reads.b_K[:, None], config.n_heads)
+    positions = min(POSITIONS, config.n_ctx)
+    queries = reads.pos_Q[:, :positions] + reads.b_Q[:, None]
+    keys = for_query_heads(reads.pos_K[:, :positions] + reads.b_K[:, None], config.n_heads)
     scores = queries @ keys.mT * config.score_scale
     require_finite(scores, "a table of attention scores between positions")
     pattern = attention_pattern(config, model.weights.layers[layer], scores[None])[0]

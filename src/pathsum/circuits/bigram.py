@@ -23,7 +23,7 @@ from pathsum.circuits.token_basis import (
     common_tokens,
     find_token,
     hidden_note,
-    joined,
+    join_notes,
     output_of,
     resolve_k,
     token_of,
@@ -68,7 +68,7 @@ class Continuations(Record, kind="continuations"):
 
 @dataclass(frozen=True, eq=False)
 class Bigram(Record, kind="bigram"):
-    """The direct path of a model: its most certain rows and, given a corpus, its fit to it."""
+    """The direct path of a model: its most certain rows and its fit to a corpus, if any."""
 
     certain: tuple[CertainRow, ...]
     mean_entropy: float
@@ -84,7 +84,7 @@ class Bigram(Record, kind="bigram"):
         """The fit to text if there is one, else the most certain rows."""
         if self.fit is not None:
             return self.fit.to_table()
-        note = joined((f"mean entropy {self.mean_entropy:.2f} nats", self.note))
+        note = join_notes((f"mean entropy {self.mean_entropy:.2f} nats", self.note))
         title = "the direct path W_E W_U: most certain rows"
         return rows_table(self.certain, title, note, CertainRow)
 
@@ -106,8 +106,8 @@ def bigram(
 
     >>> from pathsum.model import construct
     >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["a", "b"])
-    >>> found = bigram(model, k=1)
-    >>> print(found.certain[0].token, found.certain[0].next, round(found.certain[0].probability, 3))
+    >>> row = bigram(model, k=1).certain[0]
+    >>> print(row.token, row.next, round(row.probability, 3))
     a a 0.9
 
     Computes all vocabulary² logits once; for a single token use `continuations`. b_U is part of the
@@ -118,23 +118,23 @@ def bigram(
     common = common_tokens(model)
     tokens = common.nonzero().squeeze(1)
     k = resolve_k(k, 20, len(tokens), "rows")
-    found: list[Tensor] = []
+    batches: list[Tensor] = []
     blocks = tokens.split(block_rows(model))
     for index, block in enumerate(blocks):
         progress(index, len(blocks), "the direct path")
         log_p = direct.rows(block).log_softmax(-1)
-        best = log_p.max(-1)
+        top = log_p.max(-1)
         entropy = -(log_p.exp() * log_p).sum(-1)
-        found.append(torch.stack((entropy.double(), best.indices.double(), best.values.double())))
+        batches.append(torch.stack((entropy.double(), top.indices.double(), top.values.double())))
     progress(len(blocks), len(blocks), "the direct path")
-    entropy, following, log_best = torch.cat(found, 1).cpu()
+    entropy, following, log_best = torch.cat(batches, 1).cpu()
     order = entropy.argsort(stable=True)[:k]
     columns = (tokens[order], entropy[order], following[order].long(), log_best[order].exp())
     rows = tuple(
         CertainRow(token_of(model, token), entropy, output_of(model, after), probability)
         for token, entropy, after, probability in zip(*(c.tolist() for c in columns), strict=True)
     )
-    note = joined((_basis_note(model), hidden_note(model, common)))
+    note = join_notes((_basis_note(model), hidden_note(model, common)))
     fit = None
     if corpus is not None:
         require_tokens_out(model, "the fit to a bigram table")
@@ -148,12 +148,12 @@ def continuations(model: Model, token: str | int, k: int | None = None) -> Conti
     """The direct path's k likeliest predictions (10) after one token."""
     direct = DirectPath(model)
     k = resolve_k(k, 10, model.config.d_vocab_out, "tokens")
-    found = find_token(model, token)
-    log_p = direct.rows(torch.tensor([found]))[0].log_softmax(-1)
-    best = log_p.topk(k)
-    pairs = zip(best.indices.tolist(), best.values.exp().tolist(), strict=True)
+    token_id = find_token(model, token)
+    log_p = direct.rows(torch.tensor([token_id]))[0].log_softmax(-1)
+    top = log_p.topk(k)
+    pairs = zip(top.indices.tolist(), top.values.exp().tolist(), strict=True)
     return Continuations(
-        token=token_of(model, found),
+        token=token_of(model, token_id),
         entropy=float(-(log_p.exp() * log_p).sum()),
         likely=tuple(Scored(output_of(model, output), p) for output, p in pairs),
         note=_basis_note(model),
@@ -163,8 +163,8 @@ def continuations(model: Model, token: str | int, k: int | None = None) -> Conti
 class DirectPath:
     """Rows of `W_E W_U + b_U`, the final normalization folded in, computed on request.
 
-    On a model with no layers these are exactly its logits. A soft cap on logits is applied to the
-    direct path alone.
+    On a model without layers, these are exactly its logits. A soft cap on logits is applied to the
+    direct path only.
 
     >>> from pathsum.model import construct
     >>> path = DirectPath(construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]])))
@@ -181,7 +181,7 @@ class DirectPath:
         self.weights = model.weights
         self.bias = logit_bias(model.weights)
 
-    def rows(self, tokens: Int[Tensor, " some"]) -> Float[Tensor, "some vocab"]:
+    def rows(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n vocab"]:
         """The direct path's logits after some tokens."""
         x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
         logits = require_finite(
@@ -191,11 +191,11 @@ class DirectPath:
 
 
 def block_rows(model: Model) -> int:
-    """The number of rows of the direct path held at a time."""
+    """The number of rows of the direct path in one block."""
     return batch_size(4 * model.config.d_vocab_out)
 
 
 def _basis_note(model: Model) -> str:
     depth = token_basis_note(model.weights, model.config.n_layers)
     cap = model.config.logit_cap
-    return joined((depth, "" if cap is None else f"the direct path alone, capped at ±{cap:g}"))
+    return join_notes((depth, "" if cap is None else f"the direct path alone, capped at ±{cap:g}"))

@@ -1,13 +1,13 @@
-"""Copying: does attending to a token raise its own logit? And matching, the same of QK.
+"""Copying: does attending to a token raise its logit? And matching, the same for QK.
 
 The paper's summary of a head's full OV circuit is
 
     copying = Σλ / Σ|λ|      in [−1, 1], λ its eigenvalues
 
 It is a summary, not a proof: [[−1, 2], [−4, 5]] has eigenvalues 1 and 3, so its ratio is 1, but a
-diagonal entry is negative. So the diagonal is also reported, and how often a token's own logit is
-raised most. Large ratios occur under the null if embeddings share directions or the head has low
-rank, so each head is compared with heads that have the same singular values, rotated at random
+diagonal entry is negative. Therefore the diagonal is also reported, and how often a token raises
+its own logit most. Large ratios occur under the null if embeddings share directions or the head has
+low rank, so each head is compared with heads that have the same singular values, rotated at random
 between *this* model's embeddings.
 
 Matching is the same ratio of QK: does a head attend to equal tokens if its keys read a lower head's
@@ -49,7 +49,7 @@ from pathsum.circuits.token_basis import (
     basis_note,
     circuit_label,
     embedding_blocks,
-    joined,
+    join_notes,
     logit_cap_note,
     require_heads,
     require_logit_edges,
@@ -117,7 +117,7 @@ class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
                 "own > 0, top 1, top 5: share of tokens whose own logit is raised, is raised most, "
                 "is among the five raised most"
             )
-            title, note = "copying", joined((legend, self.note))
+            title, note = "copying", join_notes((legend, self.note))
         return rows_table(self.heads, title, note, HeadCopying)
 
 
@@ -148,12 +148,12 @@ def copying(
     `W_O (W_U W_E) W_V`, and all heads share the d × d product in the middle.
     """
     parse_draws(draws, least=DRAWS)
-    every, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)
-    return null.measure(heads or every, measures=measures, progress=progress)
+    heads_of_model, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)
+    return null.measure(heads or heads_of_model, measures=measures, progress=progress)
 
 
 class CopyingNull:
-    """Heads with given singular values, rotated at random between a model's embeddings.
+    """Heads with fixed singular values, rotated at random between a model's embeddings.
 
     The product of W_U and W_E and its spectrum, which all heads of a depth share, are computed
     once. On a model with LayerNorm the ones-vector has no effect on what heads read or write, so
@@ -176,16 +176,16 @@ class CopyingNull:
         measures: Measures = "all",
         progress: Progress = silent,
     ) -> Copying:
-        """`copying` of some heads."""
+        """`copying` of heads or virtual heads."""
         model, measures = self._model, parse_choice(get_args(Measures), measures, "measures")
         paths = [as_path(model, head) for head in heads]
-        found: list[HeadCopying] = []
+        records: list[HeadCopying] = []
         for index, path in enumerate(paths):
             progress(index, len(paths), f"copying of {circuit_label(path)}")
             ov = path.ov(model)
             left = ov.B @ self.product(path)
             values = eigenvalues_above_noise(left @ ov.A, left.norm() * ov.A.norm())
-            found.append(self._measured(path, values, measures))
+            records.append(self._record(path, values, measures))
         progress(len(paths), len(paths), "copying")
         note = (
             f"p: share of {self.draws} heads with the same singular values, rotated at random "
@@ -193,7 +193,7 @@ class CopyingNull:
         )
         if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
             note += "; layers above 0: direct path, scale omitted"
-        return Copying(tuple(found), self.draws, joined((note, logit_cap_note(model.config))))
+        return Copying(tuple(records), self.draws, join_notes((note, logit_cap_note(model.config))))
 
     def layer(self, layer: int) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
         """The ratio and p-value of every head of a layer; NaN for heads with zero output."""
@@ -222,19 +222,19 @@ class CopyingNull:
         return sequential_p(ratios, self.cores(paths[0]), self._values(paths))
 
     def cores(self, path: Path) -> list[Float[Tensor, "half r r"]]:
-        """`rotated_cores` of circuits of the order and depth of this one, computed once."""
+        """`rotated_cores` of circuits of this path's order and depth, computed once."""
         config, normed = self._model.config, _normed(self._model, path)
         d = config.d_model - self._centered
         key = (normed, path.order)
         if key not in self._cores:
-            around = svdvals(self.product(path).double().cpu())[:d]
-            between = torch.ones(d, dtype=torch.float64)
-            factors, r = [between] * (path.order - 1) + [around], min(config.d_head, d)
+            embeddings = svdvals(self.product(path).double().cpu())[:d]
+            stream = torch.ones(d, dtype=torch.float64)
+            factors, r = [stream] * (path.order - 1) + [embeddings], min(config.d_head, d)
             self._cores[key] = rotated_cores(factors, d, r, draws=self.draws, seed=self._seed)
         return self._cores[key]
 
     def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:
-        """The singular values of the first heads of some circuits, of the second, and so on."""
+        """The singular values of the first heads of the circuits, of the second, and so on."""
 
         def of_head(name: HeadName) -> Float[Tensor, " k"]:
             head = self._model.head(name)
@@ -243,13 +243,11 @@ class CopyingNull:
         orders = zip(*(path.heads for path in paths), strict=True)
         return [torch.stack(list(map(of_head, heads))) for heads in orders]
 
-    def _measured(
-        self, path: Path, values: Complex[Tensor, " k"], measures: Measures
-    ) -> HeadCopying:
+    def _record(self, path: Path, values: Complex[Tensor, " k"], measures: Measures) -> HeadCopying:
         """A record from a circuit's eigenvalues."""
         ratio = spectrum.positivity(values).cpu()
-        drawn = spectrum.positivity(self.spectra([path]))[0]
-        sd = float(drawn.square().mean().sqrt())
+        null = spectrum.positivity(self.spectra([path]))[0]
+        sd = float(null.square().mean().sqrt())
         note = (basis_note(self._model, path), WRITES_NOTHING if bool(ratio.isnan()) else "")
         positive_diagonal = top_1 = top_5 = None
         if measures == "all":
@@ -261,7 +259,7 @@ class CopyingNull:
         return HeadCopying(
             head=circuit_label(path),
             ratio=float(ratio),
-            null=math.nan if bool(drawn.isnan().all()) else 0.0,  # each draw and its negative
+            null=math.nan if bool(null.isnan().all()) else 0.0,  # each draw and its negative
             null_sd=sd,
             z=float(ratio) / sd if sd > 0 else math.nan,
             p=BoundedP(float(self.p([path], ratio[None])), 1 / self.draws),
@@ -269,7 +267,7 @@ class CopyingNull:
             positive_diagonal=positive_diagonal,
             top_1=top_1,
             top_5=top_5,
-            note=joined(note),
+            note=join_notes(note),
         )
 
 
@@ -305,12 +303,12 @@ def matching_spectra(
 ) -> Complex[Tensor, "reader k"]:
     """Eigenvalues of `W_E QK (OV)ᵀ W_Eᵀ` for each reader, with the OV of one writer below them.
 
-    They are those of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs only in
-    `product`, C = `embedding_product(model, writer's layer)`, which all readers share. For
-    `writer=None` they are those of full QK itself, read from embeddings without a head in between.
-    Keys are centered over tokens, which also removes every bias; on a rotary model QK is averaged
-    over offsets; scales of normalization above layer 0 and of QK-norm are left out, and scores are
-    those before any soft cap.
+    They equal the eigenvalues of `(OV W_K)ᵀ C W_Q`, which is d_head × d_head: the vocabulary occurs
+    only in `product`, C = `embedding_product(model, writer's layer)`, which all readers share. For
+    `writer=None` they are the eigenvalues of full QK, read from embeddings without a head between.
+    Keys are centered over tokens, which also removes every bias. On a rotary model, QK is averaged
+    over offsets. Scales of normalization above layer 0 and of QK-norm are omitted, and scores are
+    taken before any soft cap.
 
     The factored form of the same matrix, for its entries, is
     `token_qk(model, reader, key_through=Path("embed", [writer]))`.
@@ -350,8 +348,8 @@ def null_matching_spectra(
     side reads through is the transpose of the key side's. The common scale is arbitrary.
     """
     cores = matching_cores(model, writer, product, draws=draws)
-    own = torch.stack([qk_values(model.head(reader)) for reader in readers])
-    return spectra_between(cores, [own])
+    values = torch.stack([qk_values(model.head(reader)) for reader in readers])
+    return spectra_between(cores, [values])
 
 
 def matching_cores(
@@ -364,14 +362,14 @@ def matching_cores(
 ) -> list[Float[Tensor, "half r r"]]:
     """The part of `null_matching_spectra` that all readers share: see `rotated_cores`."""
     if writer is None:
-        around = svdvals(product.double().cpu())
+        embeddings = svdvals(product.double().cpu())
     else:
         below = model.head(writer)
-        around = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
-    # No head reads what LayerNorm removes: rotations leave the ones-vector where it is.
+        embeddings = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
+    # No head reads what LayerNorm removes: rotations fix the ones-vector.
     d = model.config.d_model - (model.config.norm == "layer")
     # No more than d singular values of a matrix in d dimensions differ from 0.
-    return rotated_cores([around], d, min(model.config.d_head, d), draws=draws, seed=seed)
+    return rotated_cores([embeddings], d, min(model.config.d_head, d), draws=draws, seed=seed)
 
 
 def qk_values(head: Head) -> Float[Tensor, " k"]:
@@ -387,8 +385,8 @@ def _mean_queries(head: Head) -> Float[Tensor, "d k"]:
 def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor, "d d"]:
     """(W_E − mean over tokens)ᵀ W_E, in blocks of tokens.
 
-    On the left embeddings as the layer `keys` reads them, on the right as the layer `queries` does,
-    by default a deeper one, which reads without a scale.
+    The left factor has embeddings as the layer `keys` reads them, the right factor as the layer
+    `queries` does, by default a deeper layer, which reads without a scale.
     """
     W_E, scales = model.weights.W_E, read_scales(model.weights, keys)
     mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
@@ -396,5 +394,5 @@ def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor
     sides = (embedding_blocks(model.weights, layer) for layer in (keys, queries))
     for (_, key), (_, query) in zip(*sides, strict=True):
         total.addmm_((key - mean).T, query)
-    # Where reads are centered, what the ones-direction holds reaches no head.
+    # If reads are centered, no head reads the ones-direction.
     return remove_both_means(total, model.config.norm == "layer")

@@ -34,8 +34,8 @@ class Spectrum:
 
     `variance`   share of each principal direction in the squared norm, descending, adds up to 1
     `effective`  (Σλ)² / Σλ², the participation ratio: d if even, 1 if all is in one direction
-    `for_90`     how many directions hold 90% of the squared norm
-    `used`       how many hold at least a tenth of an even share, 0.1/d
+    `for_90`     number of directions that hold 90% of the squared norm
+    `used`       number of directions that hold at least a tenth of an even share, 0.1/d
     """
 
     variance: Float[Tensor, " d"]
@@ -55,11 +55,11 @@ def spectrum_of_squares(squares: Float[Tensor, " q"], d: int) -> Spectrum:
     if not bool(total > 0):
         return Spectrum(squares, effective=0.0, for_90=0, used=0)
     variance = squares / total
-    held = variance.cumsum(0)
+    cumulative = variance.cumsum(0)
     return Spectrum(
         variance=variance,
         effective=float(1 / (variance**2).sum()),
-        for_90=int((held < 0.9 * held[-1]).sum()) + 1,
+        for_90=int((cumulative < 0.9 * cumulative[-1]).sum()) + 1,
         used=int((variance >= USED / max(d, 1)).sum()),
     )
 
@@ -95,10 +95,9 @@ def joint_use(
     values, vectors = eigh(first + second)
     vectors = _untied(values, vectors, first, tie).flip(1)[:, :d]
     along = [((form @ vectors) * vectors).sum(0).clamp(min=0) for form in (first, second)]
-    one, other = (shares >= USED / d for shares in along)
-    kinds = (one & other, one & ~other, ~one & other, ~one & ~other)
-    both, first_only, second_only, neither = (int(kind.sum()) for kind in kinds)
-    return JointUse(along[0], along[1], both, first_only, second_only, neither)
+    a, b = (shares >= USED / d for shares in along)
+    counts = (int(kind.sum()) for kind in (a & b, a & ~b, ~a & b, ~a & ~b))
+    return JointUse(along[0], along[1], *counts)
 
 
 def _untied(
@@ -110,7 +109,7 @@ def _untied(
     """Where variances tie, the directions that separate the first form from the second.
 
     Any rotation inside a tie is a PCA too, but it would mix directions used by the two forms. This
-    choice keeps them apart and does not depend on the basis of the stream.
+    choice separates them and does not depend on the basis of the stream.
     """
     gaps = values.diff() > tie * values[-1]
     starts = [0, *(gaps.nonzero().flatten() + 1).tolist(), len(values)]
@@ -126,9 +125,8 @@ def _untied(
 class StreamUse:
     """The use of the stream's dimensions where a layer reads it.
 
-    `layer` counts from 0; the last entry is the unembedding. `written` dimensions carry something
-    from below that nothing reads from here on, `read` ones are read though nothing has written
-    them, `both` are written and read, `free` neither.
+    `layer` counts from 0; the last entry is the unembedding. `written` dimensions are only written
+    below, `read` dimensions only read from here on, `both` are written and read, `free` neither.
     """
 
     layer: int
@@ -153,28 +151,27 @@ def stream_use(
 ) -> tuple[StreamUse, ...]:
     """Use of the stream before each layer and before the unembedding.
 
-    Layers are visited from the top down. The form of a layer's writes is subtracted from that of
-    all writes, and the form of its reads is added to that of the reads above, so memory holds two
-    d × d matrices at any depth.
+    Layers are visited from the top down. A layer's form is subtracted from the form of all writes
+    and added to the form of the reads above, so memory holds two d × d matrices at any depth.
     """
     config = model.config
     steps = 2 * config.n_layers + 1
-    written = _unit(embedding_form(model, centered))
+    writes = _unit(embedding_form(model, centered))
     if config.positions == "residual" and model.weights.W_pos is not None:
-        written = written + _unit(remove_both_means(gram_of_rows(model.weights.W_pos), centered))
+        writes = writes + _unit(remove_both_means(gram_of_rows(model.weights.W_pos), centered))
     for layer in range(config.n_layers):
-        written = written + _sum_of_forms(_layer_writes(model, layer, centered))
+        writes = writes + _sum_of_forms(_layer_writes(model, layer, centered))
         progress(layer + 1, steps, "what layers write")
-    read = _unit(unembedding_form(model, centered))
-    found: list[StreamUse] = []
+    reads = _unit(unembedding_form(model, centered))
+    uses: list[StreamUse] = []
     for layer in reversed(range(config.n_layers + 1)):
         if layer < config.n_layers:
-            written = written - _sum_of_forms(_layer_writes(model, layer, centered))
-            read = read + _sum_of_forms(_layer_reads(model, layer, centered))
-        use = joint_use(written, read, d)
-        found.append(StreamUse(layer, use.both, use.first_only, use.second_only, use.neither))
+            writes = writes - _sum_of_forms(_layer_writes(model, layer, centered))
+            reads = reads + _sum_of_forms(_layer_reads(model, layer, centered))
+        use = joint_use(writes, reads, d)
+        uses.append(StreamUse(layer, use.both, use.first_only, use.second_only, use.neither))
         progress(steps - layer, steps, "what layers read")
-    return tuple(reversed(found))
+    return tuple(reversed(uses))
 
 
 def _layer_writes(model: Model, layer: int, centered: bool) -> Iterator[Float[Tensor, "r d"]]:

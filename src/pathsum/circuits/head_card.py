@@ -50,7 +50,7 @@ from pathsum.circuits.token_basis import (
     common_tokens,
     find_token,
     hidden_note,
-    joined,
+    join_notes,
     resolve_k,
     token_of,
     top_scored,
@@ -91,14 +91,14 @@ class Clusters(Record, kind="ov-clusters"):
 
     @property
     def table_title(self) -> str:
-        """The head, and what its clusters are."""
+        """The head, and the definition of its clusters."""
         return f"{self.head}: token clusters, the eigenvectors of full OV"
 
     @property
     def table_note(self) -> str:
         """The meaning of the sign of λ, and notes."""
         legend = "the tokens of an end raise each other and lower the other end"
-        return joined((f"λ > 0: {legend}; λ < 0: reversed", self.note))
+        return join_notes((f"λ > 0: {legend}; λ < 0: reversed", self.note))
 
 
 @torch.no_grad()
@@ -123,17 +123,17 @@ def clusters(
     common = common_tokens(model)
     order = values.abs().argsort(descending=True, stable=True)
     noise = 16 * torch.finfo(model.weights.dtype).eps * float(ov.A.norm() * ov.B.norm())
-    # One of a complex pair is enough: the other is its conjugate.
-    kept = [int(i) for i in order if values[i].imag >= 0 and values[i].abs() > noise][:modes]
-    found: list[Mode] = []
-    for i in kept:
+    # Of a complex pair, the eigenvalue with positive imaginary part; the other is its conjugate.
+    indices = [int(i) for i in order if values[i].imag >= 0 and values[i].abs() > noise][:modes]
+    records: list[Mode] = []
+    for i in indices:
         value = complex(values[i])
         right = ov.A.to(small.dtype) @ small[:, i]
         left = dual[i] @ ov.B.to(small.dtype) / values[i]
         weight = (2 if value.imag > 0 else 1) * abs(value) / total
-        found.append(Mode(value, weight, *_ends(model, right, left, k, common)))
-    note = joined((basis_note(model, path), hidden_note(model, common)))
-    return Clusters(circuit_label(path), tuple(found), note)
+        records.append(Mode(value, weight, *_ends(model, right, left, k, common)))
+    note = join_notes((basis_note(model, path), hidden_note(model, common)))
+    return Clusters(circuit_label(path), tuple(records), note)
 
 
 def _ends(
@@ -143,10 +143,10 @@ def _ends(
     peak = int(shares.masked_fill(~common, -torch.inf).argmax())
     # The phase of the strongest token decides which end is which.
     sign = (left * left[peak].conj()).real.cpu()
-    one, other = (
+    first, second = (
         top_scored(model, shares, k, common & side & (shares > 0)) for side in (sign >= 0, sign < 0)
     )
-    return one, other
+    return first, second
 
 
 EXAMPLES = 3
@@ -156,8 +156,8 @@ EXAMPLES = 3
 class SourceRow(Record, kind="source-row"):
     """The effects of one source token through one head.
 
-    `destinations` attend most (centered QK), `outs` are what it raises most (centered OV), and
-    `strength` is the best of one times the best of the other. Examples pair them in order.
+    `destinations` attend most (centered QK), `outs` are raised most (centered OV), and `strength`
+    is the largest QK times the largest OV. Examples pair them in order.
     """
 
     head: HeadId
@@ -185,7 +185,7 @@ class SourceTable(Record, kind="source-table"):
         )
         title = f"skip-trigrams with the source {self.source}"
         legend = "strength = best QK · best OV, both centered"
-        return columns_table(self.rows, columns, title, joined((legend, self.note)))
+        return columns_table(self.rows, columns, title, join_notes((legend, self.note)))
 
 
 @torch.no_grad()
@@ -198,9 +198,7 @@ def source_table(
     offset: int | None = None,
     progress: Progress = silent,
 ) -> SourceTable:
-    """For one source: the destinations that attend to it, the outs it raises, example strings.
-
-    k of each are listed, 5 if it is not given.
+    """For one source: k destinations that attend to it, k outs it raises (default: 5), examples.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
@@ -213,9 +211,9 @@ def source_table(
     common = common_tokens(model)
     heads = list(model.heads) if head is None else [model.head(head)]
     rows: list[SourceRow] = []
-    for index, each in enumerate(heads):
-        progress(index, len(heads), f"source table of {each.label}")
-        rows.append(_row(each, token, k, common, offset))
+    for index, reader in enumerate(heads):
+        progress(index, len(heads), f"source table of {reader.label}")
+        rows.append(_row(reader, token, k, common, offset))
     rows.sort(key=lambda row: -row.strength)
     note = note_on_weights(model, heads, offset, common)
     return SourceTable(token_of(model, token), tuple(rows), note)
@@ -229,16 +227,16 @@ def _row(
     attention = top_scored(model, qk.column(source), k, common)
     effect = top_scored(model, token_ov(model, head.id).row(source), k, common)
     destinations, outs = (
-        tuple(one for one in best if one.value > 0) for best in (attention, effect)
+        tuple(scored for scored in ranked if scored.value > 0) for ranked in (attention, effect)
     )
     strength = destinations[0].value * outs[0].value if destinations and outs else 0.0
     # Advance in both lists together, so that examples are not all of the first destination.
-    places = sorted(product(range(len(destinations)), range(len(outs))), key=sum)
+    pairs = sorted(product(range(len(destinations)), range(len(outs))), key=sum)
     words = model.tokenizer is None or model.tokenizer.backend.decoder is None
     examples: list[str] = []
-    for d, o in places[:EXAMPLES]:
+    for d, o in pairs[:EXAMPLES]:
         to, out = destinations[d].token.text, outs[o].token.text
-        # No space is added to pieces that have their own.
+        # Pieces of words contain their own spaces.
         gap = "" if not words or out.startswith("·") or to.endswith(("·", "⏎")) else " "
         examples.append(f"{model.token_text(source)} … {to}{gap}{out}")
     return SourceRow(head.label, destinations, outs, strength, tuple(examples))
@@ -259,21 +257,21 @@ class HeadCard(Record, kind="head-card"):
 
     def to_table(self) -> Table:
         """The card's first table: the copying numbers, if outputs are tokens."""
-        first = self.profile if self.copying is None else self.copying
-        assert first is not None  # see head_card
-        return first.to_table()
+        card = self.profile if self.copying is None else self.copying
+        assert card is not None  # see head_card
+        return card.to_table()
 
     def __rich__(self) -> RenderableType:
-        parts = [self.copying, self.clusters, self.profile]
-        return stacked(*(part for part in parts if part is not None))
+        cards = [self.copying, self.clusters, self.profile]
+        return stacked(*(card for card in cards if card is not None))
 
 
 @dataclass(frozen=True, eq=False)
 class TokenCard(Record, kind="token-card"):
     """One token's role in a head or virtual head.
 
-    `attention` is None for a virtual head: it attends by a product of patterns, not by a QK circuit
-    of its own.
+    `attention` is None for a virtual head, which attends by a product of patterns without a QK
+    circuit.
     """
 
     head: str
@@ -286,8 +284,8 @@ class TokenCard(Record, kind="token-card"):
         return self.effect.to_table()
 
     def __rich__(self) -> RenderableType:
-        parts = [self.attention, self.effect]
-        return stacked(*(part for part in parts if part is not None))
+        tables = [self.attention, self.effect]
+        return stacked(*(table for table in tables if table is not None))
 
 
 def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:

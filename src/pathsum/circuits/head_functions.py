@@ -39,9 +39,9 @@ class LayerHeads:
     """The stored weights of one layer's heads and the inputs of their reads, in float64.
 
     Queries include the scale of scores, and gains of QK-norm are folded into W_Q, W_K and their
-    biases. `mean` is the mean embedding at the input of the reads, `shift` the bias of the norm
-    before them and `places` the position vectors there. `W_O` is transposed: its columns are
-    the head's output directions.
+    biases. At the input of the reads, `mean` is the mean embedding, `shift` the bias of the norm
+    and `positions` are the position vectors. `W_O` is transposed: its columns are the head's output
+    directions.
     """
 
     W_Q: Float[Tensor, "head d k"]
@@ -53,7 +53,7 @@ class LayerHeads:
     mean: Float[Tensor, " d"]
     shift: Float[Tensor, " d"]
     gain: Float[Tensor, " d"] | None
-    places: Float[Tensor, "ctx d"] | None
+    positions: Float[Tensor, "ctx d"] | None
     config: Config
     depth: int
 
@@ -99,13 +99,13 @@ class HeadFunctions:
             for layer, offsets in zip(self.layers, self.offsets, strict=True)
         )
 
-    def embeddings(self, depth: int, part: slice) -> Float[Tensor, "some d"]:
+    def embeddings(self, depth: int, block: slice) -> Float[Tensor, "n d"]:
         """Embeddings of some tokens as folded reads see them, minus their mean over all."""
-        return self._rows(depth, part) - self._means[depth]
+        return self._rows(depth, block) - self._means[depth]
 
-    def unembeddings(self, part: slice) -> Float[Tensor, "some d"]:
+    def unembeddings(self, block: slice) -> Float[Tensor, "n d"]:
         """Rows of W_Uᵀ, minus their mean over the vocabulary."""
-        return self.model.weights.W_U[:, part].T.cpu().double() - self._mean_logits
+        return self.model.weights.W_U[:, block].T.cpu().double() - self._mean_logits
 
     @cached_property
     def _mean_logits(self) -> Float[Tensor, " d"]:
@@ -113,16 +113,16 @@ class HeadFunctions:
 
     @cached_property
     def _means(self) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
-        """The mean embedding as the first layer reads it, and as deeper ones do."""
+        """The mean embedding as the first layer reads it, and as deeper layers do."""
         first, deeper = torch.zeros(2, self.model.config.d_model, dtype=torch.float64)
-        for part in _parts(len(self.frequencies)):
-            first += self.frequencies[part] @ self._rows(0, part)
-            deeper += self.frequencies[part] @ self._rows(1, part)
+        for block in _blocks(len(self.frequencies)):
+            first += self.frequencies[block] @ self._rows(0, block)
+            deeper += self.frequencies[block] @ self._rows(1, block)
         return first, deeper
 
-    def _rows(self, depth: int, part: slice) -> Float[Tensor, "some d"]:
-        rows = self.model.weights.W_E[part].cpu().double()
-        return rows if depth or self._scales is None else rows * self._scales[part, None]
+    def _rows(self, depth: int, block: slice) -> Float[Tensor, "n d"]:
+        rows = self.model.weights.W_E[block].cpu().double()
+        return rows if depth or self._scales is None else rows * self._scales[block, None]
 
     @cached_property
     def _scales(self) -> Float[Tensor, " vocab"] | None:
@@ -134,10 +134,10 @@ class HeadFunctions:
         depth = 0 if index == 0 and self._scales is not None else 1
 
         def own(tensor: Tensor | None, otherwise: float, *shape: int) -> Tensor:
-            """A tensor in float64 of the heads' shape, or a constant where the model has none."""
-            found = torch.tensor(otherwise) if tensor is None else tensor
-            found = found.cpu().double().expand(shape)
-            return for_query_heads(found, config.n_heads, dim=0) if len(shape) > 1 else found
+            """A tensor in float64 of the heads' shape, or a constant if the model lacks it."""
+            values = torch.tensor(otherwise) if tensor is None else tensor
+            values = values.cpu().double().expand(shape)
+            return for_query_heads(values, config.n_heads, dim=0) if len(shape) > 1 else values
 
         kv, d, k = config.n_kv_heads, config.d_model, config.d_head
         q_gain = own(raw.q_norm_w, 1.0, config.n_heads, k) * config.score_scale
@@ -153,15 +153,15 @@ class HeadFunctions:
             mean=unfolded(config.norm, self._means[depth], gain),
             shift=own(raw.ln1_b, 0.0, d),
             gain=gain,
-            places=self._places(index, gain),
+            positions=self._positions(index, gain),
             config=config.at(index),
             depth=depth,
         )
 
-    def _places(
+    def _positions(
         self, index: int, gain: Float[Tensor, " d"] | None
     ) -> Float[Tensor, "ctx d"] | None:
-        """Position vectors as the stored reads see them; None where there are none."""
+        """Position vectors at the input of the stored reads; None if the model has none."""
         weights, config = self.model.weights, self.model.config
         if config.positions == "qk":
             # Added after the normalization, so neither gain nor scale applies.
@@ -171,8 +171,8 @@ class HeadFunctions:
         if config.positions != "residual":
             return None
         assert weights.W_pos is not None
-        placed = weights.W_pos * position_scales(self.model, index)[:, None]
-        return unfolded(config.norm, placed.cpu().double(), gain)
+        positions = weights.W_pos * position_scales(self.model, index)[:, None]
+        return unfolded(config.norm, positions.cpu().double(), gain)
 
 
 class Offsets:
@@ -189,12 +189,12 @@ class Offsets:
         self.config, self.window = heads.config, window
         mean = (heads.mean + heads.shift)[None]
         queried = keyed = torch.cat((mean, torch.ones_like(mean[:, :1])), 1)
-        if heads.places is not None:
-            constant = torch.ones_like(heads.places[:, :1])
-            queried = torch.cat((heads.places + heads.shift, constant), 1)
+        if heads.positions is not None:
+            constant = torch.ones_like(heads.positions[:, :1])
+            queried = torch.cat((heads.positions + heads.shift, constant), 1)
             queried[: window - 1] = 0
             # A constant part of the keys is the same at all offsets, and centering removes it.
-            keyed = torch.cat((heads.places, 0 * constant), 1)
+            keyed = torch.cat((heads.positions, 0 * constant), 1)
             self._late, self._size = len(keyed) - window + 1, len(keyed) + window
             queried, keyed = (
                 torch.cat((hat.real, hat.imag))
@@ -202,80 +202,80 @@ class Offsets:
             )
         self.queried: Float[Tensor, "row d1"] = queried
         self.keyed: Float[Tensor, "row d1"] = keyed
-        self._placed = heads.places is not None
+        self._has_positions = heads.positions is not None
 
     def scores(
         self, queries: Float[Tensor, "*n row k"], keys: Float[Tensor, "*n row k"]
     ) -> Float[Tensor, "*n window"]:
         """Scores at the offsets 0 … window − 1."""
-        if self._placed:
+        if self._has_positions:
             (q, iq), (k, ik) = (x.unflatten(-2, (2, -1)).unbind(-3) for x in (queries, keys))
             product = torch.complex((q * k + iq * ik).sum(-1), (iq * k - q * ik).sum(-1))
-            found = torch.fft.irfft(product, self._size)[..., : self.window] / self._late
+            scores = torch.fft.irfft(product, self._size)[..., : self.window] / self._late
         elif self.config.positions == "rotary":
-            places = -torch.arange(self.window)
-            every = keys.expand(*keys.shape[:-2], self.window, keys.shape[-1])
-            found = (rotate(self.config, every, places) * queries).sum(-1)
+            positions = -torch.arange(self.window)
+            repeated = keys.expand(*keys.shape[:-2], self.window, keys.shape[-1])
+            scores = (rotate(self.config, repeated, positions) * queries).sum(-1)
         else:
-            found = queries.new_zeros(*queries.shape[:-2], self.window)
-        return found - found.mean(-1, keepdim=True)
+            scores = queries.new_zeros(*queries.shape[:-2], self.window)
+        return scores - scores.mean(-1, keepdim=True)
 
 
 class Between:
     """Inner products between the heads of two models, or of a model and itself."""
 
-    def __init__(self, one: HeadFunctions, other: HeadFunctions) -> None:
-        self.one, self.other = one, other
+    def __init__(self, first: HeadFunctions, second: HeadFunctions) -> None:
+        self.first, self.second = first, second
         self._tokens: dict[tuple[int, int], Float[Tensor, "d e"]] = {}
 
     def products(
         self, a: int, b: int
     ) -> tuple[Float[Tensor, "head other"], Float[Tensor, "head other"]]:
         """QK and OV of each head of layer a of one model with each of layer b of the other."""
-        one, other = self.one.layers[a], self.other.layers[b]
+        first, second = self.first.layers[a], self.second.layers[b]
         tokens = self.tokens(a, b)
 
-        def blocks(left: Tensor, between: Tensor, right: Tensor) -> Float[Tensor, "head other k l"]:
+        def blocks(W: Tensor, between: Tensor, V: Tensor) -> Float[Tensor, "head other k l"]:
             # All heads side by side: two large products.
-            (h, _, k), (o, _, last) = left.shape, right.shape
-            columns, others = (each.transpose(0, 1).flatten(1) for each in (left, right))
-            return (columns.T @ (between @ others)).view(h, k, o, last).transpose(1, 2)
+            (h, _, k), (o, _, m) = W.shape, V.shape
+            columns, rows = (X.transpose(0, 1).flatten(1) for X in (W, V))
+            return (columns.T @ (between @ rows)).view(h, k, o, m).transpose(1, 2)
 
-        means = one.mean_queries[:, None, :, None] * other.mean_queries[:, None, :]
-        queries = blocks(one.W_Q, tokens, other.W_Q) + means
-        keys = blocks(one.W_K, tokens, other.W_K)
-        means = one.mean_values[:, None, :, None] * other.mean_values[:, None, :]
-        values = blocks(one.W_V, tokens, other.W_V) + means
-        effects = blocks(one.W_O, self.logits, other.W_O)
-        offsets = self.one.profiles[a] @ self.other.profiles[b].T / self.one.window
+        means = first.mean_queries[:, None, :, None] * second.mean_queries[:, None, :]
+        queries = blocks(first.W_Q, tokens, second.W_Q) + means
+        keys = blocks(first.W_K, tokens, second.W_K)
+        means = first.mean_values[:, None, :, None] * second.mean_values[:, None, :]
+        values = blocks(first.W_V, tokens, second.W_V) + means
+        effects = blocks(first.W_O, self.logits, second.W_O)
+        offsets = self.first.profiles[a] @ self.second.profiles[b].T / self.first.window
         return (queries * keys).sum((-2, -1)) + offsets, (values * effects).sum((-2, -1))
 
     def tokens(self, a: int, b: int) -> Float[Tensor, "d e"]:
-        """Covariance over tokens of what stored reads of layer a and of layer b see."""
-        one, other = self.one.layers[a], self.other.layers[b]
-        depths = one.depth, other.depth
+        """Covariance over tokens of the inputs of the stored reads of layer a and of layer b."""
+        first, second = self.first.layers[a], self.second.layers[b]
+        depths = first.depth, second.depth
         if depths not in self._tokens:
-            p = self.one.frequencies[:, None]
-            total = torch.zeros(len(one.mean), len(other.mean), dtype=torch.float64)
-            for part in _parts(len(p)):
-                weighted = self.one.embeddings(one.depth, part) * p[part]
-                total += weighted.T @ self.other.embeddings(other.depth, part)
+            p = self.first.frequencies[:, None]
+            total = torch.zeros(len(first.mean), len(second.mean), dtype=torch.float64)
+            for block in _blocks(len(p)):
+                weighted = self.first.embeddings(first.depth, block) * p[block]
+                total += weighted.T @ self.second.embeddings(second.depth, block)
             self._tokens[depths] = total
-        seen = unfolded(self.other.model.config.norm, self._tokens[depths], other.gain)
-        return unfolded(self.one.model.config.norm, seen.T, one.gain).T
+        form = unfolded(self.second.model.config.norm, self._tokens[depths], second.gain)
+        return unfolded(self.first.model.config.norm, form.T, first.gain).T
 
     @cached_property
     def logits(self) -> Float[Tensor, "d e"]:
         """Mean over the vocabulary of the product of two streams' effects on a logit."""
-        one, other = self.one.model, self.other.model
-        total = torch.zeros(one.config.d_model, other.config.d_model, dtype=torch.float64)
-        for part in _parts(one.config.d_vocab_out):
-            total += self.one.unembeddings(part).T @ self.other.unembeddings(part)
-        for model in (one, other):
+        first, second = self.first.model, self.second.model
+        total = torch.zeros(first.config.d_model, second.config.d_model, dtype=torch.float64)
+        for block in _blocks(first.config.d_vocab_out):
+            total += self.first.unembeddings(block).T @ self.second.unembeddings(block)
+        for model in (first, second):
             gain = model.weights.ln_f_w
             gain = None if gain is None else gain.cpu().double()
             total = fold_read(model.config.norm, total, gain).T
-        return total / one.config.d_vocab_out
+        return total / first.config.d_vocab_out
 
 
 def with_row(
@@ -285,7 +285,7 @@ def with_row(
     return torch.cat((W, bias[:, None]), 1)
 
 
-def _parts(vocab: int) -> Iterator[slice]:
+def _blocks(vocab: int) -> Iterator[slice]:
     for start in range(0, vocab, TOKENS):
         yield slice(start, start + TOKENS)
 
@@ -336,14 +336,14 @@ class RotatedLayer:
     ) -> tuple[Float[Tensor, "n head"], Float[Tensor, "n head"]]:
         """⟨f, f⟩ of QK, without its profile, and of OV."""
         mean = self.heads.mean + self.heads.shift
-        queries = _with_constant(_framed(self.query, tokens + mean.outer(mean)), mean @ self.query)
-        keys = _framed(self.key, tokens)
+        queries = _with_constant(_form_in(self.query, tokens + mean.outer(mean)), mean @ self.query)
+        keys = _form_in(self.key, tokens)
         mean = self.heads.mean
-        values = _framed(self.value, tokens + mean.outer(mean))
-        effects = _framed(self.write, logits)
+        values = _form_in(self.value, tokens + mean.outer(mean))
+        effects = _form_in(self.write, logits)
 
-        def square(left: Tensor, core: Tensor, right: Tensor) -> Float[Tensor, "n head"]:
-            return ((left[:, None] @ core) * (core @ right[:, None])).sum((-2, -1))
+        def square(L: Tensor, core: Tensor, R: Tensor) -> Float[Tensor, "n head"]:
+            return ((L[:, None] @ core) * (core @ R[:, None])).sum((-2, -1))
 
         return square(queries, self.qk, keys), square(values, self.ov, effects)
 
@@ -354,30 +354,30 @@ class RotatedLayer:
         mean = self.heads.mean + self.heads.shift
         queries = tokens @ other.W_Q + mean[:, None] * other.mean_queries[:, None]
         values = tokens @ other.W_V + self.heads.mean[:, None] * other.mean_values[:, None]
-        seen = _seen(self.query, queries)
-        row = other.mean_queries[:, None].expand(len(seen), -1, -1, -1)
-        content = torch.cat((seen, row), -2) @ _seen(self.key, tokens @ other.W_K).mT
-        moved = _seen(self.value, values) @ _seen(self.write, logits @ other.W_O).mT
-        pairs = ((self.qk, content), (self.ov, moved))
+        projected = _project(self.query, queries)
+        row = other.mean_queries[:, None].expand(len(projected), -1, -1, -1)
+        content = torch.cat((projected, row), -2) @ _project(self.key, tokens @ other.W_K).mT
+        effects = _project(self.write, logits @ other.W_O)
+        pairs = ((self.qk, content), (self.ov, _project(self.value, values) @ effects.mT))
         qk, ov = (cores.flatten(1) @ between.flatten(2).mT for cores, between in pairs)
         return qk, ov
 
 
 def rotated_layers(
-    heads: LayerHeads, others: int, draws: int, generator: torch.Generator
+    heads: LayerHeads, n_others: int, draws: int, generator: torch.Generator
 ) -> Iterator[RotatedLayer]:
     """The heads of a layer, rotated `draws` times, for products with `others` heads."""
     head, d, k = heads.W_Q.shape
     r = min(d, k)
-    placed = 0 if heads.places is None else 4 * head * len(heads.places) * k
+    profile_numbers = 0 if heads.positions is None else 4 * head * len(heads.positions) * k
     roots = tuple(map(root, (heads.W_Q, heads.W_K, heads.W_V, heads.W_O)))
-    numbers = max(placed, 4 * d * r, 4 * others * r * k)
-    for drawn in batched(range(draws), 8 * numbers):
-        frames = (random_frames(len(drawn), d, r, generator) for _ in range(4))
+    numbers = max(profile_numbers, 4 * d * r, 4 * n_others * r * k)
+    for batch in batched(range(draws), 8 * numbers):
+        frames = (random_frames(len(batch), d, r, generator) for _ in range(4))
         yield RotatedLayer(heads, *frames, roots=roots)
 
 
-def _framed(
+def _form_in(
     frames: Float[Tensor, "n d r"], between: Float[Tensor, "d d"]
 ) -> Float[Tensor, "n r r"]:
     return frames.mT @ (between @ frames)
@@ -387,14 +387,14 @@ def _with_constant(
     moments: Float[Tensor, "n r r"], means: Float[Tensor, "n r"]
 ) -> Float[Tensor, "n r1 r1"]:
     """Second moments of x and 1, from those of x and its means."""
-    last = torch.nn.functional.pad(means, (0, 1), value=1.0)
-    return torch.cat((torch.cat((moments, means[..., None]), -1), last[:, None]), -2)
+    row = torch.nn.functional.pad(means, (0, 1), value=1.0)
+    return torch.cat((torch.cat((moments, means[..., None]), -1), row[:, None]), -2)
 
 
-def _seen(
+def _project(
     frames: Float[Tensor, "n d r"], reads: Float[Tensor, "head d k"]
 ) -> Float[Tensor, "n head r k"]:
     """Fᵀ W for every draw and head, as one product."""
     head, d, k = reads.shape
-    found = frames.mT @ reads.transpose(0, 1).reshape(d, head * k)
-    return found.unflatten(-1, (head, k)).transpose(1, 2)
+    product = frames.mT @ reads.transpose(0, 1).reshape(d, head * k)
+    return product.unflatten(-1, (head, k)).transpose(1, 2)

@@ -1,8 +1,8 @@
-"""Neurons from weights alone: what each reads and writes, against random rotations.
+"""Neurons from weights alone: their reads and writes against random rotations.
 
-Neuron i of an MLP reads the stream by one vector for its value (its column of W_in) and, if the MLP
-has W_gate, another one for its gate; it writes along its row of W_out. The gain of the norm before
-the MLP is folded into the reads, the scale is left out.
+Neuron i of an MLP reads the stream by a vector for its value (its column of W_in) and, if the MLP
+has W_gate, another vector for its gate; it writes along its row of W_out. The gain of the norm
+before the MLP is folded into the reads; the scale is omitted.
 
 A component that writes the stream, F (rows in the stream), meets a read w with the score
 
@@ -116,20 +116,20 @@ class LayerNeurons:
 
     @cached_property
     def writes(self) -> Float[Tensor, "neuron d"]:
-        """The vectors along which neurons write, centered where the stream is."""
+        """The neurons' output vectors, centered where the stream is."""
         return write_end(self.model, self.mlp, self.centered).rows
 
     def cosines(self) -> RotationScores:
         """The cosine of each neuron's write with the read of its value; p of both signs."""
         *_, read = self.reads.values()  # the value, or the input
-        read, written = read.double(), self.writes.double()
-        size = (read.norm(dim=-1) * written.norm(dim=-1)).clamp(min=1e-300)
-        found = (read * written).sum(-1) / size
+        read, write = read.double(), self.writes.double()
+        size = (read.norm(dim=-1) * write.norm(dim=-1)).clamp(min=1e-300)
+        cosine = (read * write).sum(-1) / size
         null = unit_null(_LINE, _LINE, self.dimension)
-        return RotationScores(found, found * self.dimension**0.5, null.p(found.square()))
+        return RotationScores(cosine, cosine * self.dimension**0.5, null.p(cosine.square()))
 
     def scores(self, end: StreamEnd, vectors: Float[Tensor, "n d"]) -> RotationScores | None:
-        """How much of each vector a write or a read of the model meets; None if that is zero."""
+        """The overlap of each vector with a write or a read of the model; None if that is zero."""
         rows = end.rows.double()
         unit = vectors.double() / vectors.double().norm(dim=-1, keepdim=True).clamp(min=1e-300)
         tall = len(rows) > rows.shape[1]
@@ -137,33 +137,33 @@ class LayerNeurons:
         size = gram.trace()
         if not bool(size > 0):
             return None
-        met = ((unit @ gram) * unit if tall else (unit @ rows.mT).square()).sum(-1) / size
+        share = ((unit @ gram) * unit if tall else (unit @ rows.mT).square()).sum(-1) / size
         null = unit_null(UnitMoments.of_gram(gram / size), _LINE, self.dimension)
-        square = met.clamp(0.0, 1.0)
+        square = share.clamp(0.0, 1.0)
         return RotationScores(square.sqrt(), null.z(square), null.p(square))
 
     def with_tokens(self, side: str) -> tuple[list[str | None], RotationScores | None]:
-        """For each neuron the token that raises an input most; all embeddings against its read."""
+        """The token that raises each neuron's input most, and scores of all embeddings with it."""
         end = write_end(self.model, Source("embed"), self.centered)
-        shown, vectors = common_tokens(self.model).nonzero()[:, 0], self.reads[side]
-        rows = embeddings_as_read(self.model.weights, self.mlp.layer, shown)
-        best = _raised_most(vectors, rows.mT, shown, self.model.token_text)
-        return best, self.scores(end, vectors)
+        tokens, vectors = common_tokens(self.model).nonzero()[:, 0], self.reads[side]
+        rows = embeddings_as_read(self.model.weights, self.mlp.layer, tokens)
+        raised = _raised_most(vectors, rows.mT, tokens, self.model.token_text)
+        return raised, self.scores(end, vectors)
 
     def with_logits(self) -> tuple[list[str | None], RotationScores | None]:
-        """For each neuron the output that its write raises most; the unembedding against it."""
+        """The output that each neuron raises most, and scores of its write with the unembedding."""
         end = read_end(self.model, Site(None, LOGITS), self.centered)
-        shown = self._outputs_shown().nonzero()[:, 0]
-        reads = self._logit_reads(shown)
-        best = _raised_most(self.writes, reads, shown, self.model.output_text)
-        return best, self.scores(end, self.writes)
+        outputs = self._output_mask().nonzero()[:, 0]
+        reads = self._logit_reads(outputs)
+        raised = _raised_most(self.writes, reads, outputs, self.model.output_text)
+        return raised, self.scores(end, self.writes)
 
-    def _outputs_shown(self) -> Bool[Tensor, " vocab"]:
+    def _output_mask(self) -> Bool[Tensor, " vocab"]:
         if self.model.config.predicts_tokens:
             return common_tokens(self.model)
         return torch.ones(self.model.config.d_vocab_out, dtype=torch.bool)
 
-    def _logit_reads(self, outputs: Int[Tensor, " some"]) -> Float[Tensor, "d some"]:
+    def _logit_reads(self, outputs: Int[Tensor, " n"]) -> Float[Tensor, "d n"]:
         """The columns of the centered unembedding of some outputs."""
         weights = self.model.weights
         columns = weights.W_U[:, outputs.to(weights.device)] - weights.W_U.mean(-1, keepdim=True)
@@ -180,30 +180,30 @@ class LayerNeurons:
         return reads_from(self.model.config, self.mlp.layer + 1)
 
     def inputs(self, neuron: int, k: int) -> tuple[NeuronSide, ...]:
-        """What sets the inputs of a neuron: tokens, and the components that write the stream."""
+        """The inputs of a neuron: tokens, and the components that write the stream."""
         model, sides = self.model, list(self.reads)
         vectors = torch.stack([self.reads[side][neuron] for side in sides])
-        ends = ((str(one), write_end(model, one, self.centered)) for one in self.writers())
-        edges, shown = self._edges(ends, vectors), common_tokens(model)
+        ends = ((str(writer), write_end(model, writer, self.centered)) for writer in self.writers())
+        edges, mask = self._edges(ends, vectors), common_tokens(model)
         values = embed_through(model.weights, self.mlp.layer, vectors.mT).mT
         return tuple(
             self._side(
                 *(side, float(self.biases[side][neuron]), edges[at], k),
-                *(vectors[at], values[at], shown),
+                *(vectors[at], values[at], mask),
             )
             for at, side in enumerate(sides)
         )
 
     def output(self, neuron: int, k: int) -> NeuronSide:
-        """What a neuron writes: tokens raised and lowered, and the components that read it."""
+        """The output of a neuron: tokens raised and lowered, and the components that read it."""
         model, vector = self.model, self.writes[neuron]
         ends = (
-            (str(one).removesuffix(".in"), read_end(model, one, self.centered))
-            for one in self.readers()
+            (str(reader).removesuffix(".in"), read_end(model, reader, self.centered))
+            for reader in self.readers()
         )
-        values, shown = unembed_through(model.weights, vector), self._outputs_shown()
+        values, mask = unembed_through(model.weights, vector), self._output_mask()
         edges = self._edges(ends, vector[None])[0]
-        return self._side("output", 0.0, edges, k, vector, values, shown)
+        return self._side("output", 0.0, edges, k, vector, values, mask)
 
     def _side(
         self,
@@ -213,14 +213,14 @@ class LayerNeurons:
         k: int,
         vector: Float[Tensor, " d"],
         values: Float[Tensor, " vocab"],
-        shown: Bool[Tensor, " vocab"],
+        mask: Bool[Tensor, " vocab"],
     ) -> NeuronSide:
         ranked = sorted(edges, key=lambda edge: (edge.p, -edge.z))
         inputs = side != "output"
-        lowered = self._tokens(vector, -values, shown, k, inputs=inputs)
+        lowered = self._tokens(vector, -values, mask, k, inputs=inputs)
         return NeuronSide(
-            *(side, bias, self._tokens(vector, values, shown, k, inputs=inputs)),
-            lowered=tuple(TokenScore(one.token, -one.value, -one.z) for one in lowered),
+            *(side, bias, self._tokens(vector, values, mask, k, inputs=inputs)),
+            lowered=tuple(TokenScore(token.token, -token.value, -token.z) for token in lowered),
             edges=tuple(ranked[:k]),
             tested=len(edges),
             significant=sum(edge.p <= ALPHA for edge in edges),
@@ -229,12 +229,12 @@ class LayerNeurons:
     def _edges(
         self, ends: Iterable[tuple[str, StreamEnd]], vectors: Float[Tensor, "n d"]
     ) -> list[list[NeuronEdge]]:
-        """For each vector its edges with all ends."""
+        """The edges of each vector with all ends."""
         edges: list[list[NeuronEdge]] = [[] for _ in vectors]
         for label, end in ends:
-            found = self.scores(end, vectors)
-            if found is not None:
-                for of_vector, row in zip(edges, torch.stack(found, 1).tolist(), strict=True):
+            scores = self.scores(end, vectors)
+            if scores is not None:
+                for of_vector, row in zip(edges, torch.stack(scores, 1).tolist(), strict=True):
                     of_vector.append(NeuronEdge(label, *row))
         return edges
 
@@ -242,37 +242,35 @@ class LayerNeurons:
         self,
         vector: Float[Tensor, " d"],
         values: Float[Tensor, " vocab"],
-        shown: Bool[Tensor, " vocab"],
+        mask: Bool[Tensor, " vocab"],
         k: int,
         *,
         inputs: bool,
     ) -> tuple[TokenScore, ...]:
         """The k tokens of largest value above 0; outputs of the model unless `inputs`."""
-        shown = shown.to(values.device) & (values > 0)
-        best = values.masked_fill(~shown, -torch.inf).topk(min(k, int(shown.sum())))
+        mask = mask.to(values.device) & (values > 0)
+        top = values.masked_fill(~mask, -torch.inf).topk(min(k, int(mask.sum())))
         if inputs:
-            rows = embeddings_as_read(self.model.weights, self.mlp.layer, best.indices)
+            rows = embeddings_as_read(self.model.weights, self.mlp.layer, top.indices)
             rows = remove_mean(rows, self.centered)
         else:
-            rows = self._logit_reads(best.indices).mT
+            rows = self._logit_reads(top.indices).mT
         unit = rows.norm(dim=-1) * vector.norm() / self.dimension**0.5
         name = token_of if inputs else output_of
-        numbers = zip(best.indices.tolist(), best.values.tolist(), unit.tolist(), strict=True)
-        return tuple(
-            TokenScore(name(self.model, t), value, value / one) for t, value, one in numbers
-        )
+        numbers = zip(top.indices.tolist(), top.values.tolist(), unit.tolist(), strict=True)
+        return tuple(TokenScore(name(self.model, t), value, value / sd) for t, value, sd in numbers)
 
 
 def _raised_most(
     vectors: Float[Tensor, "neuron d"],
-    columns: Float[Tensor, "d some"],
-    shown: Int[Tensor, " some"],
+    columns: Float[Tensor, "d n"],
+    tokens: Int[Tensor, " n"],
     name: Callable[[int], str],
 ) -> list[str | None]:
     """The token with the largest product with each vector; None if no product is positive."""
-    best = Factored(vectors.contiguous(), columns.contiguous()).argmax_rows()
-    tokens, above = shown[best.columns.cpu()].tolist(), (best.values > 0).tolist()
-    return [name(token) if raised else None for token, raised in zip(tokens, above, strict=True)]
+    top = Factored(vectors.contiguous(), columns.contiguous()).argmax_rows()
+    ids, above = tokens[top.columns.cpu()].tolist(), (top.values > 0).tolist()
+    return [name(token) if raised else None for token, raised in zip(ids, above, strict=True)]
 
 
 def parse_neurons(model: Model, name: str | Source) -> Source:
@@ -282,17 +280,17 @@ def parse_neurons(model: Model, name: str | Source) -> Source:
     >>> str(parse_neurons(construct.memory(), "mlp0.n3"))
     'mlp0.n3'
     """
-    found = name
+    source = name
     if isinstance(name, str):
         site = Site.parse(name.strip()) if name.strip().startswith("mlp") else None
-        found = None if site is None or site != Site(site.writer) else site.writer
-    if not isinstance(found, Source) or found.kind not in ("mlp", "neuron"):
+        source = None if site is None or site != Site(site.writer) else site.writer
+    if not isinstance(source, Source) or source.kind not in ("mlp", "neuron"):
         raise InputError(
             f"{str(name)!r} does not name neurons; use an MLP such as 'mlp3', or a neuron such as "
             "'mlp3.n512'"
         )
-    if found.kind == "mlp":
-        check_neuron_value(model.config, found, "act")
+    if source.kind == "mlp":
+        check_neuron_value(model.config, source, "act")
     else:
-        check_neuron(model.config, found)
-    return found
+        check_neuron(model.config, source)
+    return source

@@ -3,9 +3,8 @@
 The score of destination i and source j has a part that does not depend on tokens. Where position
 vectors exist (in the inputs of W_Q and W_K, or in the stream) it is `posQ[i] · posK[j]`, plus b_Q's
 part of the query; on a rotary model it is the average query against the average key, rotated by the
-offset. Softmax ignores what is constant along a row, so each row is centered over a window of
-offsets, the same for every destination counted: a score that depends on the offset alone then has
-sd 0.
+offset. Softmax ignores a constant along a row, so each row is centered over a window of offsets,
+the same for all destinations: a score that depends only on the offset then has sd 0.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathsum.circuits.qk_ov import token_keys, token_queries
 from pathsum.circuits.reads_and_writes import rotated_gram
 from pathsum.circuits.token_basis import (
     TokenMoments,
-    joined,
+    join_notes,
     position_scales,
     require_heads,
     require_score_edges,
@@ -46,13 +45,13 @@ OFFSETS = 4096
 class OffsetProfile(Record, kind="offset-profile"):
     """One head's scores by offset, destination − source, from 0 to the window's end.
 
-    `score[Δ]` is the mean over destinations of the position part of the score, each destination's
-    own mean over the window removed, and `sd[Δ]` its standard deviation over destinations
-    (positions, or on a rotary model destination tokens). `attention[Δ]` is the mean pattern of the
-    position part alone, over the whole context (None if it depends on a scale that weights do not
+    `score[Δ]` is the mean over destinations of the position part of the score, minus each
+    destination's mean over the window, and `sd[Δ]` its standard deviation over destinations
+    (positions, or on a rotary model destination tokens). `attention[Δ]` is the mean pattern of only
+    the position part, over the whole context (None if it depends on a scale that weights do not
     determine). `content` is the standard deviation of the content part of the score over token
-    pairs, and `position` that of `score` over offsets: the larger one decides what the head attends
-    to.
+    pairs, and `position` the standard deviation of `score` over offsets: the larger decides what
+    the head attends to.
     """
 
     head: HeadId
@@ -79,13 +78,13 @@ class OffsetProfile(Record, kind="offset-profile"):
         title = f"{self.head}: scores by offset from position alone"
         if not bool(self.score.any() or self.sd.any()):
             absent = f"positions do not enter this head's scores; content sd {self.content:.3g}"
-            return Table((), (), title=title, note=joined((absent, self.note)))
+            return Table((), (), title=title, note=join_notes((absent, self.note)))
         columns = (Column("offset"), Column("score", "+.3f"), Column("sd"), Column("attention"))
-        shown = range(min(len(self.score), 10))
-        attention = [None] * len(shown) if self.attention is None else self.attention.tolist()
-        cells = zip(shown, self.score.tolist(), self.sd.tolist(), attention, strict=False)
+        offsets = range(min(len(self.score), 10))
+        attention = [None] * len(offsets) if self.attention is None else self.attention.tolist()
+        cells = zip(offsets, self.score.tolist(), self.sd.tolist(), attention, strict=False)
         summary = f"position sd {self.position:.3g}, content sd {self.content:.3g}"
-        return Table(columns, tuple(cells), title=title, note=joined((summary, self.note)))
+        return Table(columns, tuple(cells), title=title, note=join_notes((summary, self.note)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ class Positional(Record, HeadMapping[OffsetProfile], kind="positional"):
             *(Column("content sd", ".2f", read="content"), Column("share", ".1%", read="share")),
         )
         legend = "score, attention: at the peak; share: position² / (position² + content²)"
-        note = joined((legend, self.note))
+        note = join_notes((legend, self.note))
         return columns_table(self.heads, columns, "attention by position alone", note)
 
 
@@ -116,18 +115,18 @@ class Positional(Record, HeadMapping[OffsetProfile], kind="positional"):
 def positional(
     model: Model, *heads: HeadName, window: int | None = None, progress: Progress = silent
 ) -> Positional:
-    """The offset profile of each head (all if none are named), with the size of its content term.
+    """The offset profile of each head (by default all), with the size of its content term.
 
-    `window` is the number of offsets: by default half the context, 64 at most, so that every
-    destination counted (those from window − 1 on) sees all of them.
+    `window` is the number of offsets: by default half the context, 64 at most. Destinations from
+    window − 1 on see all of them; only these are averaged.
 
     >>> from pathsum.model import construct
     >>> profile = positional(construct.induction(), "L0H0").heads[0]
     >>> profile.peak, round(float(profile.attention[1]), 3)
     (1, 1.0)
 
-    Position effects through composition (a head that reads what an earlier one wrote about
-    positions) are not included; they are part of the scores of a run.
+    Position effects through composition (a head that reads positions from an earlier head's output)
+    are not included; they are part of the scores of a run.
     """
     require_heads(model)
     require_score_edges(model, "attention by position")
@@ -145,23 +144,24 @@ def positional(
             f"window={window} offsets do not fit a context of {config.n_ctx}; "
             f"choose from 1 to {config.n_ctx}"
         )
-    placed = [head for head in config.every_head if config.at(head.layer).positions != "none"]
-    chosen = [model.head(name) for name in heads or placed]
-    for head in chosen:
-        if config.at(head.id.layer).positions == "none":
+    rotates = [config.at(layer).positions != "none" for layer in range(config.n_layers)]
+    default = [head for head in config.every_head if rotates[head.layer]]
+    requested = [model.head(name) for name in heads or default]
+    for head in requested:
+        if not rotates[head.id.layer]:
             raise InputError(
                 f"{head.label} has no position part: layer {head.id.layer} does not rotate; choose "
                 "a head of another layer"
             )
-    progress(0, len(chosen), "offsets")
-    shared = {first: TokenMoments(model, first_layer=first) for first in (True, False)}
+    progress(0, len(requested), "offsets")
+    shared = {is_first: TokenMoments(model, first_layer=is_first) for is_first in (True, False)}
 
     def profile(head: Head) -> OffsetProfile:
         return offset_profile(head, window, shared[head.id.layer == 0])
 
-    found = shared_map(chosen, profile, progress, "offsets")
-    remarks = dict.fromkeys(part for each in found for part in each.note.split("; "))
-    return Positional(tuple(found), joined(tuple(remarks)))
+    profiles = shared_map(requested, profile, progress, "offsets")
+    remarks = dict.fromkeys(remark for record in profiles for remark in record.note.split("; "))
+    return Positional(tuple(profiles), join_notes(tuple(remarks)))
 
 
 def offset_profile(head: Head, window: int, shared: TokenMoments | None = None) -> OffsetProfile:
@@ -171,7 +171,7 @@ def offset_profile(head: Head, window: int, shared: TokenMoments | None = None) 
     """
     shared = shared or TokenMoments(head.model, first_layer=head.id.layer == 0)
     rotary = head.model.config.positions == "rotary"
-    return (_rotary if rotary else _placed)(head, window, shared)
+    return (_rotary_profile if rotary else _position_vectors)(head, window, shared)
 
 
 def position_rows(
@@ -184,7 +184,7 @@ def position_rows(
     return (queries[window - 1 :, None] @ windows)[:, 0]
 
 
-def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
+def _position_vectors(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
     """Position vectors, in the inputs of W_Q and W_K or in the stream."""
     config = head.model.config
     scaled = config.positions == "qk" or head.id.layer == 0 or config.norm == "none"
@@ -201,8 +201,8 @@ def _placed(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
             scores = scores + (queries @ key_bias)[:, None]
         pattern = head_pattern(head.model.weights, head.id, scores[None])[0]
         attention = _by_offset(pattern, window).mean(0)
-    centered, read = remove_mean(rows), _read_moments(head, shared)
-    content = (read.query_square * read.key_covariance).sum()
+    centered, moments = remove_mean(rows), _read_moments(head, shared)
+    content = (moments.query_square * moments.key_covariance).sum()
     notes = (
         "" if scaled else "direct path, scale omitted",
         "" if config.qk_norm == "none" else "QK-norm's scale omitted in the position part",
@@ -220,7 +220,7 @@ def _profile(
     notes: tuple[str, ...],
 ) -> OffsetProfile:
     position, content = score.std(correction=0), content_square.clamp(min=0).sqrt()
-    note = joined((*notes, score_cap_note(head.model.config)))
+    note = join_notes((*notes, score_cap_note(head.model.config)))
     return OffsetProfile(head.label, score, sd, attention, float(position), float(content), note)
 
 
@@ -244,24 +244,24 @@ def _read_moments(head: Head, shared: TokenMoments) -> _ReadMoments:
     Nothing is vocabulary-sized, except with QK-norm, where the read is not linear.
     """
     weights, scale = head.model.weights, head.model.config.score_scale
-    found: list[Tensor] = []
+    moments: list[Tensor] = []
     for side, factor in ((Side.Q, scale), (Side.K, 1.0)):
         if head.model.config.qk_norm == "none":
-            W, bias = (part.double() for part in score_read(weights, head.id, side))
+            W, bias = (tensor.double() for tensor in score_read(weights, head.id, side))
             mean, covariance = shared.mean @ W + bias, W.T @ shared.covariance @ W
         else:
             x = (token_queries if side is Side.Q else token_keys)(head).double()
             mean = shared.frequencies @ x
             centered = x - mean
             covariance = (centered * shared.frequencies[:, None]).T @ centered
-        found += [mean * factor, covariance * factor**2]
-    return _ReadMoments(*found)
+        moments += [mean * factor, covariance * factor**2]
+    return _ReadMoments(*moments)
 
 
 def _position_sides(
     head: Head, shared: TokenMoments | None
 ) -> tuple[Float[Tensor, "dest k"], Float[Tensor, "src k"]]:
-    """posQ, scaled as scores are, and posK.
+    """posQ, scaled like scores, and posK.
 
     Where positions are in the stream of a model that normalizes, layer 0 uses each position's mean
     scale over tokens; deeper layers leave the scale out.
@@ -278,34 +278,34 @@ def _position_sides(
     else:
         assert model.weights.W_pos is not None
         scales = position_scales(model, head.id.layer) if shared is None else shared.scales
-        places = model.weights.W_pos * scales[:, None]
-        queries, keys = places @ W_Q, places @ W_K
+        positions = model.weights.W_pos * scales[:, None]
+        queries, keys = positions @ W_Q, positions @ W_K
     queries = with_qk_gain(queries + bias, layer.q_norm_w, head.id.head)
     keys = with_qk_gain(keys, layer.k_norm_w, head.kv)
     return queries.double() * config.score_scale, keys.double()
 
 
-def _rotary(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
+def _rotary_profile(head: Head, window: int, shared: TokenMoments) -> OffsetProfile:
     """The average key rotated by the offset, against every token's query."""
-    config, read = head.model.config, _read_moments(head, shared)
+    config, moments = head.model.config, _read_moments(head, shared)
     attention = None
     if head.id.layer == 0 or config.norm == "none" or config.qk_norm != "none":
-        every = torch.arange(config.n_ctx, device=read.key_mean.device).split(OFFSETS)
-        keys = [_rotated_back(head, read.key_mean, offsets) for offsets in every]
-        scores = torch.cat([each @ read.query_mean for each in keys])
+        offset_blocks = torch.arange(config.n_ctx, device=moments.key_mean.device).split(OFFSETS)
+        keys = [_rotated_back(head, moments.key_mean, offsets) for offsets in offset_blocks]
+        scores = torch.cat([block @ moments.query_mean for block in keys])
         attention = _attention_by_offset(head, scores)[:window]
-    offsets = torch.arange(window, device=read.key_mean.device)
-    keys = _rotated_back(head, read.key_mean, offsets)
+    offsets = torch.arange(window, device=moments.key_mean.device)
+    keys = _rotated_back(head, moments.key_mean, offsets)
     keys = keys - keys.mean(0)
-    variance = ((keys @ read.query_covariance) * keys).sum(-1)
+    variance = ((keys @ moments.query_covariance) * keys).sum(-1)
     # The mean square of the scores over the window: tr(R(−Δ) Q R(−Δ)ᵀ K).
     square = rotated_gram(
-        config.at(head.id.layer), read.query_square[None], range(window), back=True
+        config.at(head.id.layer), moments.query_square[None], range(window), back=True
     )
-    content, sd = (square[0] * read.key_covariance).sum(), variance.clamp(min=0).sqrt()
+    content, sd = (square[0] * moments.key_covariance).sum(), variance.clamp(min=0).sqrt()
     omitted = "direct path, scale omitted" if attention is None else ""
     notes = ("rotary: the average query against the average key", omitted)
-    return _profile(head, keys @ read.query_mean, sd, attention, content, notes)
+    return _profile(head, keys @ moments.query_mean, sd, attention, content, notes)
 
 
 def _rotated_back(

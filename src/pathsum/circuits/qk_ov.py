@@ -26,7 +26,7 @@ from pathsum.circuits.token_basis import (
     common_tokens,
     find_token,
     hidden_note,
-    joined,
+    join_notes,
     logit_cap_note,
     output_of,
     paired_table,
@@ -72,15 +72,15 @@ def token_qk(
 ) -> Factored:
     """Full QK of a head, rows centered: row the destination token, column the source token.
 
-    `query(d) · (key(s) − mean over s)`, scaled as the model scales scores, biases included (b_K is
-    constant along a row and is removed by the centering; b_Q is not and stays). On a rotary model
-    the circuit depends on the offset, destination − source: for `offset=None` it is averaged over
-    `config.offsets`, and `offset=n` gives one of them.
+    `query(d) · (key(s) − mean over s)`, scaled as the model scales scores, including the bias b_Q
+    (b_K is constant along a row, so centering removes it). On a rotary model the circuit depends on
+    the offset, destination − source: for `offset=None` it is averaged over `config.offsets`, and
+    `offset=n` selects an offset.
 
-    A side may be read through lower heads instead of from the embedding: with
+    A side may be read through lower heads and not from the embedding: with
     `key_through=Path("embed", ["L0H7"])` the result is `W_E QK (OV)ᵀ W_Eᵀ`, the matrix by which
-    K-composition matches tokens. Such sides carry no bias and no QK-norm scale. On a model with a
-    soft cap on its scores these are scores before the cap.
+    K-composition matches tokens. Such sides have no bias and no QK-norm scale. On a model with a
+    soft cap on its scores, entries are scores before the cap.
 
     >>> from pathsum.model import construct
     >>> model = construct.skip_trigrams([("keep", "in", "mind")])
@@ -89,33 +89,34 @@ def token_qk(
     >>> model.token_text(int(qk.row(destination).argmax()))
     'keep'
     """
-    found, config = model.head(head), model.config
-    require_score_edges(model, f"what {found.label} attends to")
+    reader, config = model.head(head), model.config
+    require_score_edges(model, f"what {reader.label} attends to")
     check_offset(config, offset)
-    query, key = _side(found, Side.Q, query_through), _side(found, Side.K, key_through)
+    query, key = _side(reader, Side.Q, query_through), _side(reader, Side.K, key_through)
     if config.positions == "rotary":
         if offset is None:
-            query = query @ average_rotation(found)
+            query = query @ average_rotation(reader)
         else:
-            places = torch.full((len(query),), offset, device=query.device)
-            query = rotate(config.at(found.id.layer), query, places)
+            positions = torch.full((len(query),), offset, device=query.device)
+            query = rotate(config.at(reader.id.layer), query, positions)
     return Factored(query * config.score_scale, (key - key.mean(0)).T)
 
 
 def token_queries(head: Head) -> Float[Tensor, "vocab k"]:
-    """Each token's query before rotation, from its embedding alone (see `token_keys`)."""
+    """Each token's query before rotation, from its embedding (see `token_keys`)."""
     gain = head.model.weights.attention[head.id.layer].q_norm_w
-    return with_qk_gain(_read_alone(head, Side.Q), gain, head.id.head)
+    return with_qk_gain(_token_reads(head, Side.Q), gain, head.id.head)
 
 
 def token_keys(head: Head) -> Float[Tensor, "vocab k"]:
-    """Each token's key before rotation, from its embedding alone.
+    """Each token's key before rotation, from its embedding.
 
-    Exact at layer 0, up to position vectors. Deeper it is the direct path's part, without the scale
-    of the normalization; QK-norm, which does not depend on that scale, is applied.
+    Exact at layer 0, up to position vectors. In deeper layers it is the part from the direct path,
+    without the scale of the normalization; QK-norm, which does not depend on that scale, is
+    applied.
     """
     gain = head.model.weights.attention[head.id.layer].k_norm_w
-    return with_qk_gain(_read_alone(head, Side.K), gain, head.kv)
+    return with_qk_gain(_token_reads(head, Side.K), gain, head.kv)
 
 
 def token_attention(
@@ -129,20 +130,20 @@ def token_attention(
 ) -> TokenAttention:
     """The k sources (10) that `token` attends to most, and the k destinations that attend to it.
 
-    `qk` is the head's `token_qk` at that offset, if it is known already.
+    `qk` is the head's `token_qk` at that offset, if the caller has it.
     """
     k = resolve_k(k, 10, model.config.d_vocab, "tokens")
-    found = find_token(model, token)
+    token_id = find_token(model, token)
     qk = token_qk(model, head, offset=offset) if qk is None else qk
     common = common_tokens(model)
-    label, hidden = model.head(head), hidden_note(model, common)
-    notes = (label.basis, rotary_note(model, offset), score_cap_note(model.config), hidden)
+    reader, hidden = model.head(head), hidden_note(model, common)
+    notes = (reader.basis, rotary_note(model, offset), score_cap_note(model.config), hidden)
     return TokenAttention(
-        head=label.label,
-        token=token_of(model, found),
-        attends_to=top_scored(model, qk.row(found), k, common),
-        attended_by=top_scored(model, qk.column(found), k, common),
-        note=joined(notes),
+        head=reader.label,
+        token=token_of(model, token_id),
+        attends_to=top_scored(model, qk.row(token_id), k, common),
+        attended_by=top_scored(model, qk.column(token_id), k, common),
+        note=join_notes(notes),
     )
 
 
@@ -156,11 +157,11 @@ def rotary_note(model: Model, offset: int | None) -> str:
     return f"rotary: at offset {offset}"
 
 
-def _read_alone(head: Head, side: Side) -> Float[Tensor, "vocab k"]:
+def _token_reads(head: Head, side: Side) -> Float[Tensor, "vocab k"]:
     config, weights, layer = head.model.config, head.model.weights, head.id.layer
 
-    def project(one: HeadId) -> Float[Tensor, "vocab k"]:
-        W, bias = score_read(weights, one, side)
+    def project(name: HeadId) -> Float[Tensor, "vocab k"]:
+        W, bias = score_read(weights, name, side)
         return embed_through(weights, layer, W) + bias
 
     x = project(head.id)
@@ -169,8 +170,8 @@ def _read_alone(head: Head, side: Side) -> Float[Tensor, "vocab k"]:
     mean = x.square().mean(-1, keepdim=True)
     if config.qk_norm == "rms_all":
         # One norm over all heads; query heads that share a key count it equally often.
-        each = [project(one).square().mean(-1) for one in config.heads_of(layer)]
-        mean = torch.stack(each).mean(0)[:, None]
+        squares = [project(name).square().mean(-1) for name in config.heads_of(layer)]
+        mean = torch.stack(squares).mean(0)[:, None]
     return x * torch.rsqrt(mean + config.norm_eps)
 
 
@@ -192,17 +193,17 @@ def _side(head: Head, side: Side, through: Path | None) -> Float[Tensor, "vocab 
 def average_rotation(head: Head) -> Float[Tensor, "k k"]:
     """The mean of R(Δ) over all offsets."""
     config, dtype = head.model.config, head.model.weights.dtype
-    here = config.at(head.id.layer)
-    cos, sin = mean_cos_sin(angular_frequencies(here), config.offsets)
+    layer_config = config.at(head.id.layer)
+    cos, sin = mean_cos_sin(angular_frequencies(layer_config), config.offsets)
     axes = torch.eye(config.d_head, dtype=torch.float64)
-    return rotate_by(here, axes, cos[None], sin[None]).to(head.model.weights.device, dtype)
+    return rotate_by(layer_config, axes, cos[None], sin[None]).to(head.model.weights.device, dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Effect(Record, kind="ov-effect"):
     """The effect on logits, relative to their mean, of attending to one source token.
 
-    `own` is what it does to the token's own logit, None where outputs are not tokens.
+    `own` is the effect on the token's own logit, None if outputs are not tokens.
     """
 
     head: str
@@ -234,8 +235,8 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     7.5
 
     On a model that normalizes, embeddings are normalized if the first head is in layer 0 and
-    unnormalized deeper, and the final scale (one positive number per position) is left out. On a
-    model with a soft cap on its logits these are logits before the cap.
+    unnormalized deeper, and the final scale (a positive number per position) is omitted. On a model
+    with a soft cap on its logits, entries are logits before the cap.
     """
     return as_path(model, circuit).full_ov(model)
 
@@ -250,7 +251,7 @@ def effect(
 ) -> Effect:
     """The k outputs (10) that attending to `source` raises most, and the k that it lowers most.
 
-    `ov` is the circuit's `token_ov`, if it is known already.
+    `ov` is the circuit's `token_ov`, if the caller has it.
     """
     config = model.config
     k = resolve_k(k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs")
@@ -265,9 +266,9 @@ def effect(
         head=circuit_label(path),
         source=token_of(model, token),
         raises=top_scored(model, row, k, common, output_of),
-        lowers=tuple(Scored(one.token, -one.value) for one in lowers),
+        lowers=tuple(Scored(scored.token, -scored.value) for scored in lowers),
         own=float(row[token]) if config.predicts_tokens else None,
-        note=joined((basis_note(model, path), hidden_note(model, common))),
+        note=join_notes((basis_note(model, path), hidden_note(model, common))),
     )
 
 
@@ -288,7 +289,7 @@ def note_on_weights(
 ) -> str:
     """A note on the terms that skip-trigrams from weights omit."""
     deeper = model.config.norm != "none" and any(head.id.layer > 0 for head in heads)
-    return joined(
+    return join_notes(
         (
             "layers above 0: direct path, scale omitted" if deeper else "",
             *(rotary_note(model, offset), score_cap_note(model.config)),

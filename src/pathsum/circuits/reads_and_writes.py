@@ -17,7 +17,7 @@ Q (R W_O)`, and F = R W_O has the same norm against anything that follows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -58,7 +58,7 @@ def read_factor(
     """F with FᵀF = M Mᵀ, M the matrix that the head's query, key or value side reads with.
 
     On a rotary model M Mᵀ is averaged over offsets unless one is chosen. For kind "v" the head's
-    own write is on the far side of M and is centered too where writes are.
+    own write is on the far side of M, and is centered where writes are.
     """
     if kind == "v":
         far = remove_mean(head.W_O.double(), centered)
@@ -131,10 +131,10 @@ class Grams:
         return AxisMoments.of(self.diagonal, self.squares, self.moments)
 
     @classmethod
-    def concat(cls, each: Sequence["Grams"]) -> "Grams":
+    def concat(cls, layers: Sequence["Grams"]) -> "Grams":
         """The Gram matrices of several layers, on the CPU."""
-        names = [field.name for field in fields(cls)]
-        return cls(*(torch.cat([getattr(one, name) for one in each]).cpu() for name in names))
+        columns = zip(*(vars(grams).values() for grams in layers), strict=True)
+        return cls(*(torch.cat(column).cpu() for column in columns))
 
 
 def layer_grams(
@@ -165,10 +165,10 @@ def _grams(
     A, product = (torch.where(trace > 0, M / trace, 0.0) for M in (A, product))
     square = (product * product.mT).sum((-2, -1))
     cube = (product @ product * product.mT).sum((-2, -1))
-    each = X.double()
-    read = A @ each
-    along = (each.sum(-1) * read.sum(-1)).sum(-1) / X.shape[-1]
-    diagonals = ((each * read).sum(1), (read * (gram @ read)).sum(1))
+    X64 = X.double()
+    AX = A @ X64
+    along = (X64.sum(-1) * AX.sum(-1)).sum(-1) / X.shape[-1]
+    diagonals = ((X64 * AX).sum(1), (AX * (gram @ AX)).sum(1))
     return Grams(A.to(X.dtype), square, cube, ~(trace > 0).flatten(), along, *diagonals)
 
 

@@ -10,7 +10,7 @@ A soft cap is not linear, so a circuit's entries are exact terms of scores and l
 cap. Results carry a note about that (`score_cap_note`, `logit_cap_note`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import SupportsIndex
@@ -75,23 +75,23 @@ def output_of(model: Model, output: int) -> Token:
 def find_token(model: Model, name: str | SupportsIndex) -> int:
     """The token id for a text, a text as tables print it, or a number.
 
-    The visible form that tables print is understood (`·keep` is ` keep`). A text that is one token
-    is that token; otherwise a number is an id. The error for a text of several tokens shows its
-    pieces, and suggests the word with or without its leading space if that is one token.
+    The visible form of tables is accepted (`·keep` is ` keep`). A text that is one token is that
+    token; otherwise a number is an id. The error for a text of several tokens lists its pieces, and
+    suggests the word with or without its leading space if that is one token.
     """
     if not isinstance(name, str) or model.tokenizer is None:
         return model.token_id(name)
-    meant = name.replace("·", " ").replace("⏎", "\n")
-    if meant != name and (found := _one_token(model, meant)) is not None:
-        return found
+    text = name.replace("·", " ").replace("⏎", "\n")
+    if text != name and (token := _single_token(model, text)) is not None:
+        return token
     try:
         return model.token_id(name)
     except TokenError as error:
         if is_number(name) and int(name) < model.config.d_vocab:
             return int(name)
-        other = name.strip() if name != name.strip() else f" {name}"
-        if _one_token(model, other) is not None:
-            raise TokenError(f"{error}; {other!r} is one token") from None
+        variant = name.strip() if name != name.strip() else f" {name}"
+        if _single_token(model, variant) is not None:
+            raise TokenError(f"{error}; {variant!r} is one token") from None
         raise
 
 
@@ -104,8 +104,8 @@ def top_scored(
 ) -> tuple[Scored, ...]:
     """The k common tokens with the largest values, largest first; outputs by `output_of`."""
     values = values.masked_fill(~common.to(values.device), -torch.inf)
-    best = values.topk(min(k, int(common.sum())))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    top = values.topk(min(k, int(common.sum())))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     return tuple(Scored(name(model, token), value) for token, value in pairs)
 
 
@@ -118,12 +118,11 @@ def paired_table(
 ) -> Table:
     """Two lists of tokens with their values, side by side."""
     columns = tuple(
-        Column(heading, "+.3f") if place % 2 else token_column(heading)
-        for place, heading in enumerate(headings)
+        Column(heading, "+.3f") if index % 2 else token_column(heading)
+        for index, heading in enumerate(headings)
     )
     rows = tuple(
-        (one.token.text, one.value, other.token.text, other.value)
-        for one, other in zip(left, right, strict=True)
+        (a.token.text, a.value, b.token.text, b.value) for a, b in zip(left, right, strict=True)
     )
     return Table(columns, rows, title=title, note=note)
 
@@ -137,9 +136,9 @@ def common_tokens(model: Model) -> Bool[Tensor, " vocab"]:
     common = model.token_pool().shown
     if model.tokenizer is None or model.token_counts is None:
         return common
-    whole = common.clone()
-    whole[list(model.tokenizer.fragments)] = False
-    return whole if bool(whole.any()) else common
+    with_text = common.clone()
+    with_text[list(model.tokenizer.fragments)] = False
+    return with_text if bool(with_text.any()) else common
 
 
 def hidden_note(model: Model, common: Bool[Tensor, " vocab"]) -> str:
@@ -163,12 +162,12 @@ def resolve_k(k: int | None, default: int, most: int, what: str) -> int:
     return min(default, most) if k is None else parse_count(k, what, most=most)
 
 
-def joined(parts: Sequence[str]) -> str:
-    """Remarks joined into one note, empty ones left out."""
-    return "; ".join(part for part in parts if part)
+def join_notes(notes: Iterable[str]) -> str:
+    """One note from several, without empty ones."""
+    return "; ".join(note for note in notes if note)
 
 
-def _one_token(model: Model, text: str) -> int | None:
+def _single_token(model: Model, text: str) -> int | None:
     assert model.tokenizer is not None
     try:
         return model.tokenizer.id(text)
@@ -190,21 +189,19 @@ def token_product(weights: Weights, layer: int) -> Float[Tensor, "d d"]:
     W_U, config = weights.W_U, weights.config
     mean = W_U.mean(-1, keepdim=True)
     product = W_U.new_zeros(config.d_model, config.d_model)
-    for here, rows in embedding_blocks(weights, layer):
-        product.addmm_(W_U[:, here] - mean, rows)
+    for block, rows in embedding_blocks(weights, layer):
+        product.addmm_(W_U[:, block] - mean, rows)
     product = fold_read(config.norm, product, weights.ln_f_w)
     # A folded read maps the ones-vector to 0.
     return remove_mean(product, config.norm == "layer")
 
 
-def embedding_blocks(
-    weights: Weights, layer: int
-) -> Iterator[tuple[slice, Float[Tensor, "some d"]]]:
+def embedding_blocks(weights: Weights, layer: int) -> Iterator[tuple[slice, Float[Tensor, "n d"]]]:
     """Embeddings times the scales with which a layer reads them, some tokens at a time."""
     W_E, scales = weights.W_E, read_scales(weights, layer)
     for start in range(0, len(W_E), TOKENS):
-        here = slice(start, start + TOKENS)
-        yield here, W_E[here] if scales is None else W_E[here] * scales[here, None]
+        block = slice(start, start + TOKENS)
+        yield block, W_E[block] if scales is None else W_E[block] * scales[block, None]
 
 
 class TokenMoments:
@@ -230,7 +227,7 @@ class TokenMoments:
     def mean(self) -> Float[Tensor, " d"]:
         """Σ p(t) e(t) over tokens, e as read."""
         p, blocks = self.frequencies, embedding_blocks(self.model.weights, self.layer)
-        return torch.stack([p[here] @ rows.to(p) for here, rows in blocks]).sum(0)
+        return torch.stack([p[block] @ rows.to(p) for block, rows in blocks]).sum(0)
 
     @cached_property
     def covariance(self) -> Float[Tensor, "d d"]:
@@ -238,8 +235,8 @@ class TokenMoments:
         # The mean is removed first: it may be much larger than the differences between tokens.
         mean = self.mean
         total = mean.new_zeros(len(mean), len(mean))
-        for here, rows in embedding_blocks(self.model.weights, self.layer):
-            half = (rows - mean.to(rows)) * self.frequencies[here].sqrt().to(rows)[:, None]
+        for block, rows in embedding_blocks(self.model.weights, self.layer):
+            half = (rows - mean.to(rows)) * self.frequencies[block].sqrt().to(rows)[:, None]
             total += half.T @ half
         return total
 
@@ -252,15 +249,15 @@ def position_scales(model: Model, layer: int) -> Float[Tensor, " ctx"]:
     if config.norm == "none" or layer > 0:
         return W_pos.new_ones(len(W_pos))
     centering = config.norm == "layer"
-    places = remove_mean(W_pos, centering)
-    p = token_frequencies(model).to(places)
-    total = places.new_zeros(len(places))
+    positions = remove_mean(W_pos, centering)
+    p = token_frequencies(model).to(positions)
+    total = positions.new_zeros(len(positions))
     for start in range(0, len(p), ROWS):
         tokens = remove_mean(model.weights.W_E[start : start + ROWS], centering)
         # |t + p|² from one product, rather than all sums.
-        square = tokens.square().sum(-1)[:, None] + places.square().sum(-1)
-        square = square + 2 * tokens @ places.T
-        scale = torch.rsqrt(square.clamp(min=0) / places.shape[1] + config.norm_eps)
+        square = tokens.square().sum(-1)[:, None] + positions.square().sum(-1)
+        square = square + 2 * tokens @ positions.T
+        scale = torch.rsqrt(square.clamp(min=0) / positions.shape[1] + config.norm_eps)
         total += p[start : start + ROWS] @ scale
     return total
 
@@ -284,9 +281,9 @@ def circuit_label(path: Path) -> str:
 
 
 def basis_note(model: Model, path: Path) -> str:
-    """A note on what the full OV of a head or a virtual head leaves out."""
+    """A note on the terms that the full OV of a head or a virtual head omits."""
     depth = token_basis_note(model.weights, path.heads[-1].layer)
-    return joined((depth, logit_cap_note(model.config)))
+    return join_notes((depth, logit_cap_note(model.config)))
 
 
 def require_heads(model: Model) -> tuple[HeadId, ...]:
@@ -319,9 +316,9 @@ def require_logit_edges(model: Model, what: str) -> None:
 def require_score_edges(model: Model, what: str) -> None:
     """Raise NotExactError if an edit replaced a pattern, or what queries or keys see of tokens."""
     if model.weights.edited_patterns:
-        named = ", ".join(sorted(model.weights.edited_patterns))
+        heads = ", ".join(sorted(model.weights.edited_patterns))
         raise NotExactError(
-            f"{what} cannot be read from the weights of this edited model: {named} attends by a "
+            f"{what} cannot be read from the weights of this edited model: {heads} attends by a "
             "given pattern, not by QK; use the model without that edit"
         )
     _require_edges(model, what, lambda edge: edge.side is not Side.V)

@@ -2,11 +2,11 @@
 
 A head scores f₁(destination, source) · f₂(source, out). If it has keep … in → mind and
 keep … at → bay, it also raises keep … in → bay and keep … at → mind: the product is a rectangle.
-The head alone does not determine which corners are correct. A corpus decides (corners that occur in
-text have lift > 1), or a given list of correct triples. With neither, the model's own direct path
-decides, which predicts the token after a destination: if its logits, with the row and column means
-of the rectangle removed, favor two opposite corners, the other two are bugs.
-Their cost is the model's loss minus its loss with the bugs removed from its logits.
+The head alone does not determine which corners are correct. A corpus does (corners that occur in
+text have lift > 1), or a list of correct triples. Without both, the model's direct path decides,
+which predicts the token after a destination: if its logits, minus the row and column means of the
+rectangle, favor two opposite corners, the other two are bugs. Their cost is the model's loss minus
+its loss with the bugs removed from its logits.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +34,7 @@ from pathsum.model.transformer import soft_cap
 from pathsum.text.trigrams import Ids, Pattern, gather_evidence, pattern_of
 
 WIDTH = 8
-"""At most so many destinations and outs of a source are considered, each at least half the best."""
+"""Destinations and outs considered for each source, at most; each at least half the best."""
 CLEAR = 0.5
 """Nats by which the direct path must favor a corner of a rectangle, or disfavor it."""
 
@@ -72,8 +72,8 @@ class Cause:
 class Bug(Record, kind="bug"):
     """A cross term and the two correct triples that force it.
 
-    `decided_by` is what decided which corners are correct: held-out text, a given list, or the
-    model's direct path. `score` and `pattern` are those of a `SkipTrigram`.
+    `decided_by` is the evidence for the correct corners: held-out text, a list, or the model's
+    direct path. `score` and `pattern` are as in `SkipTrigram`.
     """
 
     head: HeadId
@@ -124,9 +124,9 @@ class Rectangle:
         """All corners, row by row."""
         return [(self.source, d, o) for d in self.destinations.tolist() for o in self.outs.tolist()]
 
-    def grid(self, answer: Callable[[Ids], bool]) -> Bool[Tensor, "rows columns"]:
-        """An answer for every corner."""
-        flat = torch.tensor([answer(cell) for cell in self.cells], dtype=torch.bool)
+    def grid(self, is_true: Callable[[Ids], bool]) -> Bool[Tensor, "rows columns"]:
+        """A predicate at every corner."""
+        flat = torch.tensor([is_true(cell) for cell in self.cells], dtype=torch.bool)
         return flat.view(len(self.destinations), len(self.outs))
 
 
@@ -145,23 +145,23 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
     0
     """
     require_heads(model)
-    named = ((find_token(model, name) for name in triple) for triple in correct)
-    right = list(dict.fromkeys((source, destination, out) for source, destination, out in named))
-    found: list[Bug] = []
+    triples = ((find_token(model, name) for name in triple) for triple in correct)
+    right = list(dict.fromkeys((source, destination, out) for source, destination, out in triples))
+    bugs: list[Bug] = []
     for head in model.heads:
         qk, ov = token_qk(model, head.id), token_ov(model, head.id)
         for source in dict.fromkeys(source for source, _, _ in right):
-            known = [ids for ids in right if ids[0] == source]
-            destinations = torch.tensor(list(dict.fromkeys(d for _, d, _ in known)))
-            outs = torch.tensor(list(dict.fromkeys(o for _, _, o in known)))
+            of_source = [ids for ids in right if ids[0] == source]
+            destinations = torch.tensor(list(dict.fromkeys(d for _, d, _ in of_source)))
+            outs = torch.tensor(list(dict.fromkeys(o for _, _, o in of_source)))
             attention = qk.entries(destinations, torch.tensor(source))
             effect = ov.entries(torch.tensor(source), outs)
             attends, raises = attention > 0, effect > 0
             to, out = destinations[attends], outs[raises]
             rectangle = Rectangle(head.label, source, to, out, attention[attends], effect[raises])
             is_right = rectangle.grid(right.__contains__)
-            found += _crossings(model, rectangle, is_right, ~is_right, "list")
-    return Bugs(tuple(found))
+            bugs += _crossings(model, rectangle, is_right, ~is_right, "list")
+    return Bugs(tuple(bugs))
 
 
 def find_bugs(
@@ -177,7 +177,7 @@ def find_bugs(
     by_head: dict[HeadId, dict[int, None]] = {}
     for head, source in sources:
         by_head.setdefault(head, {})[source] = None
-    # With a single destination or a single out every corner may be correct.
+    # With a single destination or a single out, every corner may be correct.
     rectangles = [
         rectangle
         for head, of_head in by_head.items()
@@ -186,19 +186,19 @@ def find_bugs(
     ]
     cells = (cell for rectangle in rectangles for cell in rectangle.cells)
     evidence = None if text is None else gather_evidence(text, cells, progress=progress)
-    found: list[Bug] = []
+    bugs: list[Bug] = []
     undecided = 0
     for rectangle in rectangles:
         if evidence is not None:
             right = rectangle.grid(lambda cell: evidence[cell].lift > 1)
-            found += _crossings(model, rectangle, right, ~right, "text")
+            bugs += _crossings(model, rectangle, right, ~right, "text")
         else:
             inner = _direct_path_within(model, rectangle)
             right = inner > CLEAR
-            found += _crossings(model, rectangle, right, inner < -CLEAR, "direct path")
+            bugs += _crossings(model, rectangle, right, inner < -CLEAR, "direct path")
         undecided += not bool(right.any())
-    named = {(bug.head, (bug.source.id, bug.destination.id, bug.out.id)): bug for bug in found}
-    return named, _undecided_note(undecided, evidence is not None)
+    by_ids = {(bug.head, (bug.source.id, bug.destination.id, bug.out.id)): bug for bug in bugs}
+    return by_ids, _undecided_note(undecided, evidence is not None)
 
 
 def _rectangles(
@@ -210,25 +210,25 @@ def _rectangles(
 ) -> list[Rectangle]:
     qk, ov = token_qk(model, head, offset=offset), token_ov(model, head)
     hidden = ~common.to(qk.device)
-    found: list[Rectangle] = []
+    rectangles: list[Rectangle] = []
     for source in sources:
         attention = qk.column(source).masked_fill(hidden, -torch.inf)
         effect = ov.row(source).masked_fill(hidden, -torch.inf)
         sides: list[tuple[Tensor, Tensor]] = []
         for values in (attention, effect):
-            best = values.topk(min(WIDTH, int(common.sum())))
-            strong = (best.values > 0) & (best.values >= best.values[0] / 2)
-            sides.append((best.indices[strong], best.values[strong]))
+            top = values.topk(min(WIDTH, int(common.sum())))
+            strong = (top.values > 0) & (top.values >= top.values[0] / 2)
+            sides.append((top.indices[strong], top.values[strong]))
         (destinations, attention), (outs, effect) = sides
-        found.append(Rectangle(head, source, destinations, outs, attention, effect))
-    return found
+        rectangles.append(Rectangle(head, source, destinations, outs, attention, effect))
+    return rectangles
 
 
 def _direct_path_within(model: Model, rectangle: Rectangle) -> Float[Tensor, "rows columns"]:
     """Direct-path logits of destination → out, row and column means removed."""
     weights = model.weights
-    read = embeddings_as_read(weights, 0, rectangle.destinations)
-    direct = unembed_through(weights, read)[:, rectangle.outs].double()
+    embeddings = embeddings_as_read(weights, 0, rectangle.destinations)
+    direct = unembed_through(weights, embeddings)[:, rectangle.outs].double()
     return direct - direct.mean(0) - direct.mean(1, keepdim=True) + direct.mean()
 
 
@@ -257,30 +257,30 @@ def _crossings(
     def token(ids: Tensor, at: int) -> Token:
         return token_of(model, int(ids[at]))
 
-    found: list[Bug] = []
+    bugs: list[Bug] = []
     for row, column in forced.nonzero().tolist():
         # Destinations and outs are sorted by strength: the first right one is the strongest.
         other_out = int(right[row].nonzero()[0])
         other_destination = int(right[:, column].nonzero()[0])
-        here, out = token(rectangle.destinations, row), token(rectangle.outs, column)
+        destination, out = token(rectangle.destinations, row), token(rectangle.outs, column)
         attention, effect = float(rectangle.attention[row]), float(rectangle.effect[column])
         numbers = (attention, effect, attention * effect * common)
-        pattern = pattern_of(model.tokenizer, source.id, here.id, out.id)
+        pattern = pattern_of(model.tokenizer, source.id, destination.id, out.id)
         because = (
-            Cause(source, here, token(rectangle.outs, other_out)),
+            Cause(source, destination, token(rectangle.outs, other_out)),
             Cause(source, token(rectangle.destinations, other_destination), out),
         )
-        ids = (rectangle.head, source, here, out)
-        found.append(Bug(*ids, *numbers, pattern, because, decided_by))
-    return found
+        ids = (rectangle.head, source, destination, out)
+        bugs.append(Bug(*ids, *numbers, pattern, because, decided_by))
+    return bugs
 
 
 @dataclass(frozen=True, eq=False)
 class BugCost(Record, kind="bug-cost"):
-    """Held-out loss of the model minus that of the model without its bugs, in nats.
+    """Held-out loss of the model minus its loss without the bugs, in nats.
 
-    `cost` is a mean over all `predicted` positions and `each` the same for every bug alone;
-    `positions` counts the predictions that some bug affects. Positive: the bugs hurt.
+    `cost` is the mean over all `predicted` positions, and `each` the same for every single bug.
+    `positions` counts the predictions that any bug affects. If `cost` is positive, the bugs hurt.
     """
 
     cost: float
@@ -290,7 +290,7 @@ class BugCost(Record, kind="bug-cost"):
 
     @property
     def cost_where_active(self) -> float:
-        """The mean over the positions that some bug affects; NaN if there are none."""
+        """The mean over the positions that any bug affects; NaN if there are none."""
         return self.cost * self.predicted / self.positions if self.positions else float("nan")
 
     def __str__(self) -> str:
@@ -316,20 +316,22 @@ def bug_cost(
     run, before any soft cap on the logits. Patterns stay fixed. On a model of several layers,
     only the direct contribution to the logits is removed.
     """
-    predicted = sum(part[:, 1:].numel() for part in held_out)
+    predicted = sum(batch[:, 1:].numel() for batch in held_out)
     # The changes without all bugs and without each, and the positions.
     sums = torch.zeros(2 + len(bugs), dtype=torch.float64)
-    sequences = [row for part in held_out for row in split_by_memory(model, _affected(part, bugs))]
+    sequences = [
+        row for batch in held_out for row in split_by_memory(model, _affected(batch, bugs))
+    ]
     for index, tokens in enumerate(sequences):
         progress(index, len(sequences), "loss without the bugs")
         if len(tokens):
             sums += torch.tensor(_changes(model.trace(tokens), bugs), dtype=torch.float64)
-    total, *each = (sums[:-1] / max(predicted, 1)).tolist()
-    return BugCost(total, tuple(each), int(sums[-1]), predicted)
+    total, *costs = (sums[:-1] / max(predicted, 1)).tolist()
+    return BugCost(total, tuple(costs), int(sums[-1]), predicted)
 
 
 def _changes(trace: Trace, bugs: Sequence[Bug]) -> list[float]:
-    """The summed loss minus that without any bug, then without each, and how many positions."""
+    """The summed loss minus the loss without all bugs, then without each; affected positions."""
     amounts = torch.stack([removed(trace, bug)[:, :-1].double() for bug in bugs])
     touched = (amounts != 0).any(0)
     # Only for the predictions that some bug affects, because logits are large.
@@ -339,16 +341,16 @@ def _changes(trace: Trace, bugs: Sequence[Bug]) -> list[float]:
     cap = trace.model.config.logit_cap
     before = target_losses(soft_cap(rows, cap), target)
     cleaned = rows.clone()
-    each: list[float] = []
+    costs: list[float] = []
     for bug, amount in zip(bugs, amounts, strict=True):
         cleaned[:, bug.out.id] -= amount
         active = amount != 0
-        alone = rows[active]  # indexing makes a copy
-        alone[:, bug.out.id] -= amount[active]
-        without = target_losses(soft_cap(alone, cap), target[active])
-        each.append(float((before[active] - without).sum()))
-    together = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
-    return [together, *each, float(touched.sum())]
+        without_bug = rows[active]  # indexing makes a copy
+        without_bug[:, bug.out.id] -= amount[active]
+        without = target_losses(soft_cap(without_bug, cap), target[active])
+        costs.append(float((before[active] - without).sum()))
+    total = float((before - target_losses(soft_cap(cleaned, cap), target)).sum())
+    return [total, *costs, float(touched.sum())]
 
 
 def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
@@ -356,15 +358,15 @@ def removed(trace: Trace, bug: Bug) -> Float[Tensor, "batch pos"]:
     head, weights = trace.model.head(bug.head), trace.model.weights
     pattern = Path("embed", (bug.head,)).pattern(trace)  # times the normalization scales
     from_source = (pattern * (trace.tokens == bug.source.id)[:, None]).sum(-1)
-    written = weights.W_E[bug.source.id] @ head.W_V @ head.W_O
-    effect = unembed_through(weights, written)[bug.out.id]
+    output = weights.W_E[bug.source.id] @ head.W_V @ head.W_O
+    effect = unembed_through(weights, output)[bug.out.id]
     return from_source * effect * (trace.tokens == bug.destination.id)
 
 
-def _affected(part: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
-    """The sequences in which some bug's source comes before its destination."""
-    any_bug = torch.zeros(len(part), dtype=torch.bool)
+def _affected(batch: Int[Tensor, "_ _"], bugs: Sequence[Bug]) -> Int[Tensor, "_ _"]:
+    """The sequences in which any bug's source comes before its destination."""
+    any_bug = torch.zeros(len(batch), dtype=torch.bool)
     for source, destination in {(bug.source.id, bug.destination.id) for bug in bugs}:
-        after = (part == source).cumsum(1) > 0
-        any_bug |= (after & (part == destination)).any(1)
-    return part[any_bug]
+        after = (batch == source).cumsum(1) > 0
+        any_bug |= (after & (batch == destination)).any(1)
+    return batch[any_bug]

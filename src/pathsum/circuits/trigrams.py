@@ -48,7 +48,7 @@ from pathsum.circuits.token_basis import (
     Token,
     common_tokens,
     hidden_note,
-    joined,
+    join_notes,
     resolve_k,
     token_of,
 )
@@ -168,7 +168,7 @@ class SkipTrigrams(Record, kind="skip-trigrams"):
                 "token; n, lift: antecedents, and out's rate over the bigram's, in sequences not "
                 "ranked on"
             )
-        return joined((legend, "" if self.cost is None else str(self.cost), self.note))
+        return join_notes((legend, "" if self.cost is None else str(self.cost), self.note))
 
     def classes_table(self) -> Table:
         """One row per pattern: its share of the gain of skip-trigrams where they are right."""
@@ -285,7 +285,7 @@ def _rank_by_weights(
         triples=tuple(_records(model, triples, by_ids, held_out, progress)),
         bugs=bugs,
         cost=None if held_out is None else bug_cost(model, bugs, held_out, progress=progress),
-        note=joined((undecided, note_on_weights(model, heads, offset, common))),
+        note=join_notes((undecided, note_on_weights(model, heads, offset, common))),
     )
 
 
@@ -379,7 +379,7 @@ def _rank_on_text(
         ),
         bugs=tuple(bugs.values()),
         cost=bug_cost(model, tuple(bugs.values()), split.held_out, progress=progress),
-        note=joined(notes),
+        note=join_notes(notes),
         rank=Rank.TEXT,
         classes=classes,
         sources=gains_by_source(model, rows, groups),

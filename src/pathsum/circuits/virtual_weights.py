@@ -1,7 +1,7 @@
 """Virtual weights: the product of any write of the model with any later read.
 
-The stream only adds, so a write `W_O` and a later read `W_I` are joined by `W_O W_I`, however many
-layers lie between them.
+The stream only adds, so `W_O W_I` connects a write `W_O` to a later read `W_I`, however many layers
+lie between them.
 """
 
 from dataclasses import dataclass, replace
@@ -50,21 +50,21 @@ from pathsum.model.sites import check_neuron
 
 DOMINANT = 0.1
 """A direction with at least this share of a read's squared norm is noted."""
-LISTED = 16
-"""How many singular values a record carries."""
+N_VALUES = 16
+"""Singular values in a record, at most."""
 
 
 @dataclass(frozen=True, eq=False)
 class VirtualWeights(Record, kind="virtual-weights"):
-    """The product of a write and a read, with its size compared with chance.
+    """The product of a write and a read, and its size relative to the null.
 
       `score`    ‖write · read‖ / (‖write‖ ‖read‖); `excess`, `z` and `p` as in `composition`
-      `singular_values`  the largest ones of the product, as shares of ‖write‖ ‖read‖
-      `matrix`   the product itself, kept apart (not in JSON)
-      `note`     what z and p test, and the read's dominant direction if it has one
+      `singular_values`  the largest of the product, as shares of ‖write‖ ‖read‖
+      `matrix`   the product, factored (not in JSON)
+      `note`     the null hypothesis, and the read's dominant direction if it has one
 
-    For a head the write is everything that OV can write and the read everything that QK or OV reads
-    with, so that no number depends on the basis inside a head.
+    The write of a head is OV and its read QK or OV, so no number depends on the basis inside a
+    head.
     """
 
     model: str
@@ -94,7 +94,7 @@ class VirtualWeights(Record, kind="virtual-weights"):
 
 @dataclass(frozen=True, eq=False)
 class StreamEnd:
-    """A write or a read: its rows in the stream, and when it happens, for ordering."""
+    """A write or a read: its rows in the stream, and its time (layer, step) for ordering."""
 
     rows: Float[Tensor, "r d"]
     time: tuple[int, int]
@@ -113,7 +113,7 @@ def virtual_weights(
 
     Writes are `embed`, `pos` (where positions are in the stream), a head (`L0H3`), an MLP (`mlp2`)
     and a neuron (`mlp2.n5`). Reads are a head's query, key or value read (`L1H0.q`, `L1H0.k`,
-    `L1H0.v`), an MLP (`mlp3`; its value or gate alone: `mlp3.u`, `mlp3.g`) and `logits`.
+    `L1H0.v`), an MLP (`mlp3`; only its value or gate: `mlp3.u`, `mlp3.g`) and `logits`.
 
     >>> import pathsum as ps
     >>> model = ps.construct.induction()
@@ -122,11 +122,12 @@ def virtual_weights(
     >>> f"{virtual_weights(model, 'L0H0', 'logits').score:.3f}"  # read by L1H0 alone
     '0.000'
 
-    z and p test size alone: whether the product is larger than if the stream were rotated at random
+    z and p only test size: whether the product is larger than if the stream were rotated at random
     between write and read. A head may write the answer and score below that. For example, a fifth
     of W_U's squared norm often lies along one direction, which separates frequent from rare tokens;
-    heads that leave it alone score below a random rotation. `copying` tests whether a head raises
-    the tokens that it attends to. Scales of normalizations and activations of neurons are omitted.
+    heads that do not write along it score below a random rotation. `copying` tests whether a head
+    raises the tokens that it attends to. Scales of normalizations and activations of neurons are
+    omitted.
     """
     check_offset(model.config, offset)
     centered = is_centered(model.config, center)
@@ -138,13 +139,16 @@ def virtual_weights(
             f"{edge} carries the same for every text in this edited model, so it has no virtual "
             "weights; use the model without that edit"
         )
-    left, right = write_end(model, writer, centered), read_end(model, reader, centered, offset)
-    if right.time <= left.time:
+    write_of, read_of = (
+        write_end(model, writer, centered),
+        read_end(model, reader, centered, offset),
+    )
+    if read_of.time <= write_of.time:
         raise InputError(
             f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream "
             "earlier; name a write and a later read"
         )
-    small_left, small_right = unit_factor(left.rows, writer), unit_factor(right.rows, reader)
+    small_left, small_right = unit_factor(source.rows, writer), unit_factor(target.rows, reader)
     values = svdvals(small_left @ small_right.mT)
     square = values.square().sum().clamp(max=1.0)
     null = unit_null(UnitMoments.of_factor(small_left), UnitMoments.of_factor(small_right), d)
@@ -152,30 +156,31 @@ def virtual_weights(
     numbers = (score, score - d**-0.5, float(null.z(square)), float(null.p(square)))
     note = _note(edge, small_left, small_right)
     return VirtualWeights(
-        *(model.name, edge, *numbers, values[:LISTED], d, centered, note),
-        _matrix=Factored(left.rows, right.rows.mT),
+        *(model.name, edge, *numbers, values[:N_VALUES], d, centered, note),
+        _matrix=Factored(source.rows, target.rows.mT),
     )
 
 
 def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -> str:
-    """The null hypothesis, and the share of both along the read's strongest direction."""
+    """The null hypothesis, and the shares of write and read along the read's first direction."""
     tested = (
         "z and p: norm of the product against random rotations of the stream; they do not test "
         f"whether the model uses {edge}"
     )
     _, values, basis = thin_svd(read)
     read_share, d = float(values[0] ** 2), read.shape[-1]
-    written = float((write @ basis[0]).square().sum())
-    if read_share < DOMINANT or written > 1 / d:
+    write_share = float((write @ basis[0]).square().sum())
+    if read_share < DOMINANT or write_share > 1 / d:
         return tested
     return (
         f"{tested}. One direction has {read_share:.0%} of the read's squared norm, but only "
-        f"{written:.2%} of {edge.writer}'s ({1 / d:.2%} if rotated at random), so the score is low"
+        f"{write_share:.2%} of {edge.writer}'s ({1 / d:.2%} if rotated at random), so the score is "
+        "low"
     )
 
 
 def unit_factor(rows: Float[Tensor, "n d"], name: Writer | Site) -> Float[Tensor, "r d"]:
-    """A factor of norm 1 with the same Gram matrix, up to its size."""
+    """A factor of norm 1 with the same Gram matrix up to scale."""
     small = compact(rows)
     size = torch.linalg.vector_norm(small)
     if not bool(size > 0):
@@ -205,7 +210,7 @@ def write_end(model: Model, writer: Writer, centered: bool) -> StreamEnd:
     if writer.kind == "neuron":
         check_neuron(config, writer)
         rows = rows[writer.neuron : writer.neuron + 1]
-    # The gain of a norm after the MLP is part of what it writes.
+    # The gain of a norm after the MLP is part of its write.
     rows = rows if raw.post2_w is None else rows * raw.post2_w
     return StreamEnd(remove_mean(rows, centered), (writer.layer, 3))
 
@@ -226,9 +231,9 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
     raw = _mlp(model, reader.layer)
     gate = raw.W_in if raw.W_gate is None else raw.W_gate
     of_side = {None: (raw.W_in, raw.W_gate, raw.W_router), Side.U: (raw.W_in,), Side.G: (gate,)}
-    parts = [W for W in of_side[read.side] if W is not None]
-    rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in parts])
-    # In a parallel block the MLP reads what the heads read, in a serial one what they wrote.
+    matrices = [W for W in of_side[read.side] if W is not None]
+    rows = torch.cat([fold_read(config.norm, W, raw.ln2_w).mT for W in matrices])
+    # In a parallel block the MLP reads the heads' input, in a serial block also their output.
     time = reader.layer, 0 if config.block == "parallel" else 2
     return StreamEnd(remove_mean(rows, centered), time)
 
@@ -236,6 +241,6 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
 def _mlp(model: Model, layer: int) -> LayerWeights:
     count, none = model.config.n_layers, model.config.mlp == "none"
     if none or layer >= count:
-        there = "has no MLPs" if none else f"has layers 0–{count - 1}"
-        raise InputError(f"mlp{layer} does not exist: this model {there}")
+        what = "has no MLPs" if none else f"has layers 0–{count - 1}"
+        raise InputError(f"mlp{layer} does not exist: this model {what}")
     return model.weights.layers[layer]

@@ -21,7 +21,7 @@ from pathsum.base.sentence import shade
 from pathsum.base.table import columns_table, format_number
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
-from pathsum.circuits.token_basis import joined, logit_cap_note, require_heads, score_cap_note
+from pathsum.circuits.token_basis import join_notes, logit_cap_note, require_heads, score_cap_note
 from pathsum.heads.circuit_scores import (
     MATCHING_THROUGH_PREVIOUS,
     score_by_weights,
@@ -268,7 +268,7 @@ def atlas(
         why, through = _add_matching(model, entries, seed, alpha, progress)
         notes.append(through)
         absent |= {matching: why} if why else {}
-    capped = joined((score_cap_note(model.config), logit_cap_note(model.config)))
+    capped = join_notes((score_cap_note(model.config), logit_cap_note(model.config)))
     notes += [f"From weights: {capped}."] if capped else []
     infos = tuple(info for info in infos if info.name in wanted)
     notes += [] if len(infos) == len(ALL_SCORES) else [SOME_SCORES]

@@ -34,7 +34,7 @@ from pathsum.base.path import is_number
 from pathsum.base.record import HeadMapping
 from pathsum.base.table import Cell, columns_table, rows_table
 from pathsum.circuits.neurons import LayerNeurons, NeuronSide, parse_neurons
-from pathsum.circuits.token_basis import joined
+from pathsum.circuits.token_basis import join_notes
 from pathsum.heads.contexts import NeuronContext, neuron_contexts
 from pathsum.model import HeadName, Keep, Model, Trace
 from pathsum.model.folding import token_basis_note, unembed_through
@@ -115,7 +115,7 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
             "output and read vectors"
         )
         title = f"{self.model}: neurons of {self.mlp}"
-        return rows_table(ranked, title, joined((note, self.note)), NeuronSummary)
+        return rows_table(ranked, title, join_notes((note, self.note)), NeuronSummary)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from pathsum.base.estimate import ratio
 from pathsum.base.options import batch_size, checked, parse_count
 from pathsum.base.shapes import HeadPattern, Tokens
 from pathsum.circuits.bigram_fit import count_bigrams
-from pathsum.circuits.token_basis import joined
+from pathsum.circuits.token_basis import join_notes
 from pathsum.model import HeadId, Keep, Model
 from pathsum.model.sequences import (
     TextOrTokens,
@@ -302,7 +302,7 @@ def _compared(
         fidelity=fidelity_of(sizes[-1], by_chance, itself, unigram, counts, on),
         curve=tuple(curve),
         rules=with_gains(rules, grown[-1], lexicon, on),
-        note=joined(("" if config.mlp == "none" else "MLPs have no rules", some_heads)),
+        note=join_notes(("" if config.mlp == "none" else "MLPs have no rules", some_heads)),
         _tokenizer=model.tokenizer,
         _model=model,
     )

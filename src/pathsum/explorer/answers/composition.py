@@ -21,7 +21,7 @@ from pathsum.circuits import (
 )
 from pathsum.circuits.copying import CopyingNull, embedding_product, null_matching_spectra
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
-from pathsum.circuits.token_basis import joined
+from pathsum.circuits.token_basis import join_notes
 from pathsum.claims.examples import Sequences
 from pathsum.explorer.answers.head import TokenRow, real_pairs, rows_note, scaled_to, strongest_rows
 from pathsum.explorer.params import ModelParams, page_words
@@ -126,7 +126,7 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
         rows=rows,
         row_meaning=_ROW_MEANINGS[kind].format(writer=writer, reader=reader),
         patching=_patching(session, params, writer, reader, kind),
-        note=joined(("" if model.config.norm == "none" else scales, rows_note(model))),
+        note=join_notes(("" if model.config.norm == "none" else scales, rows_note(model))),
     )
 
 
@@ -217,4 +217,4 @@ def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogi
             continue
         found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
     found.sort(key=lambda edge: -edge.z)
-    return EmbedAndLogitEdges(tuple(found), joined(tuple(notes)))
+    return EmbedAndLogitEdges(tuple(found), join_notes(tuple(notes)))

@@ -27,7 +27,7 @@ from pathsum.circuits.token_basis import (
     Token,
     as_path,
     common_tokens,
-    joined,
+    join_notes,
     token_of,
     top_scored,
 )
@@ -235,7 +235,7 @@ def head(session: Session, params: HeadParams) -> HeadPage:
 
 def _remarks(*notes: str) -> str:
     """The remarks of several notes, each once."""
-    return joined(tuple(dict.fromkeys(remark for note in notes for remark in note.split("; "))))
+    return join_notes(tuple(dict.fromkeys(remark for note in notes for remark in note.split("; "))))
 
 
 def own_logits(session: Session, params: HeadParams) -> OwnLogits:
@@ -350,4 +350,6 @@ def contexts(session: Session, params: ContextsParams) -> TopContexts:
         SHARED_READING_BYTES,
     )
     found = read.top(params.head, CONTEXTS)
-    return replace(found, note=joined((f"on {found.sequences} sequences of {name}", found.note)))
+    return replace(
+        found, note=join_notes((f"on {found.sequences} sequences of {name}", found.note))
+    )
