@@ -139,11 +139,11 @@ def virtual_weights(
             f"{edge} carries the same for every text in this edited model, so it has no virtual "
             "weights; use the model without that edit"
         )
-    write_of, read_of = (
+    source, target = (
         write_end(model, writer, centered),
         read_end(model, reader, centered, offset),
     )
-    if read_of.time <= write_of.time:
+    if target.time <= source.time:
         raise InputError(
             f"{str(edge).split(ARROW)[-1]} cannot read what {writer} writes: it reads the stream "
             "earlier; name a write and a later read"
@@ -163,7 +163,7 @@ def virtual_weights(
 
 def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -> str:
     """The null hypothesis, and the shares of write and read along the read's first direction."""
-    tested = (
+    null = (
         "z and p: norm of the product against random rotations of the stream; they do not test "
         f"whether the model uses {edge}"
     )
@@ -171,9 +171,9 @@ def _note(edge: Site, write: Float[Tensor, "r d"], read: Float[Tensor, "q d"]) -
     read_share, d = float(values[0] ** 2), read.shape[-1]
     write_share = float((write @ basis[0]).square().sum())
     if read_share < DOMINANT or write_share > 1 / d:
-        return tested
+        return null
     return (
-        f"{tested}. One direction has {read_share:.0%} of the read's squared norm, but only "
+        f"{null}. One direction has {read_share:.0%} of the read's squared norm, but only "
         f"{write_share:.2%} of {edge.writer}'s ({1 / d:.2%} if rotated at random), so the score is "
         "low"
     )
