@@ -17,8 +17,8 @@ from pathsum.model import HeadId, Model, Path, Source
 from pathsum.paths import LogitAttribution, PathSum, by_mlp
 from pathsum.paths.frozen import Frozen, FrozenMlp, Gates
 from pathsum.paths.order_sweep import DownSweep, MlpOutputs, UpSweep, final_stream, truncate
+from pathsum.paths.path_bounds import mlp_norm_bound, mlp_spread
 from pathsum.paths.path_sum import expand_logits
-from pathsum.paths.search import mlp_norm_bound, mlp_spread
 
 SMALL: dict[str, Any] = {"max_layers": 2, "max_heads": 2}
 

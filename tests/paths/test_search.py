@@ -1,11 +1,13 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from pathsum.base.errors import InputError
 from pathsum.model import Config, construct, random_model
-from pathsum.paths import LogitAttribution, search
-from pathsum.paths.search import spectral_norm_bound
+from pathsum.paths import LogitAttribution, path_bounds
+from pathsum.paths.path_bounds import spectral_norm_bound
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +18,7 @@ def why() -> LogitAttribution:
 
 
 @pytest.mark.parametrize("asked", [{"k": 0}, {"budget": 0}])
-def test_a_search_for_nothing_is_refused(why: LogitAttribution, asked: dict[str, int]) -> None:
+def test_a_search_for_nothing_is_refused(why: LogitAttribution, asked: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="=.* paths were requested; choose 1 or more"):
         why.top(**asked)
 
@@ -72,13 +74,13 @@ def test_paths_of_equal_value_need_no_order_of_their_own() -> None:
 
 def test_gains_between_layers_are_computed_once_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[int] = []
-    bound = search.spectral_norm_bound
+    bound = path_bounds.spectral_norm_bound
 
     def counted(matrices: Tensor) -> Tensor:
         pairs.append(1)
         return bound(matrices)
 
-    monkeypatch.setattr(search, "spectral_norm_bound", counted)
+    monkeypatch.setattr(path_bounds, "spectral_norm_bound", counted)
     config = Config(n_layers=3, n_heads=2, d_model=8, d_head=4, d_vocab=9, n_ctx=6)
     one, other = random_model(config, seed=0), random_model(config, seed=1)
     first = one.trace([1, 2, 3]).paths().toward(-1, 4).top(5)

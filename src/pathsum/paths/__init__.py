@@ -11,6 +11,7 @@ In reading order:
     flows          every total toward a target, and the one direct attribution
     breakdown      named shares of a number
     attribution    LogitAttribution: totals by order, head, edge, source (`paths.toward(...)`)
+    path_bounds    bounds on the contributions of single paths
     search         the strongest single paths, with a proof or a bound
     explanation    PathExplanation: one prediction as a sum over paths, and where paths came from
     lens           Lens: the stream of each layer and position read as logits (`trace.lens()`)

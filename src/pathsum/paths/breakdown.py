@@ -1,6 +1,6 @@
 """Breakdown and Grid: named shares of a number, by one name or by two."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -19,8 +19,8 @@ Name: TypeAlias = int | HeadId | Source | Literal["logits"]
 class Breakdown(Record, kind="breakdown"):
     """Shares of a number by name; indexed by name, iterated as plain numbers.
 
-    Over several sequences a share is a mean. `values` and `stderr` are the fields of the same names
-    of one `Estimate` per share, as arrays; `stderr` is None for one sequence.
+    Over several sequences, shares are means, and `stderr` has their standard errors. It is None for
+    one sequence.
     """
 
     what: str
@@ -28,6 +28,13 @@ class Breakdown(Record, kind="breakdown"):
     values: Float[Tensor, " name"]
     stderr: Float[Tensor, " name"] | None
     sequences: int
+
+    @classmethod
+    def over(
+        cls, what: str, names: tuple[Name, ...], values: Float[Tensor, "batch name"]
+    ) -> "Breakdown":
+        """The mean over sequences."""
+        return cls(what, names, *mean_and_error(values), len(values))
 
     def __getitem__(self, name: "int | HeadName | Source") -> float:
         return float(self.values[find_name(self.names, name)])
@@ -47,27 +54,19 @@ class Breakdown(Record, kind="breakdown"):
         return sorted(self.items(), key=lambda item: -abs(item[1]))
 
     def sum(self) -> float:
-        """All shares together."""
+        """The sum of all shares."""
         return float(self.values.sum())
 
     def estimate(self, name: "int | HeadName | Source") -> Estimate:
         """A share with its standard error and 95% interval over sequences."""
-        place = find_name(self.names, name)
-        stderr = None if self.stderr is None else float(self.stderr[place])
-        return Estimate.around(float(self.values[place]), stderr, self.sequences)
+        return _estimate(self, find_name(self.names, name))
 
     def to_table(self) -> Table:
         """One row per share, the largest magnitude first (orders in their order)."""
-        several = self.stderr is not None
-        rows: list[tuple[Cell, ...]] = []
-        for name, value in self.items():
-            rows.append(
-                (str(name), value, *((half_width(self.estimate(name)),) if several else ()))
-            )
+        rows = [((str(name),), _estimate(self, at)) for at, name in enumerate(self.names)]
         if self.names and not isinstance(self.names[0], int):
-            rows.sort(key=lambda row: -abs(float(row[1] or 0)))
-        columns = (text_column(self.what), Column("logit", "+.3f"))
-        return Table((*columns, Column("± 95%")) if several else columns, tuple(rows))
+            rows.sort(key=lambda row: -abs(row[1].value))
+        return share_table((self.what,), rows)
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class NeuronShare:
 
 @dataclass(frozen=True, eq=False)
 class NodeNeurons(Record, kind="node-neurons"):
-    """The strongest neurons of an MLP node; with `rest`, that of `others` parts, they add up."""
+    """The strongest neurons of an MLP node, and `rest`, the sum of the `others`."""
 
     node: str
     value: float
@@ -91,7 +90,7 @@ class NodeNeurons(Record, kind="node-neurons"):
     @classmethod
     def of(cls, node: str, split: Breakdown, k: int) -> "NodeNeurons":
         """The k largest parts of a `Graph.neurons`."""
-        ranked = sorted(split.items(), key=lambda item: -abs(item[1]))
+        ranked = split.ranked()
         top = tuple(NeuronShare(str(name), value) for name, value in ranked[:k])
         rest = sum(value for _, value in ranked[k:])
         return cls(node, split.sum(), top, rest, len(ranked) - len(top))
@@ -105,7 +104,7 @@ class NodeNeurons(Record, kind="node-neurons"):
 
 @dataclass(frozen=True, eq=False)
 class Grid(Record, kind="breakdown-grid"):
-    """Shares of a number by two names; `grid["embed", 3]` is one of them.
+    """Shares of a number by two names, such as `grid["embed", 3]`.
 
     `stderr` is as in `Breakdown`.
     """
@@ -117,12 +116,27 @@ class Grid(Record, kind="breakdown-grid"):
     stderr: Float[Tensor, "row column"] | None
     sequences: int
 
+    @classmethod
+    def over(
+        cls,
+        what: str,
+        rows: tuple[Name, ...],
+        columns: tuple[Name, ...],
+        values: Float[Tensor, "batch row column"],
+    ) -> "Grid":
+        """The mean over sequences."""
+        return cls(what, rows, columns, *mean_and_error(values), len(values))
+
     def __getitem__(self, at: "tuple[int | HeadName | Source, int | HeadName | Source]") -> float:
-        row, column = find_name(self.rows, at[0]), find_name(self.columns, at[1])
-        return float(self.values[row, column])
+        return float(self.values[self._find(*at)])
+
+    def _find(
+        self, row: "int | HeadName | Source", column: "int | HeadName | Source"
+    ) -> tuple[int, int]:
+        return find_name(self.rows, row), find_name(self.columns, column)
 
     def sum(self) -> float:
-        """All shares together."""
+        """The sum of all shares."""
         return float(self.values.sum())
 
     def ranked(self, k: int = 20) -> list[tuple[Name, Name, float]]:
@@ -130,48 +144,67 @@ class Grid(Record, kind="breakdown-grid"):
         flat = self.values.flatten()
         parse_count(k, "shares")
         best = flat.abs().topk(min(k, flat.numel())).indices.tolist()
-        wide = len(self.columns)
-        return [(self.rows[i // wide], self.columns[i % wide], float(flat[i])) for i in best]
+        width = len(self.columns)
+        return [(self.rows[i // width], self.columns[i % width], float(flat[i])) for i in best]
 
     def estimate(
         self, row: "int | HeadName | Source", column: "int | HeadName | Source"
     ) -> Estimate:
         """A share with its standard error and 95% interval over sequences."""
-        at = find_name(self.rows, row), find_name(self.columns, column)
-        stderr = None if self.stderr is None else float(self.stderr[at])
-        return Estimate.around(float(self.values[at]), stderr, self.sequences)
+        return _estimate(self, self._find(row, column))
 
     def to_table(self, k: int = 20) -> Table:
         """The k largest shares, one per row."""
-        several = self.stderr is not None
-        first, _, second = self.what.partition(" × ")
-        rows = tuple(
-            (
-                *(str(row), str(column), value),
-                *((half_width(self.estimate(row, column)),) if several else ()),
-            )
-            for row, column, value in self.ranked(k)
-        )
-        columns = (text_column(first), text_column(second), Column("logit", "+.3f"))
-        return Table((*columns, Column("± 95%")) if several else columns, rows)
+        headings = self.what.split(" × ")
+        pairs = [(row, column) for row, column, _ in self.ranked(k)]
+        rows = [((str(row), str(column)), self.estimate(row, column)) for row, column in pairs]
+        return share_table(headings, rows)
 
 
-def half_width(estimate: Estimate) -> float | None:
-    """Half of the 95% interval."""
-    return None if estimate.high is None else estimate.high - estimate.value
+def _estimate(shares: Breakdown | Grid, at: int | tuple[int, int]) -> Estimate:
+    stderr = None if shares.stderr is None else float(shares.stderr[at])
+    return Estimate.around(float(shares.values[at]), stderr, shares.sequences)
+
+
+def mean_and_error(values: Float[Tensor, "batch *rest"]) -> tuple[Tensor, Tensor | None]:
+    """The mean over sequences and its standard error, which is None for one sequence."""
+    count = len(values)
+    if count == 1:
+        return values[0], None
+    mean = values.mean(0)
+    variance = (values - mean).square().sum(0) / (count - 1)
+    return mean, (variance / count).sqrt()
+
+
+def share_table(
+    headings: Sequence[str],
+    rows: Sequence[tuple[tuple[str, ...], Estimate]],
+    title: str = "",
+    note: str = "",
+) -> Table:
+    """Named shares, with half of the 95% intervals if there are several sequences."""
+    cells: list[tuple[Cell, ...]] = []
+    for names, share in rows:
+        half = () if share.high is None else (share.high - share.value,)
+        cells.append((*names, share.value, *half))
+    columns = (*map(text_column, headings), Column("logit", "+.3f"), Column("± 95%"))
+    width = max(map(len, cells), default=len(columns) - 1)
+    return Table(columns[:width], tuple(cells), title, note)
 
 
 def find_name(names: tuple[Name, ...], name: "int | HeadName | Source") -> int:
     """The index of a name: a head by label or pair, a source by its text, anything by its index."""
-    wanted = HeadId.parse(name) if isinstance(name, tuple) else name
-    for place, known in enumerate(names):
-        if known == wanted or (isinstance(wanted, str) and str(known).lower() == wanted.lower()):
-            return place
-    named_by_number = any(isinstance(known, int) for known in names)
-    if isinstance(wanted, int) and not named_by_number and -len(names) <= wanted < len(names):
-        return wanted % len(names)
-    listed = ", ".join(str(known) for known in names[:4])
+    name = HeadId.parse(name) if isinstance(name, tuple) else name
+    for index, candidate in enumerate(names):
+        if candidate == name:
+            return index
+        if isinstance(name, str) and str(candidate).lower() == name.lower():
+            return index
+    has_numbers = any(isinstance(candidate, int) for candidate in names)
+    if isinstance(name, int) and not has_numbers and -len(names) <= name < len(names):
+        return name % len(names)
+    listed = ", ".join(str(candidate) for candidate in names[:4])
     raise InputError(
-        f"there is no share of {wanted!s} here; the names are {listed}"
+        f"there is no share of {name!s} here; the names are {listed}"
         + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     )

@@ -1,11 +1,10 @@
 """PathExplanation: one prediction explained, with its totals, strongest paths and their routes.
 
-Routes are the positions that a single path's value came from and traveled through. A path names its
-heads, not its positions: its value is a sum over the position of its source and over every position
-in between. With g the target's gradient at the stream below the path's first step, the share of
-source position j is x[j] · g[j]. All factors of the pattern product are positive, so the strongest
-route from j to the target's position is the one with the largest product, found from the bottom up.
-An MLP stays at its position.
+A route is the sequence of positions of a path: a path names heads, and its value is a sum over the
+position of its source and all positions in between. With g the target's gradient at the stream
+below the path's first step, the share of source position j is x[j] · g[j]. All factors of the
+pattern product are positive, so the strongest route from j to the target's position is the route
+with the largest product, found from the bottom up. An MLP stays at its position.
 """
 
 from collections.abc import Sequence
@@ -36,8 +35,8 @@ class Routes:
     """The strongest source positions of a path, their contributions, and their strongest routes.
 
     The `values` of all positions add up to the path's value; the largest magnitudes are listed.
-    `ways[i]` is the route from `positions[i]` to the target, one more position than the path has
-    steps.
+    `ways[i]` is the route from `positions[i]` to the target. It has one more position than the path
+    has steps.
     """
 
     positions: tuple[int, ...]
@@ -52,33 +51,30 @@ def routes(
 
     Paths with the same upper heads share the work.
     """
-    # Added to the logits themselves, a bias has no source position.
-    placed = [path for path in listed if path.source.kind != "unembed_bias"]
-    if not placed:
+    # The bias of the logits has no source position.
+    streams = [path for path in listed if path.source.kind != "unembed_bias"]
+    if not streams:
         return (Routes((), (), ()),) * len(listed)
     length = int(target.positions[0]) + 1
     frozen = Frozen(paths.trace, slice(1), length, paths.gates)
-    values = source_values(frozen, target, placed)
-    best = values.abs().topk(min(k, values.shape[1]))
-    found: dict[Path, Routes] = {}
-    steps: dict[Step, Float[Tensor, "dest src"]] = {}
-    for path, own, order, sizes in zip(
-        placed, values.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
-    ):
+    values = source_values(frozen, target, streams)
+    result: dict[Path, Routes] = {}
+    maps: dict[Step, Float[Tensor, "dest src"]] = {}
+    for path, row in zip(streams, values, strict=True):
         for step in path.steps:
-            if step not in steps and isinstance(step, HeadId):
+            if step not in maps and isinstance(step, HeadId):
                 layer = frozen.head(step)
-                steps[step] = layer.pattern[0, 0] * layer.scale[0]  # A[h] diag(s)
-            elif step not in steps:
-                steps[step] = torch.eye(length).to(values)
-        kept = [j for j, size in zip(order, sizes, strict=True) if size > LEAST_SHARE * sizes[0]]
-        through = [steps[step] for step in path.steps]
-        found[path] = Routes(
-            positions=tuple(kept),
-            values=tuple(own[j] for j in kept),
-            ways=_strongest_ways(through, kept, int(target.positions[0])),
+                maps[step] = layer.pattern[0, 0] * layer.scale[0]  # A[h] diag(s)
+            elif step not in maps:
+                maps[step] = torch.eye(length).to(values)
+        sizes, order = row.abs().topk(min(k, length))
+        sources = order[sizes > LEAST_SHARE * sizes[0]].tolist()
+        result[path] = Routes(
+            positions=tuple(sources),
+            values=tuple(row[sources].tolist()),
+            ways=_strongest_ways([maps[step] for step in path.steps], sources, length - 1),
         )
-    return tuple(found.get(path, Routes((), (), ())) for path in listed)
+    return tuple(result.get(path, Routes((), (), ())) for path in listed)
 
 
 def source_values(
@@ -87,14 +83,14 @@ def source_values(
     """The contribution of each source position along each path; they sum to the path's value."""
     top = gradient_at_top(frozen, target.rows(slice(1)))
     below: dict[tuple[Step, ...], Float[Tensor, "1 pos d"]] = {(): top}
-    found: list[Tensor] = []
+    rows: list[Tensor] = []
     for path in listed:
         for number in reversed(range(path.order)):
             upper = path.steps[number:]
             if upper not in below:
                 below[upper] = frozen.through_adjoint(upper[:1], below[upper[1:]])
-        found.append((frozen.source(path.source) * below[path.steps])[0].sum(-1))
-    return torch.stack(found)
+        rows.append((frozen.source(path.source) * below[path.steps])[0].sum(-1))
+    return torch.stack(rows)
 
 
 def _strongest_ways(
@@ -107,9 +103,9 @@ def _strongest_ways(
     tables: list[list[list[int]]] = []
     for step in steps[1:]:
         # One source at a time, so that only one table of products is in memory.
-        found = [(step * column).max(1) for column in best.T]
-        best = torch.stack([one.values for one in found], 1)
-        tables.append([one.indices.tolist() for one in found])
+        products = [(step * column).max(1) for column in best.T]
+        best = torch.stack([product.values for product in products], 1)
+        tables.append([product.indices.tolist() for product in products])
     ways: list[tuple[int, ...]] = []
     for number, source in enumerate(sources):
         way = [position]
@@ -123,9 +119,9 @@ def _strongest_ways(
 class PathExplanation(Record, kind="paths"):
     """A prediction attributed to paths: the totals, and the strongest single paths.
 
-    `probability` is the model's probability of the token there, `rank` its place among all tokens
-    (1 = most probable). `counts` has the number of paths of each order, `routes` the routes of the
-    first paths of `top`.
+    `probability` is the model's probability of the token, `rank` its rank among all tokens (1 =
+    most probable). `counts` has the number of paths of each order, `routes` the routes of the first
+    paths of `top`.
     """
 
     model: str
@@ -142,10 +138,9 @@ class PathExplanation(Record, kind="paths"):
 
     def __rich__(self) -> RenderableType:
         token = self.toward.target_texts[0]
-        head = f"{self.model}: {token} has probability {self.probability:.4f}, rank {self.rank}"
-        toward = self.toward
-        parts = (self.to_table(), self.top, toward.head_table(), toward.source_table())
-        return stacked(head, *parts)
+        text = f"{self.model}: {token} has probability {self.probability:.4f}, rank {self.rank}"
+        tables = (self.top, self.toward.head_table(), self.toward.source_table())
+        return stacked(text, self.to_table(), *tables)
 
 
 def explain_prediction(
@@ -174,13 +169,13 @@ def explain_prediction(
     toward = paths.toward(position, token, versus)
     top = toward.top(k, budget, progress)
     logits = trace.logits_at(int(toward.target_positions[0]))[0]
-    own = logits[toward.target_tokens[0]]
+    token_id = toward.target_tokens[0]
     return PathExplanation(
         model=trace.model.name,
-        probability=float(logits.softmax(-1)[toward.target_tokens[0]]),
-        rank=int((logits > own).sum()) + 1,
+        probability=float(logits.softmax(-1)[token_id]),
+        rank=int((logits > logits[token_id]).sum()) + 1,
         counts=tuple(paths.counts),
         toward=toward,
         top=top,
-        routes=routes(paths, toward.target, [one.path for one in top.paths[:n_routes]]),
+        routes=routes(paths, toward.target, [each.path for each in top.paths[:n_routes]]),
     )

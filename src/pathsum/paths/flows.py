@@ -14,6 +14,7 @@ a gradient there. `FrozenRow` holds the outputs of one sequence, from which circ
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -29,12 +30,10 @@ from pathsum.paths.order_sweep import AdjointStep, DownSweep, MlpAdjointStep, St
 from pathsum.paths.target import Target
 
 
-@dataclass(frozen=True, eq=False)
-class Flows:
+class Flows(NamedTuple):
     """The totals toward the target in each sequence, before averaging.
 
-    Writers of `last` are sources, then heads, then MLPs whose gates are held: their direct
-    contributions to the target.
+    `last` has the direct contributions of sources, then heads, then MLPs whose gates are held.
     """
 
     source: Float[Tensor, "batch source pos"]
