@@ -5,7 +5,8 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from pathsum.paths.edges import (
     layer_of,
     node_position,
     side_of,
+    unit_of,
 )
 from pathsum.paths.graph import Graph, Members, Method, mean_of, per_prompt
 from pathsum.paths.growth import EDGE_PART
@@ -69,13 +71,13 @@ def find_circuit(
     everything after it is recomputed; a cut edge carries zero, or its value in the run `other`.
 
     On models with MLPs and without `other`, an edge is also kept if removing it from its read alone
-    lowers the prediction by the floor, with everything above linear. A step made of two neurons
-    that cancel has share 0, and yet decides. This drop is `edge.estimate("removal")`;
+    lowers the prediction by the floor, with everything above linear: two neurons that cancel have a
+    share of 0, but removing one of them matters. This drop is `edge.estimate("removal")`;
     `edge.strength` is the effect if it is known, else the larger of share and drop.
 
     >>> from pathsum.model import construct
-    >>> found = construct.induction().trace("a b c d a").circuit(token="b")
-    >>> [str(edge) for edge in found.inputs("L1H0@5") if edge.share > 8]
+    >>> circuit = construct.induction().trace("a b c d a").circuit(token="b")
+    >>> [str(edge) for edge in circuit.inputs("L1H0@5") if edge.share > 8]
     ['embed@2→L1H0@5.v', 'L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
 
     Normalization scales are held fixed; with `other`, their change is part of `left_out`, and so is
@@ -101,9 +103,14 @@ def find_circuit(
 
 def with_effects(graph: Graph, progress: Progress = silent) -> Graph:
     """A circuit with the effect of cutting each of its edges alone."""
-    cuts = cut_effects(graph.prediction, [[e.edge] for e in graph.edges], _cut_to(graph), progress)
-    pairs = zip(graph.edges, cuts, strict=True)
+    edges = [[edge.edge] for edge in graph.edges]
+    effects = cut_effects(graph.prediction, edges, _cut_to(graph), progress)
+    pairs = zip(graph.edges, effects, strict=True)
     return replace(graph, edges=tuple(replace(edge, effect=effect) for edge, effect in pairs))
+
+
+def _cut_to(graph: Graph) -> Reference | Trace:
+    return Reference.ZERO if graph.prediction.other is None else graph.prediction.other
 
 
 @checked
@@ -128,8 +135,8 @@ def mean_circuit(
 
     >>> from pathsum.model import construct
     >>> texts = ["a b c d a", "f g h i f"]
-    >>> found = mean_circuit(construct.induction(), texts, effects=False)
-    >>> found["L1H0@last→logits@last"].prompts
+    >>> circuit = mean_circuit(construct.induction(), texts, effects=False)
+    >>> circuit["L1H0@last→logits@last"].prompts
     2
 
     The `probability` of an edge is the fraction of bootstrap samples of the prompts in which it
@@ -138,19 +145,19 @@ def mean_circuit(
     prompts in different ways, the mean may not be the circuit of any prompt; check `prompts` of
     each edge.
     """
-    given = as_prompts(prompts)
+    prompts = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()
-    for number, prompt in enumerate(given):
-        progress(number, len(given), "prompts")
+    for number, prompt in enumerate(prompts):
+        progress(number, len(prompts), "prompts")
         with name_prompt(number):
             trace = model.trace(prompt.text)
             if len(trace.tokens) != 1:
                 raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
-            named = prompt.spans(model, trace.tokens.shape[1])
+            spans.append(prompt.spans(model, trace.tokens.shape[1]))
             circuits.append(
                 find_circuit(
                     trace,
-                    prompt.find_position(named, position),
+                    prompt.find_position(spans[-1], position),
                     token if prompt.token is None else prompt.token,
                     versus if prompt.versus is None else prompt.versus,
                     threshold,
@@ -158,139 +165,148 @@ def mean_circuit(
                     other=None if prompt.corrupted is None else model.trace(prompt.corrupted),
                 )
             )
-            spans.append(named)
-    progress(len(given), len(given), "prompts")
-    lengths = [len(one.prediction.trace.tokens[0]) for one in circuits]
-    places = place_names(spans, lengths, [one.position for one in circuits])
-    templates = [prompt.template for prompt in given]
-    return average_graphs(circuits, places, effects, progress, templates)
+    progress(len(prompts), len(prompts), "prompts")
+    lengths = [len(circuit.prediction.trace.tokens[0]) for circuit in circuits]
+    names = place_names(spans, lengths, [circuit.position for circuit in circuits])
+    templates = [prompt.template for prompt in prompts]
+    return _average_graphs(circuits, _Names.of(circuits, names), effects, progress, templates)
 
 
-def average_graphs(
+@dataclass(frozen=True)
+class _Names:
+    """The name of each position of each prompt, and all names in order."""
+
+    by_prompt: Sequence[Sequence[str]]
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, circuits: Sequence[Graph], by_prompt: Sequence[Sequence[str]]) -> "_Names":
+        """The names, ordered by their mean position relative to the length of the text."""
+        positions: dict[str, list[float]] = {}
+        for circuit, names in zip(circuits, by_prompt, strict=True):
+            length = len(circuit.tokens)
+            for at, name in enumerate(names[:length]):
+                positions.setdefault(name, []).append(at / length)
+        return cls(by_prompt, tuple(sorted(positions, key=lambda name: fmean(positions[name]))))
+
+    def rename(self, site: Site, prompt: int) -> NamedSite:
+        """A site of a prompt's circuit with named positions."""
+        names = self.by_prompt[prompt]
+        at, to = (None if n is None else self.order.index(names[n]) for n in (site.at, site.to))
+        return NamedSite(site.writer, site.reader, site.side, at, to, names=self.order)
+
+
+def _average_graphs(
     circuits: Sequence[Graph],
-    places: Sequence[Sequence[str]],
+    names: _Names,
     effects: bool,
-    progress: Progress = silent,
-    templates: Sequence[str] = (),
+    progress: Progress,
+    templates: Sequence[str],
 ) -> Graph:
-    """The mean of several graphs; `places` names every position of every prompt.
+    """The mean of several graphs.
 
-    Numbers are means over all prompts, where a node or an edge that a prompt does not have counts
-    as 0; so the inputs of a node add up to its value as they do in each prompt.
+    Numbers are means over all prompts. A node or an edge that a prompt does not have counts as 0,
+    so the inputs of a node add up to its value as they do in each prompt.
     """
-    names, count = tuple(_order_of_places(circuits, places)), len(circuits)
-
-    def rename(site: Site, here: Sequence[str]) -> NamedSite:
-        at, to = (None if one is None else names.index(here[one]) for one in (site.at, site.to))
-        return NamedSite(site.writer, site.reader, site.side, at, to, names=names)
-
     members: list[dict[str, list[GraphEdge]]] = []
-    renamed: dict[str, NamedSite] = {}
-    values: dict[NamedSite, float] = {}
-    rests: dict[tuple[NamedSite, Side], list[LeftOut]] = {}
-    for circuit, here in zip(circuits, places, strict=True):
+    sites: dict[str, NamedSite] = {}
+    for number, circuit in enumerate(circuits):
         members.append({})
         for edge in circuit.edges:
-            moved = rename(edge.edge, here)
-            renamed[str(moved)] = moved
-            members[-1].setdefault(str(moved), []).append(edge)
-        for one in circuit.nodes:
-            node = rename(one.node, here)
-            values[node] = values.get(node, 0.0) + one.value / count
-        for rest in circuit.left_out:
-            rests.setdefault((rename(rest.node, here), rest.kind), []).append(rest)
-    shares = {name: per_prompt(members, name, "share") for name in renamed}
-    floors = [one.floor for one in circuits]
-    starts = [str(edge.start) for edge in renamed.values()]
-    probabilities = membership(shares, floors, templates, starts)
-    cuts = list[dict[str, float]]()
-    if effects:
-        likely = [
-            {name: own[name] for name in own if probabilities[name] >= LEAST_PROBABILITY}
-            for own in members
-        ]
-        cuts = [_cut_groups(*pair, progress) for pair in zip(circuits, likely, strict=True)]
-    edges = [_mean_edge(edge, members, cuts, probabilities[name]) for name, edge in renamed.items()]
-    first, layers = circuits[0], circuits[0].n_layers
-    nodes = [GraphNode(node, "", value) for node, value in values.items()]
-    nodes.sort(
-        key=lambda one: (-layer_of(one.node, layers), node_position(one.node), str(one.node))
-    )
+            site = names.rename(edge.edge, number)
+            sites[str(site)] = site
+            members[-1].setdefault(str(site), []).append(edge)
+    edges = _mean_edges(circuits, sites, members, effects, progress, templates)
+    nodes = _mean_nodes(circuits, names)
     return replace(
-        first,
-        tokens=names,
+        circuits[0],
+        tokens=names.order,
         position=node_position(nodes[0].node),
         token_text="prediction",
-        total=mean_of([one.total for one in circuits]).value,
-        probability=mean_of([one.probability for one in circuits]).value,
-        floor=max(one.floor for one in circuits),
-        nodes=tuple(nodes),
-        edges=tuple(sorted(edges, key=lambda edge: -abs(edge.share))),
-        left_out=tuple(_mean_rest(*key, found, count) for key, found in rests.items()),
-        quadrature_error=max(one.quadrature_error for one in circuits),
-        remainder=max(one.remainder for one in circuits),
-        prompts=tuple("".join(one.tokens) for one in circuits),
-        _predictions=tuple(one.prediction for one in circuits),
+        total=fmean(circuit.total for circuit in circuits),
+        probability=fmean(circuit.probability for circuit in circuits),
+        floor=max(circuit.floor for circuit in circuits),
+        nodes=nodes,
+        edges=edges,
+        left_out=_mean_left_out(circuits, names),
+        quadrature_error=max(circuit.quadrature_error for circuit in circuits),
+        remainder=max(circuit.remainder for circuit in circuits),
+        prompts=tuple("".join(circuit.tokens) for circuit in circuits),
+        _predictions=tuple(circuit.prediction for circuit in circuits),
         _members=tuple(members),
         _circuits=tuple(circuits),
     )
 
 
-def _order_of_places(circuits: Sequence[Graph], places: Sequence[Sequence[str]]) -> list[str]:
-    """The names, ordered by their mean position, as a part of the text's length."""
-    found: dict[str, list[float]] = {}
-    for circuit, names in zip(circuits, places, strict=True):
-        length = len(circuit.tokens)
-        for at, name in enumerate(names[:length]):
-            found.setdefault(name, []).append(at / length)
-    return sorted(found, key=lambda name: sum(found[name]) / len(found[name]))
+def _mean_nodes(circuits: Sequence[Graph], names: _Names) -> tuple[GraphNode, ...]:
+    """The nodes with their mean values, from the logits down."""
+    values: dict[NamedSite, float] = {}
+    for number, circuit in enumerate(circuits):
+        for node in circuit.nodes:
+            site = names.rename(node.node, number)
+            values[site] = values.get(site, 0.0) + node.value / len(circuits)
+
+    def order(node: GraphNode) -> tuple[int, int, str]:
+        return -layer_of(node.node, circuits[0].n_layers), node_position(node.node), str(node)
+
+    return tuple(sorted((GraphNode(site, "", value) for site, value in values.items()), key=order))
 
 
-def _cut_to(graph: Graph) -> Reference | Trace:
-    return Reference.ZERO if graph.prediction.other is None else graph.prediction.other
+def _mean_edges(
+    circuits: Sequence[Graph],
+    sites: Mapping[str, NamedSite],
+    members: Sequence[Members],
+    effects: bool,
+    progress: Progress,
+    templates: Sequence[str],
+) -> tuple[GraphEdge, ...]:
+    """The edges with the means of their numbers, the largest share first."""
+    shares = {name: per_prompt(members, name, "share") for name in sites}
+    floors = [circuit.floor for circuit in circuits]
+    nodes = [str(site.start) for site in sites.values()]
+    probabilities = membership(shares, floors, templates, nodes)
+    cuts = list[dict[str, float]]()
+    if effects:
+        for circuit, groups in zip(circuits, members, strict=True):
+            likely = {n: groups[n] for n in groups if probabilities[n] >= LEAST_PROBABILITY}
+            cuts.append(_cut_groups(circuit, likely, progress))
+    edges = list[GraphEdge]()
+    for name, site in sites.items():
+        exact = mean_of(per_prompt(members, name, "exact"))
+        share, probability = mean_of(shares[name]), Estimate(probabilities[name])
+        estimates = {"exact": exact, "share": share, "probability": probability}
+        if any(name in drops for drops in cuts):
+            estimates["effect"] = mean_of([drops.get(name, 0.0) for drops in cuts])
+        effect = estimates["effect"].value if "effect" in estimates else None
+        prompts, unit = sum(name in groups for groups in members), unit_of(side_of(site))
+        edges.append(GraphEdge(site, exact.value, unit, share.value, effect, prompts, estimates))
+    return tuple(sorted(edges, key=lambda edge: -abs(edge.share)))
+
+
+def _mean_left_out(circuits: Sequence[Graph], names: _Names) -> tuple[LeftOut, ...]:
+    """The means of the omitted edges, by node and kind."""
+    groups: dict[tuple[NamedSite, Side], list[LeftOut]] = {}
+    for number, circuit in enumerate(circuits):
+        for rest in circuit.left_out:
+            groups.setdefault((names.rename(rest.node, number), rest.kind), []).append(rest)
+    count = len(circuits)
+    return tuple(
+        LeftOut(
+            *(node, kind),
+            exact=sum(rest.exact for rest in rests) / count,
+            share=sum(rest.share for rest in rests) / count,
+            count=round(sum(rest.count for rest in rests) / count),
+            held=sum(rest.held for rest in rests) / count,
+        )
+        for (node, kind), rests in groups.items()
+    )
 
 
 def _cut_groups(circuit: Graph, members: Members, progress: Progress) -> dict[str, float]:
     """The cost to one prediction of cutting each group of edges together."""
     edges = [[edge.edge for edge in group] for group in members.values()]
-    lost = cut_effects(circuit.prediction, edges, _cut_to(circuit), progress)
-    return {name: value for name, value in zip(members, lost, strict=True) if value is not None}
-
-
-def _mean_edge(
-    edge: NamedSite,
-    members: Sequence[Members],
-    cuts: Sequence[dict[str, float]],
-    probability: float,
-) -> GraphEdge:
-    name = str(edge)
-    estimates: dict[str, Estimate] = {
-        "exact": mean_of(per_prompt(members, name, "exact")),
-        "share": mean_of(per_prompt(members, name, "share")),
-        "probability": Estimate(probability),
-    }
-    if any(name in one for one in cuts):
-        estimates["effect"] = mean_of([one.get(name, 0.0) for one in cuts])
-    return GraphEdge(
-        edge=edge,
-        exact=estimates["exact"].value,
-        unit="score" if side_of(edge) in (Side.Q, Side.K) else "logits",
-        share=estimates["share"].value,
-        effect=estimates["effect"].value if "effect" in estimates else None,
-        prompts=sum(name in group for group in members),
-        estimates=estimates,
-    )
-
-
-def _mean_rest(node: NamedSite, kind: Side, found: Sequence[LeftOut], count: int) -> LeftOut:
-    return LeftOut(
-        node,
-        kind,
-        exact=sum(rest.exact for rest in found) / count,
-        share=sum(rest.share for rest in found) / count,
-        count=round(sum(rest.count for rest in found) / count),
-        held=sum(rest.held for rest in found) / count,
-    )
+    drops = cut_effects(circuit.prediction, edges, _cut_to(circuit), progress)
+    return {name: drop for name, drop in zip(members, drops, strict=True) if drop is not None}
 
 
 @contextmanager
@@ -327,11 +343,11 @@ def membership(
     floor = (weights @ torch.tensor(floors, dtype=torch.float64))[:, None]
     means = weights @ table.T
     names = list(shares) if nodes is None else list(nodes)
-    number = {name: at for at, name in enumerate(dict.fromkeys(names))}
-    at = torch.tensor([number[name] for name in names])
+    columns = {name: column for column, name in enumerate(dict.fromkeys(names))}
+    at = torch.tensor([columns[name] for name in names])
     strong = means.abs() >= floor
     weak = (means.abs() >= EDGE_PART * floor) & ~strong
-    sums = means.new_zeros(len(means), len(number)).index_add(1, at, means * weak)
+    sums = means.new_zeros(len(means), len(columns)).index_add(1, at, means * weak)
     inside = strong | (weak & (sums.abs() >= floor)[:, at])
     return dict(zip(shares, inside.double().mean(0).tolist(), strict=True))
 
@@ -343,15 +359,15 @@ def bootstrap_weights(groups: Sequence[str], draws: int, seed: int) -> Float[Ten
     """
     generator = seeded(seed)
     members = [
-        torch.tensor([at for at, one in enumerate(groups) if one == name])
+        torch.tensor([item for item, group in enumerate(groups) if group == name])
         for name in dict.fromkeys(groups)
     ]
     weights = torch.zeros(draws, len(groups), dtype=torch.float64)
     for _ in members:
-        chosen = torch.randint(len(members), (draws,), generator=generator)
-        for number, inside in enumerate(members):
-            rows = (chosen == number).nonzero()[:, 0]
-            for _ in inside:
-                drawn = torch.randint(len(inside), (len(rows),), generator=generator)
-                weights[rows, inside[drawn]] += 1.0
+        group_draws = torch.randint(len(members), (draws,), generator=generator)
+        for number, items in enumerate(members):
+            rows = (group_draws == number).nonzero()[:, 0]
+            for _ in items:
+                item_draws = torch.randint(len(items), (len(rows),), generator=generator)
+                weights[rows, items[item_draws]] += 1.0
     return weights / weights.sum(-1, keepdim=True)

@@ -47,16 +47,11 @@ def cut_effects(
     Only the reading nodes are affected: all other readers, and the same head at other
     destinations, see the writer unchanged. None for a group that no component writes.
     """
-    written = [[edge for edge in group if is_written(edge.start)] for group in groups]
-    numbers = [number for number, group in enumerate(written) if group]
-    rows = [written[number] for number in numbers]
-    values = values_without(of, rows, reference, progress=progress)
+    rows = [[edge for edge in group if is_written(edge.start)] for group in groups]
+    values = iter(values_without(of, list(filter(None, rows)), reference, progress).tolist())
     start, target = of.alone()
     before = float(target.of_copies(start)[0])
-    found: list[float | None] = [None] * len(groups)
-    for number, value in zip(numbers, values.tolist(), strict=True):
-        found[number] = before - value
-    return found
+    return [before - next(values) if row else None for row in rows]
 
 
 def values_without(
@@ -72,9 +67,9 @@ def values_without(
     config, length = start.model.config, start.tokens.shape[1]
     # Copies of a run share the positions before their edits, and there the layers below.
     groups: dict[int, list[int]] = {}
-    same = _same_tokens(start, reference)
+    equal = _equal_positions(start, reference)
     for number, row in enumerate(rows):
-        groups.setdefault(_first_changed(start, row, same), []).append(number)
+        groups.setdefault(_first_changed(start, row, equal), []).append(number)
     keys, own = KeyValues(), None
     if any(groups):
         own = Writes.of(start)
@@ -90,29 +85,29 @@ def values_without(
         for part in (numbers[at : at + size] for at in range(0, len(numbers), size)):
             progress(done, len(rows), "cutting edges")
             prefix = Prefix(keys, start, own, first) if own is not None else None
-            cut = [rows[number] for number in part]
-            values[part] = prediction_without(start, cut, writes, target, prefix)
+            edges = [rows[number] for number in part]
+            values[part] = prediction_without(start, edges, writes, target, prefix)
             done += len(part)
     progress(done, len(rows), "cutting edges")
     return values
 
 
-def _same_tokens(start: Trace, reference: object) -> int:
-    """The number of first positions at which a reference run writes the same, all but the last."""
+def _equal_positions(start: Trace, reference: object) -> int:
+    """The number of first positions at which a reference run has equal outputs, before the last."""
     if not isinstance(reference, Trace) or reference.every_edit:
         return 0
     length = start.tokens.shape[1]
-    differ = (start.tokens != reference.tokens[:, :length]).any(0).nonzero()
-    return int(differ[0]) if len(differ) else length - 1
+    differs = (start.tokens != reference.tokens[:, :length]).any(0).nonzero()
+    return int(differs[0]) if len(differs) else length - 1
 
 
-def _first_changed(start: Trace, row: Edges, same: int) -> int:
+def _first_changed(start: Trace, row: Edges, equal: int) -> int:
     """The first position that changes when the edges are cut; 0 in runs that are edited already."""
     if not start.model.config.causal or start.every_edit:
         return 0
-    whole = [0 if isinstance(edge.reader, HeadId) else same for edge in row]
-    first = (at if e.to is None else e.to for e, at in zip(row, whole, strict=True))
-    return min(first, default=0)
+    first = (0 if isinstance(edge.reader, HeadId) else equal for edge in row)
+    pairs = zip(row, first, strict=True)
+    return min((at if edge.to is None else edge.to for edge, at in pairs), default=0)
 
 
 def values_with_only(
@@ -130,8 +125,8 @@ def values_with_only(
     values = start.streams[0].new_zeros(len(rows))
     for part in batched(range(len(rows)), 4 * widest * keys):
         progress(part[0], len(rows), "keeping edges")
-        kept = [rows[number] for number in part]
-        values[list(part)] = prediction_with_only(start, kept, writes, target, hold_mlps)
+        edges = [rows[number] for number in part]
+        values[list(part)] = prediction_with_only(start, edges, writes, target, hold_mlps)
     return values
 
 
@@ -147,11 +142,9 @@ def prediction_without(
     With a `prefix`, only the positions after it are run.
     """
     edits, first = cut_edges(rows, reference), 0 if prefix is None else prefix.length
-    past = prefix if first else None
-    found = run(
-        *(start.weights, start.tokens[:, first:], edits, LAST_STREAM), copies=len(rows), past=past
-    )
-    return target.of_copies(found, first)
+    past, tokens = prefix if first else None, start.tokens[:, first:]
+    after = run(start.weights, tokens, edits, LAST_STREAM, copies=len(rows), past=past)
+    return target.of_copies(after, first)
 
 
 def prediction_with_only(
@@ -190,26 +183,24 @@ def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -
                 f"the reference has {other.tokens.shape[1]} tokens, but the prediction is after "
                 f"{length}; edges can only be taken from a run of the same length"
             )
-        there = one_sequence(other, of.sequence, length)
-        check_runs(start, there)
-        return Writes.of(there)
+        other = one_sequence(other, of.sequence, length)
+        check_runs(start, other)
+        return Writes.of(other)
     if reference is Reference.ZERO:
         return Writes.zero(start)
-    over = reference_text(start.model, own=[start.tokens])
-    return mean_writes(start.model, over.batches).expand_as(Writes.of(start))
+    text = reference_text(start.model, own=[start.tokens])
+    return mean_writes(start.model, text.batches).expand_as(Writes.of(start))
 
 
 def mean_writes(model: Model, batches: TokenBatches) -> Writes:
     """The mean output of each writer over positions ≥ 1, with batch and position of size 1."""
-    sums: list[Tensor] = []
-    count = 0
-    for batch in batches:
-        for tokens in split_by_memory(model, batch):
-            here = Writes.of(model.trace(tokens))
-            # The batch is the first axis, positions the last but one.
-            added = [one[..., 1:, :].double().sum((0, -2)) for one in here.tensors]
-            sums = [old + one for old, one in zip(sums, added, strict=True)] if sums else added
-            count += tokens[:, 1:].numel()
+    count, sums = 0, list[Tensor]()
+    for tokens in (part for batch in batches for part in split_by_memory(model, batch)):
+        writes = Writes.of(model.trace(tokens))
+        # The batch is the first axis, positions the last but one.
+        parts = [tensor[..., 1:, :].double().sum((0, -2)) for tensor in writes.tensors]
+        sums = [total + part for total, part in zip(sums, parts, strict=True)] if sums else parts
+        count += tokens[:, 1:].numel()
     embed, *rest = ((total / count).to(model.weights.W_E)[None, ..., None, :] for total in sums)
     layers = model.config.n_layers
     return Writes(embed, tuple(rest[:layers]), tuple(rest[layers:]))

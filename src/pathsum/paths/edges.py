@@ -136,18 +136,23 @@ class GraphEdge:
         return str(self.edge)
 
     @property
+    def is_written(self) -> bool:
+        """Whether a component writes the edge; false for positions and biases."""
+        return is_written(self.edge.start)
+
+    @property
     def probability(self) -> float | None:
         """The probability that the edge belongs to the circuit; None for one prompt."""
-        known = None if self.estimates is None else self.estimates.get("probability")
-        return None if known is None else known.value
+        estimate = (self.estimates or {}).get("probability")
+        return None if estimate is None else estimate.value
 
     @property
     def strength(self) -> float:
         """|effect| where edges were cut; otherwise |share| or the drop by removal, if larger."""
         if self.effect is not None:
             return abs(self.effect)
-        removed = None if self.estimates is None else self.estimates.get("removal")
-        return max(abs(self.share), 0.0 if removed is None else abs(removed.value))
+        removal = (self.estimates or {}).get("removal", Estimate(0.0))
+        return max(abs(self.share), abs(removal.value))
 
     def estimate(self, measure: str = "share") -> Estimate:
         """One of the numbers with its 95% interval over prompts."""
@@ -192,6 +197,11 @@ def side_of(edge: Site) -> Side:
     return Side.V if edge.side is None else edge.side
 
 
+def unit_of(side: Side) -> Unit:
+    """The unit of a read: attention scores for queries and keys, logits for everything else."""
+    return "score" if side in (Side.Q, Side.K) else "logits"
+
+
 def node_position(node: Site) -> int:
     """The position of a node."""
     assert node.at is not None, f"{node} has no position"
@@ -228,9 +238,9 @@ def layer_of(node: Site, n_layers: int) -> int:
 def edges_into(config: Config, node: Site, length: int) -> Iterator[Site]:
     """Every edge into a node, in a text of this length."""
     for side in sides_of(config, node):
-        for place in read_positions(config, node, side, length):
+        for at in read_positions(config, node, side, length):
             for writer in writers_into(config, component_of(node)):
-                yield edge_between(writer, place, node, side)
+                yield edge_between(writer, at, node, side)
 
 
 def sides_of(config: Config, node: Site) -> tuple[Side, ...]:
@@ -263,19 +273,19 @@ def best_first(
 ) -> list[Site]:
     """Edges in greedy order from the top down: always the strongest into a node already reached.
 
-    `inputs` gives the edges into a node and how strong each is.
+    `inputs` gives the edges into a node and their strengths.
     """
-    reached, found = {top}, list[Site]()
-    waiting = [(-strength, str(edge), edge) for edge, strength in inputs(top)]
-    heapq.heapify(waiting)
-    while waiting and (count is None or len(found) < count):
-        _, _, edge = heapq.heappop(waiting)
-        found.append(edge)
+    reached, order = {top}, list[Site]()
+    heap = [(-strength, str(edge), edge) for edge, strength in inputs(top)]
+    heapq.heapify(heap)
+    while heap and (count is None or len(order) < count):
+        _, _, edge = heapq.heappop(heap)
+        order.append(edge)
         if is_inner(edge.start) and edge.start not in reached:
             reached.add(edge.start)
             for below, strength in inputs(edge.start):
-                heapq.heappush(waiting, (-strength, str(below), below))
-    return found
+                heapq.heappush(heap, (-strength, str(below), below))
+    return order
 
 
 def random_order(
@@ -283,35 +293,33 @@ def random_order(
 ) -> list[Site]:
     """Edges of random walks from the logits down to a token, one walk after another.
 
-    A walk chooses one of a node's reads, a position and a writer, each uniformly. Where walks find
-    nothing more to add, edges into the circuit are drawn one by one.
+    A walk chooses one of a node's reads, a position and a writer, each uniformly. Where walks add
+    nothing more, edges into the circuit are drawn one by one.
     """
-    found: dict[Site, None] = {}
+    order: dict[Site, None] = {}
     top, idle = Site(LOGITS, at=position), 0
-    while len(found) < count and idle < _IDLE_WALKS:
-        before, node = len(found), top
-        while True:
+    while len(order) < count and idle < _IDLE_WALKS:
+        before, node = len(order), top
+        while sides_of(config, node):
             edge = _random_edge(config, node, length, generator)
-            found[edge] = None
-            if not sides_of(config, edge.start):
-                break
+            order[edge] = None
             node = edge.start
-        idle = idle + 1 if len(found) == before else 0
-    while len(found) < count:
-        inside = dict.fromkeys([top, *(edge.start for edge in found if is_inner(edge.start))])
-        rest = [e for node in inside for e in edges_into(config, node, length) if e not in found]
+        idle = idle + 1 if len(order) == before else 0
+    while len(order) < count:
+        inside = dict.fromkeys([top, *(edge.start for edge in order if is_inner(edge.start))])
+        rest = [e for node in inside for e in edges_into(config, node, length) if e not in order]
         if not rest:
             break
-        found[rest[_draw(len(rest), generator)]] = None
-    return list(found)[:count]
+        order[rest[_draw(len(rest), generator)]] = None
+    return list(order)[:count]
 
 
 def _random_edge(config: Config, node: Site, length: int, generator: torch.Generator) -> Site:
     sides, writers = sides_of(config, node), writers_into(config, component_of(node))
     side = sides[_draw(len(sides), generator)]
-    places = read_positions(config, node, side, length)
+    positions = read_positions(config, node, side, length)
     writer = writers[_draw(len(writers), generator)]
-    return edge_between(writer, places[_draw(len(places), generator)], node, side)
+    return edge_between(writer, positions[_draw(len(positions), generator)], node, side)
 
 
 def _draw(below: int, generator: torch.Generator) -> int:

@@ -24,7 +24,7 @@ from pathsum.base.files import write_output
 from pathsum.base.options import checked
 from pathsum.base.sentence import Sentence, plain_text, shorten
 from pathsum.base.site import Side, Site
-from pathsum.paths.edges import GraphEdge, GraphNode, LeftOut, best_first, is_written
+from pathsum.paths.edges import GraphEdge, GraphNode, LeftOut, best_first
 from pathsum.paths.target import PredictionRun
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathsum.paths.lead import Lead
     from pathsum.paths.reasons import Reason
 
-# Edges that `print` shows.
+# Edges in the printed tree.
 PRINTED = 20
 # Edges with this probability or more belong to the circuit of many prompts.
 LIKELY = 0.5
@@ -176,39 +176,39 @@ class Graph(Record, kind="circuit"):
 
     def estimate(self, measure: Literal["total", "probability"] = "total") -> Estimate:
         """The prediction's total or probability, with its 95% interval over prompts."""
-        found = mean_of([getattr(one, measure) for one in self.circuits])
-        if measure == "total" or found.low is None or found.high is None:
-            return found
-        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+        mean = mean_of([getattr(circuit, measure) for circuit in self.circuits])
+        if measure == "total" or mean.low is None or mean.high is None:
+            return mean
+        return replace(mean, low=max(0.0, mean.low), high=min(1.0, mean.high))
 
     def node(self, name: str | Site) -> GraphNode:
         """A node by its name, such as `L0H3@4`."""
-        for found in self.nodes:
-            if str(found.node) == str(name):
-                return found
+        for node in self.nodes:
+            if str(node) == str(name):
+                return node
         if not self.is_mean:
             Site.parse(name)
-        kept = ", ".join(str(one.node) for one in self.nodes)
-        raise InputError(f"the graph has no node {name}; it has {shorten(kept, 100)}")
+        names = shorten(", ".join(map(str, self.nodes)), 100)
+        raise InputError(f"the graph has no node {name}; it has {names}")
 
     def __getitem__(self, name: str) -> GraphEdge:
         """An edge by its name, such as `L1H4@9→logits@9`."""
-        wanted = name.replace("->", ARROW).replace(">", ARROW)
-        for found in self.edges:
-            if found.name == wanted:
-                return found
-        whose = "no prompt's circuit keeps" if self.is_mean else "the circuit does not keep"
-        raise InputError(f"{whose} the edge {name!r}; see .edges for those kept")
+        printed = name.replace("->", ARROW).replace(">", ARROW)
+        for edge in self.edges:
+            if edge.name == printed:
+                return edge
+        circuits = "no prompt's circuit keeps" if self.is_mean else "the circuit does not keep"
+        raise InputError(f"{circuits} the edge {name!r}; see .edges for those kept")
 
     def inputs(self, name: str | Site, kind: str | Side | None = None) -> list[GraphEdge]:
         """The edges into a node, the largest share first."""
         side = None if kind is None else Side.parse(kind)
-        found = [
+        edges = [
             edge
             for edge in self.edges
             if str(edge.edge.end) == str(name) and (side is None or edge.kind == side)
         ]
-        return sorted(found, key=lambda edge: -abs(edge.share))
+        return sorted(edges, key=lambda edge: -abs(edge.share))
 
     def neurons(self, name: str | Site) -> "Breakdown":
         """The value of an MLP node by its neurons, `mlp3.n512`; they add up to it.
@@ -217,9 +217,9 @@ class Graph(Record, kind="circuit"):
         between two runs, changes of scales and of a router's weights.
 
         >>> from pathsum.model import construct
-        >>> found = construct.memory().trace("a b").circuit(effects=False)
-        >>> parts = found.neurons("mlp0@2")
-        >>> abs(parts.sum() - found.node("mlp0@2").value) < 1e-4
+        >>> circuit = construct.memory().trace("a b").circuit(effects=False)
+        >>> parts = circuit.neurons("mlp0@2")
+        >>> abs(parts.sum() - circuit.node("mlp0@2").value) < 1e-4
         True
         """
         from pathsum.paths.score import split_neurons
@@ -269,38 +269,32 @@ class Graph(Record, kind="circuit"):
         baselines: Sequence[str] = ("random", "eap", "eap-ig"),
         progress: Progress = silent,
     ) -> "Faithfulness":
-        """The share of the prediction that the circuit keeps on its own, as a curve over its size.
+        """The share of the prediction that the circuit alone keeps, as a curve over its size.
 
-        Edges join from the logits down, by |effect| or |share| (`ranked`). All others carry what
-        `reference` has: "mean"
-        (over positions ≥ 1 of `text`, by default the model's held-out text or a neutral one),
-        "zero", "other" (the circuit's `other` run, to which edges were cut; the corrupted prompt),
-        or another run of the same length. If the reference predicts nearly as much as the model,
-        there is nothing to keep, and an error states both numbers. Positions and biases are the
-        same in every run and stay. Heads and MLPs write what they compute from the kept edges into
-        them; `held` repeats this with MLPs that write their own output. Compared with `draws`
-        random circuits, and with circuits by gradients (EAP, and EAP-IG with `steps` steps), of the
-        same `sizes`.
+        Edges join from the logits down, by |effect| or |share| (`ranked`). All other edges carry
+        the `reference`: "mean" (over positions ≥ 1 of `text`, by default the model's held-out text
+        or a neutral one), "zero", "other" (the circuit's `other` run, to which edges were cut; the
+        corrupted prompt), or another run of the same length. If the reference predicts nearly as
+        much as the model, there is nothing to keep, and an error states both numbers. Positions and
+        biases are unchanged. Heads and MLPs recompute their outputs from the kept edges into them;
+        `held` repeats this with the MLPs' outputs of the unedited run. The circuit is compared with
+        `draws` random circuits, and with circuits by gradients (EAP, and EAP-IG with `steps`
+        steps), of the same `sizes`.
 
         Over several prompts, the edges are those of `shared`, an edge between names stands for all
         edges between the positions of those names, and shares are ratios of sums over prompts.
 
         >>> from pathsum.model import construct
-        >>> found = construct.induction().trace("a b c d a").circuit(token="b")
-        >>> print(found.faithfulness("zero", baselines=()).kept.format(".0%"))
+        >>> circuit = construct.induction().trace("a b c d a").circuit(token="b")
+        >>> print(circuit.faithfulness("zero", baselines=()).kept.format(".0%"))
         100%
         """
         from pathsum.paths.faithfulness import Options, measure_faithfulness
 
         options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
-        if not self.is_mean:
-            groups = [[[e.edge] for e in self.ranked if is_written(e.edge.start)]]
-        else:
-            names = [edge.name for edge in self.shared if is_written(edge.edge.start)]
-            groups = [
-                [[edge.edge for edge in each.get(name, ())] for name in names]
-                for each in self._members
-            ]
+        names = [e.name for e in (self.shared if self.is_mean else self.ranked) if e.is_written]
+        members = self._members or ({edge.name: [edge] for edge in self.edges},)
+        groups = [[[e.edge for e in each.get(name, ())] for name in names] for each in members]
         return measure_faithfulness(self, self._predictions, groups, options, progress)
 
     def diff(self, other: "Graph") -> "GraphDiff":
@@ -338,7 +332,7 @@ class Graph(Record, kind="circuit"):
         """One edge per row, the largest share first.
 
         Writers at the first position whose edges enter one read of a later node are one row: large
-        shares that cancel there say only that the position is an attention sink.
+        shares that cancel there only show that the position is an attention sink.
         """
         from pathsum.paths.graph_text import graph_table
 
@@ -367,15 +361,15 @@ def rank_edges(top: Site, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
     by_reader: dict[Site, list[tuple[Site, float]]] = {}
     for edge in edges:
         by_reader.setdefault(edge.edge.end, []).append((edge.edge, edge.strength))
-    known = {edge.edge: edge for edge in edges}
-    return [known[edge] for edge in best_first(top, lambda node: by_reader.get(node, ()))]
+    by_site = {edge.edge: edge for edge in edges}
+    return [by_site[site] for site in best_first(top, lambda node: by_reader.get(node, ()))]
 
 
 def per_prompt(
     members: Sequence[Members], name: str, field: Literal["exact", "share"]
 ) -> list[float]:
     """The sum over the edges of one name, in each prompt."""
-    return [sum((getattr(edge, field) for edge in each.get(name, ())), 0.0) for each in members]
+    return [sum((getattr(edge, field) for edge in own.get(name, ())), 0.0) for own in members]
 
 
 def mean_of(values: Sequence[float]) -> Estimate:

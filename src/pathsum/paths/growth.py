@@ -47,6 +47,7 @@ from pathsum.paths.edges import (
     node_position,
     side_of,
     sides_of,
+    unit_of,
 )
 from pathsum.paths.flows import FrozenRow
 from pathsum.paths.mlp_nodes import MlpNodes
@@ -377,7 +378,7 @@ class Growth:
         """
         shares, exact = inputs.shares.double(), inputs.exact.double()
         strong, kept = self._masks(readers, inputs, shares)
-        unit = "score" if inputs.side in (Side.Q, Side.K) else "logits"
+        unit = unit_of(inputs.side)
         into, writers, columns = kept.nonzero().T
         common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
         numbers = (into, writers, columns, strong[kept], shares[kept], exact[kept], common[kept])

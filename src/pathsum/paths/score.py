@@ -21,7 +21,7 @@ import torch
 from pathsum.base import Estimate, Progress, parse_option, silent
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.options import checked
-from pathsum.base.site import Side, Site
+from pathsum.base.site import Site
 from pathsum.model import Source, Trace
 from pathsum.model.gating import has_gates
 from pathsum.model.reference import CircuitReference, Reference, parse_circuit_reference
@@ -29,12 +29,12 @@ from pathsum.paths.breakdown import Breakdown
 from pathsum.paths.cuts import cut_effects, reference_writes, values_with_only
 from pathsum.paths.edges import (
     GraphEdge,
-    GraphNode,
     is_inner,
     is_written,
     layer_of,
     node_position,
     side_of,
+    unit_of,
 )
 from pathsum.paths.gradients import GradientScores
 from pathsum.paths.graph import Graph, Method
@@ -72,8 +72,8 @@ def score(
     >>> trace = construct.induction().trace("a b c d a")
     >>> target = find_target(trace, -1, "b", "mean")
     >>> for by in ("share", "gradient", "cut"):
-    ...     found = score(trace, target, ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
-    ...     print(f"{by} {found['L0H0@2→L1H0@5.k'].share:+.1f}")
+    ...     graph = score(trace, target, ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
+    ...     print(f"{by} {graph['L0H0@2→L1H0@5.k'].share:+.1f}")
     share +9.3
     gradient +0.0
     cut +10.0
@@ -88,26 +88,15 @@ def score(
     start = None
     if method is Method.INTEGRATED or (method is not Method.SHARE and other is not None):
         start = _reference_run(trace, reference)
-    drops: dict[Site, float] = {}
-    if only is None and start is None and _has_open_mlps(of):
-        found = Growth(of, threshold, rival, removal=True).grown(max_nodes, progress)
-        drops = {one.edge: one.share for one in found.edges}
-    growth = Growth(of, threshold, rival, only, start, also=[*drops]).grown(max_nodes, progress)
-    graph = _graph(of, growth, threshold, max_nodes, drops)
-    if only is not None:
-        missing = set(only).difference(edge.edge for edge in graph.edges)
-        unreached = [_unreached(edge) for edge in only if edge in missing]
-        graph = replace(graph, edges=(*graph.edges, *unreached))
+    graph = _share_graph(of, threshold, max_nodes, rival, only, start, progress)
+    graph = replace(graph, by=method)
     if method in (Method.SHARE, Method.INTEGRATED):
-        return replace(graph, by=method)
-    edges = [edge.edge for edge in graph.edges]
-    scores = score_edges(of, edges, method, reference, steps, progress)
-    scored = [
-        replace(edge, share=value)
-        for edge, value in zip(graph.edges, scores, strict=True)
-        if value is not None
-    ]
-    return replace(graph, by=method, edges=tuple(scored), left_out=())
+        return graph
+    sites = [edge.edge for edge in graph.edges]
+    scores = score_edges(of, sites, method, reference, steps, progress)
+    pairs = zip(graph.edges, scores, strict=True)
+    edges = tuple(replace(edge, share=value) for edge, value in pairs if value is not None)
+    return replace(graph, edges=edges, left_out=())
 
 
 def score_edges(
@@ -135,45 +124,68 @@ def score_edges(
         empty, *values = values_with_only(of, rows, reference, progress=progress).tolist()
         scores = [value - empty for value in values]
     else:
-        raise InputError(f"these shares are those of a graph: call score(by={by.value!r})")
-    known = dict(zip(written, scores, strict=True))
-    return [known.get(edge) for edge in edges]
+        raise InputError(f"shares belong to a whole graph: call score(by={by.value!r})")
+    by_edge = dict(zip(written, scores, strict=True))
+    return [by_edge.get(edge) for edge in edges]
 
 
 def split_neurons(graph: Graph, name: str | Site) -> Breakdown:
     """The value of an MLP node by its neurons; see `Graph.neurons`."""
-    found = graph.node(name)
-    node, source = found.node, found.node.writer
-    if not is_inner(node) or not isinstance(source, Source):
+    node = graph.node(name)
+    mlp = node.node.writer
+    if not is_inner(node.node) or not isinstance(mlp, Source):
         raise InputError(f"{node} has no neurons; name an MLP of the graph, such as mlp3@7")
     of, edges = graph.prediction, [edge.edge for edge in graph.edges]
     start = of.other if graph.by is Method.INTEGRATED else None
-    grown = Growth(of, graph.threshold, only=edges, reference=start).grown()
-    values = grown.neurons(node).double()
-    names = [Source("neuron", source.layer, number) for number in range(len(values))]
-    rest = values.new_tensor([found.value]) - values.sum()
-    every = (*names, Source("mlp_bias", source.layer))
-    return Breakdown("neuron", every, torch.cat([values, rest]).cpu(), None, 1)
+    growth = Growth(of, graph.threshold, only=edges, reference=start).grown()
+    values = growth.neurons(node.node).double()
+    neurons = [Source("neuron", mlp.layer, number) for number in range(len(values))]
+    rest = values.new_tensor([node.value]) - values.sum()
+    parts = (*neurons, Source("mlp_bias", mlp.layer))
+    return Breakdown("neuron", parts, torch.cat([values, rest]).cpu(), None, 1)
+
+
+def _share_graph(
+    of: PredictionRun,
+    threshold: float,
+    max_nodes: int,
+    rival: int | None,
+    only: Sequence[Site] | None,
+    start: Trace | None,
+    progress: Progress,
+) -> Graph:
+    """The graph by shares, with the edges that a drop by removal keeps, or with `only` some."""
+    config, drops = of.trace.model.config, dict[Site, float]()
+    if only is None and start is None and config.mlp != "none" and has_gates(config):
+        removals = Growth(of, threshold, rival, removal=True).grown(max_nodes, progress)
+        drops = {edge.edge: edge.share for edge in removals.edges}
+    growth = Growth(of, threshold, rival, only, start, also=[*drops]).grown(max_nodes, progress)
+    graph = _graph(of, growth, threshold, max_nodes, drops)
+    # Listed edges that no other listed edge leads to from the prediction.
+    reached = {edge.edge for edge in graph.edges}
+    rest = [site for site in only or () if site not in reached]
+    unreached = [GraphEdge(site, 0.0, unit_of(side_of(site)), 0.0) for site in rest]
+    return replace(graph, edges=(*graph.edges, *unreached))
 
 
 def _graph(
     of: PredictionRun, growth: Growth, threshold: float, max_nodes: int, drops: dict[Site, float]
 ) -> Graph:
+    """The record of a circuit that has grown; `drops` are drops by removal of some edges."""
     trace, sequence = of.trace, of.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
     logits = trace.logits_at(at)[sequence]
-    tokens = tuple(model.token_text(int(one)) for one in trace.tokens[sequence, : of.length])
+    tokens = tuple(map(model.token_text, trace.tokens[sequence, : of.length].tolist()))
 
     def order(node: Site) -> tuple[int, int, str]:
         return -layer_of(node, layers), node_position(node), str(node.writer)
 
-    def edge_order(edge: GraphEdge) -> tuple[tuple[int, int, str], int]:
-        return order(edge.edge.end), "vkqug".index(edge.kind)
-
-    def node_order(node: GraphNode) -> tuple[int, int, str]:
-        return order(node.node)
-
+    nodes = sorted(growth.nodes, key=lambda node: order(node.node))
+    edges = sorted(growth.edges, key=lambda e: (order(e.edge.end), "vkqug".index(e.kind)))
+    for number, edge in enumerate(edges):
+        if edge.edge in drops:
+            edges[number] = replace(edge, estimates={"removal": Estimate(drops[edge.edge])})
     return Graph(
         model=model.name,
         tokens=tokens,
@@ -187,13 +199,8 @@ def _graph(
         floor=growth.floor,
         raised_from=growth.first_floor if growth.floor > growth.first_floor else None,
         max_nodes=max_nodes,
-        nodes=tuple(sorted(growth.nodes, key=node_order)),
-        edges=tuple(
-            replace(edge, estimates={"removal": Estimate(drops[edge.edge])})
-            if edge.edge in drops
-            else edge
-            for edge in sorted(growth.edges, key=edge_order)
-        ),
+        nodes=tuple(nodes),
+        edges=tuple(edges),
         left_out=tuple(growth.left_out),
         quadrature_error=growth.quadrature_error,
         # Relative to the logits, unless all of them are zero.
@@ -216,16 +223,6 @@ def _reference_run(trace: Trace, reference: Reference | Trace) -> Trace:
     return reference
 
 
-def _has_open_mlps(of: PredictionRun) -> bool:
-    config = of.trace.model.config
-    return config.mlp != "none" and has_gates(config)
-
-
-def _unreached(edge: Site) -> GraphEdge:
-    """An edge that no other given edge leads to from the prediction."""
-    return GraphEdge(edge, 0.0, "score" if side_of(edge) in (Side.Q, Side.K) else "logits", 0.0)
-
-
 def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: int) -> None:
     trace, batch = of.trace, len(of.trace.tokens)
     if not 0 < threshold <= 1:
@@ -240,10 +237,10 @@ def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: in
             "this run was edited, so its scores and writes need not follow from its streams; ask "
             "for the circuit of the unedited run"
         )
-    made = "; ".join(str(edit) for edit in trace.weights.edits if edit.value is not None)
-    if made:
+    edits = "; ".join(str(edit) for edit in trace.weights.edits if edit.value is not None)
+    if edits:
         raise NotExactError(
-            f"the circuit of a model whose edges or patterns were edited ({made}) is not an "
+            f"the circuit of a model whose edges or patterns were edited ({edits}) is not an "
             "expansion of its scores; use a model in which only heads were edited"
         )
     if not 0 <= of.sequence < batch:

@@ -222,9 +222,7 @@ def patch_sweep(
     length, first = base.tokens.shape[1], 0
     if by is None and model.config.causal:
         # Before the first token that differs the runs are the same.
-        differs = (base.tokens != source.tokens).any(0).nonzero()
-        first = int(differs[0]) if len(differs) else length
-
+        first = int((base.tokens == source.tokens).all(0).cumprod(0).sum())
     means = mean_outputs(runs[0], sites) if by == "mean" else {}
 
     def patches(node: Site) -> list[Patch]:
