@@ -4,6 +4,7 @@ All of them, or for runs too long to keep everything the parts that a `Keep` lis
 the keys and values that the next tokens attend to.
 """
 
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class Keep:
     (torch.Size([1, 5, 5]), torch.Size([1, 27]))
     """
 
-    patterns: Sequence[HeadName | int] | All = ()
+    patterns: Sequence[HeadName | SupportsIndex] | All = ()
     streams: Sequence[int] | All = ()
     mlp_outputs: Sequence[int] | All = ()
     logits: Sequence[int] | All = ()
@@ -259,7 +260,7 @@ def _pattern_names(keep: Keep, config: Config) -> set[int | HeadId]:
     if isinstance(keep.patterns, str) and keep.patterns != "all":
         raise InputError(f"keep patterns={keep.patterns!r} is not a list of heads or 'all'")
     items = range(config.n_layers) if keep.patterns == "all" else keep.patterns
-    numbers = [item for item in items if isinstance(item, SupportsIndex)]
+    numbers = [operator.index(item) for item in items if isinstance(item, SupportsIndex)]
     layers = {*_numbers(numbers, config.n_layers, "layer", "patterns")}
     names = (item for item in items if not isinstance(item, SupportsIndex))
     heads = {find_head(name, config.n_layers, config.n_heads) for name in names}

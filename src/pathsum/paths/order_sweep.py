@@ -31,7 +31,7 @@ as terms (`MlpOutputs.LINEAR`) nothing is recomputed, and the sweep itself is us
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -51,6 +51,7 @@ from pathsum.paths.frozen import (
 )
 
 
+@runtime_checkable
 class LinearLayers(Protocol):
     """Layers that a sweep passes: a `Frozen` run, or `lens.HeldPositions`."""
 
