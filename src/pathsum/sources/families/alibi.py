@@ -12,8 +12,8 @@ A key's last entry is j, and the product with a query has the term slope · j, e
 dimensions of W_V and W_O are 0, and QK and OV in the stream's basis are those of the checkpoint.
 Bloom also normalizes its embeddings, once and for all: the normalized rows are W_E. Baichuan-7B is
 a Llama with fused projections; Baichuan-13B has ALiBi after RMS norms, and Falcon-RW rounds
-slope · j to bfloat16, so that no slope relates its heads (`add_positions`). Baichuan 2 normalizes
-the rows of its unembedding.
+slope · j to bfloat16, so each head adds a dimension to the stream (`add_positions`). Baichuan 2
+normalizes the rows of its unembedding.
 """
 
 import math
