@@ -58,7 +58,7 @@ OUTER = 4 * HEADS * D * K * 4
 def test_heads_alone_are_kept_up_to_a_bound_whatever_the_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "CONVERTED_HEADS_KEPT", 2 * OUTER + 4096)
+    monkeypatch.setattr(store, "CONVERTED_HEAD_BYTES", 2 * OUTER + 4096)
     model = half_precision(tmp_path, 7)
     held_before = converted_bytes()
     ps.copying(model, measures="eigenvalues")

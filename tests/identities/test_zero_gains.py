@@ -1,5 +1,7 @@
 """Gains of exactly 0 in norms after a block: a trained Gemma 3 has some."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from pathsum.model.store import OverlayStore
 @st.composite
 def zero_gain_models(draw: st.DrawFn) -> ps.Model:
     """A random model with a norm after each block, whose gains are 0 in some dimensions."""
-    mlp = draw(st.sampled_from(["none", "silu_gated"]))
+    mlp: Any = draw(st.sampled_from(["none", "silu_gated"]))
     config = Config(
         *(2, 2, draw(st.integers(4, 9)), 4, 11, 8),
         positions=draw(st.sampled_from(["rotary", "residual", "qk"])),
@@ -60,7 +62,7 @@ def test_identities_hold(model: ps.Model) -> None:
 def test_the_norm_measures_the_output_before_its_gain(model: ps.Model) -> None:
     trace, eps = model.trace(TOKENS), model.config.norm_eps
     for layer in range(2):
-        stored = {n: model.weights.read_if_there(f"layers.{layer}.{n}") for n in ("W_O", "b_O")}
+        stored = {n: model.weights.read_optional(f"layers.{layer}.{n}") for n in ("W_O", "b_O")}
         W_O, b_O = stored["W_O"], stored["b_O"]
         assert isinstance(W_O, Tensor)
         written = torch.einsum("bhpk,hkd->bpd", trace.z(layer), W_O)

@@ -12,7 +12,7 @@ def test_layers_may_be_read_by_several_threads_while_others_drop_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each reading drops what another thread has just read."""
-    monkeypatch.setattr(store, "CONVERTED_HEADS_KEPT", 1)
+    monkeypatch.setattr(store, "CONVERTED_HEAD_BYTES", 1)
     model = random_model(Config(4, 2, 8, 4, 11, 16)).to(torch.float64)
     expected = [model.weights.store.get(f"layers.{layer}.W_Q").double() for layer in range(4)]
 

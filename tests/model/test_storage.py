@@ -65,7 +65,9 @@ def test_saving_without_a_tokenizer_removes_the_old_one(tmp_path: Path) -> None:
 def test_saving_without_held_out_text_removes_the_old_one(folder: Path) -> None:
     text = torch.tensor([[1, 8]])
     replace(ps.load(folder), held_out=text).save(folder)
-    assert torch.equal(ps.load(folder).held_out, text)
+    held_out = ps.load(folder).held_out
+    assert held_out is not None
+    assert torch.equal(held_out, text)
     ps.random_model(CONFIG.replace(d_vocab=3)).save(folder)
     assert ps.load(folder).held_out is None
 
@@ -107,7 +109,7 @@ def test_held_out_text_of_another_save(folder: Path) -> None:
         ({"site": "L0H0→L1H0.k", "like": "L0H1"}, "cannot take the pattern of L0H1"),
     ],
 )
-def test_stored_edits_must_fit_the_model(folder: Path, edit: dict, message: str) -> None:
+def test_stored_edits_must_fit_the_model(folder: Path, edit: dict[str, str], message: str) -> None:
     file = folder / "config.json"
     head = json.loads(file.read_text()) | {"edits": [{"value": "zero", **edit}]}
     file.write_text(json.dumps(head))
@@ -143,7 +145,7 @@ def test_layers_are_read_when_first_used(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_converted_layers_are_not_all_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathsum.model.store.CONVERTED_LAYERS_KEPT", 1)
+    monkeypatch.setattr("pathsum.model.store.CONVERTED_LAYER_BYTES", 1)
     wide = ps.load(folder).to(torch.float64)
     first = wide.weights.layers[0]
     _ = wide.weights.layers[1]
@@ -252,7 +254,7 @@ def test_a_header_whose_length_looks_like_a_pickle(tmp_path: Path) -> None:
         ({"config": None}, "has no config in it"),
     ],
 )
-def test_a_config_that_is_not_ours(folder: Path, change: dict, message: str) -> None:
+def test_a_config_that_is_not_ours(folder: Path, change: dict[str, object], message: str) -> None:
     file = folder / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(FileError, match=message):

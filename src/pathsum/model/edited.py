@@ -67,16 +67,16 @@ def edited(model: "Model", edits: Mapping[Any, Any], text: TextOrTokens | None =
     _check_pattern_chains(model, parsed)
     _check_writers(parsed)
     weights, changed = model.weights, dict[str, Tensor]()
-    made: list[Edit] = []
-    for one in _with_means(model, parsed, text):
-        in_weights = _is_node(one) and _into_weights(weights, one, changed)
-        made.append(replace(one, value=None) if in_weights else one)
+    applied: list[Edit] = []
+    for edit in _with_means(model, parsed, text):
+        in_weights = _is_node(edit) and _into_weights(weights, edit, changed)
+        applied.append(replace(edit, value=None) if in_weights else edit)
     # Editing the embedding does not change a tied unembedding.
     config = weights.config.replace(tied=False) if "W_U" in changed else weights.config
     store = OverlayStore(weights.store, changed)
-    found = Weights(config, store, weights.dtype, weights.device, (*weights.edits, *made))
+    new_weights = Weights(config, store, weights.dtype, weights.device, (*weights.edits, *applied))
     name = model.name if weights.edits else f"{model.name} (edited)"
-    return replace(model, weights=found, name=name)
+    return replace(model, weights=new_weights, name=name)
 
 
 def _is_node(edit: Edit) -> bool:
@@ -84,27 +84,27 @@ def _is_node(edit: Edit) -> bool:
 
 
 def _check_writers(parsed: Sequence[Edit]) -> None:
-    """Raises InputError if both a head and one of its edges are replaced.
+    """Raise InputError if both a head and one of its edges are replaced.
 
     A head that writes a constant writes it as a bias, which all its readers share.
     """
     constant = {
-        one.site.writer
-        for one in parsed
-        if isinstance(one.site.writer, HeadId)
-        and _is_node(one)
-        and not (isinstance(one.value, Tensor) and not bool(one.value.any()))
+        edit.site.writer
+        for edit in parsed
+        if isinstance(edit.site.writer, HeadId)
+        and _is_node(edit)
+        and not (isinstance(edit.value, Tensor) and not bool(edit.value.any()))
     }
-    for one in parsed:
-        if one.site.reader is not None and one.site.writer in constant:
+    for edit in parsed:
+        if edit.site.reader is not None and edit.site.writer in constant:
             raise InputError(
-                f"{one.site.writer} is replaced as a whole, so its edge {one.site} cannot be "
+                f"{edit.site.writer} is replaced as a whole, so its edge {edit.site} cannot be "
                 "replaced too; edit the head or its edges"
             )
 
 
 def _parse_edit(model: "Model", name: Any, value: Any) -> Edit:
-    """One edit; if it takes a mean, its value is still None."""
+    """One edit; its value is None if it is a mean, which `_with_means` measures."""
     site = Site.parse(name)
     if site.value is not None or site.writer is None:
         return _parse_pattern_edit(model, site, value)
@@ -114,7 +114,6 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> Edit:
             f"{site} names a position, but an edited model is edited at every position; leave the "
             "position out, or patch a run: trace.patch({'" + str(site) + "': 'zero'})"
         )
-    # A node that is replaced everywhere is replaced where it writes, an edge in the stream.
     assert isinstance(site.writer, HeadId | Source)
     config = model.config
     width = width_of(config, site.writer) if site.reader is None else config.d_model
@@ -131,7 +130,7 @@ def _parse_edit(model: "Model", name: Any, value: Any) -> Edit:
     return Edit(site, zeros if choice == "zero" else None, label=choice)
 
 
-def _parse_pattern_edit(model: "Model", site: Site, given: Any) -> Edit:
+def _parse_pattern_edit(model: "Model", site: Site, value: Any) -> Edit:
     head = site.head
     if site.value != "pattern" or head is None:
         raise InputError(
@@ -139,22 +138,22 @@ def _parse_pattern_edit(model: "Model", site: Site, given: Any) -> Edit:
             "hook the value in a run: model.trace(text, hooks=…)"
         )
     find_head(head, model.config.n_layers, model.config.n_heads)
-    if not isinstance(given, Tensor):
-        other = model.head(given).id
+    if not isinstance(value, Tensor):
+        other = model.head(value).id
         check_other(model.config, head, other)
         return Edit(site, Site(other, value="pattern"), label=f"that of {other}")
-    check_pattern(model.config, head, given)
-    return Edit(site, given.to(model.weights.W_E), label="a given matrix")
+    check_pattern(model.config, head, value)
+    return Edit(site, value.to(model.weights.W_E), label="a given matrix")
 
 
 def _check_pattern_chains(model: "Model", parsed: list[Edit]) -> None:
-    """Raises InputError if a head would attend by a pattern that is itself another head's."""
-    known = (*parsed, *model.weights.edits)
-    borrowers = {one.site for one in known if isinstance(one.value, Site)}
-    for one in parsed:
-        if isinstance(one.value, Site) and one.value in borrowers:
+    """Raise InputError if a head takes the pattern of a head that itself takes another one's."""
+    all_edits = (*parsed, *model.weights.edits)
+    copies = {edit.site for edit in all_edits if isinstance(edit.value, Site)}
+    for edit in parsed:
+        if isinstance(edit.value, Site) and edit.value in copies:
             raise InputError(
-                f"{one.site.writer} is to attend like {one.value.writer}, which attends like "
+                f"{edit.site.writer} is to attend like {edit.value.writer}, which attends like "
                 "another head itself; name that one"
             )
 
@@ -165,18 +164,24 @@ def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> b
     assert isinstance(writer, HeadId | Source)
     assert isinstance(constant, Tensor)
 
+    prefix = f"layers.{writer.layer}."
+
     def stored(name: str) -> Tensor:
+        name = prefix + name
         return changed[name] if name in changed else weights.read(name)
 
-    at = f"layers.{writer.layer}."
-    if isinstance(writer, HeadId):
-        W_O = stored(at + "W_O").clone()
+    def move_into_bias(name: str, bias_name: str, index: int) -> None:
+        """Add the constant times one entry of W_O or W_out to the bias, and zero the entry."""
+        rows = stored(name).clone()
         if bool(constant.any()):
-            known = at + "b_O" in changed or at + "b_O" in weights.store.shapes
-            bias = stored(at + "b_O") if known else W_O.new_zeros(W_O.shape[-1])
-            changed[at + "b_O"] = bias + constant @ W_O[writer.head]
-        W_O[writer.head] = 0.0
-        changed[at + "W_O"] = W_O
+            exists = prefix + bias_name in (*changed, *weights.store.shapes)
+            bias = stored(bias_name) if exists else rows.new_zeros(rows.shape[-1])
+            changed[prefix + bias_name] = bias + constant @ rows[index].view(len(constant), -1)
+        rows[index] = 0.0
+        changed[prefix + name] = rows
+
+    if isinstance(writer, HeadId):
+        move_into_bias("W_O", "b_O", writer.head)
         return True
     if writer.kind == "embed":
         if weights.config.tied:
@@ -184,21 +189,15 @@ def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> b
         changed["W_E"] = constant.expand(weights.W_E.shape).contiguous()
         return True
     if writer.kind == "neuron":
-        W_out = stored(at + "W_out").clone()
-        if bool(constant.any()):
-            known = at + "b_out" in changed or at + "b_out" in weights.store.shapes
-            bias = stored(at + "b_out") if known else W_out.new_zeros(W_out.shape[-1])
-            changed[at + "b_out"] = bias + constant * W_out[writer.neuron]
-        W_out[writer.neuron] = 0.0
-        changed[at + "W_out"] = W_out
+        move_into_bias("W_out", "b_out", writer.neuron)
         return True
     if weights.config.norm_place != "before" and bool(constant.any()):
         # A norm follows, so no bias gives this output.
         return False
-    changed[at + "W_out"] = torch.zeros_like(stored(at + "W_out"))
-    changed[at + "b_out"] = constant.clone()
-    if at + "b_experts" in weights.store.shapes:
-        changed[at + "b_experts"] = torch.zeros_like(stored(at + "b_experts"))
+    changed[prefix + "W_out"] = torch.zeros_like(stored("W_out"))
+    changed[prefix + "b_out"] = constant.clone()
+    if prefix + "b_experts" in weights.store.shapes:
+        changed[prefix + "b_experts"] = torch.zeros_like(stored("b_experts"))
     return True
 
 
@@ -206,17 +205,17 @@ def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> b
 
 
 def _with_means(model: "Model", parsed: list[Edit], text: TextOrTokens | None) -> list[Edit]:
-    """The edits, with the means that some of them take."""
-    asked = {number: one.site for number, one in enumerate(parsed) if one.value is None}
-    if not asked:
+    """The edits, with means over a text as the values of those that ask for one."""
+    sites = {number: edit.site for number, edit in enumerate(parsed) if edit.value is None}
+    if not sites:
         if text is not None:
             raise InputError(
                 "text is given, but no edit takes a mean over it; leave it out, or use 'mean'"
             )
         return parsed
-    over = reference_text(model, text)
-    means = mean_values(model, over.batches, asked)
+    reference = reference_text(model, text)
+    means = mean_values(model, reference.batches, sites)
     return [
-        replace(one, value=means[number], label=str(over)) if number in means else one
-        for number, one in enumerate(parsed)
+        replace(edit, value=means[number], label=str(reference)) if number in means else edit
+        for number, edit in enumerate(parsed)
     ]

@@ -245,8 +245,8 @@ class Editor:
 
         query, key, value = map(edited, HEAD_SIDES, computed)
         if query is not computed[0] or key is not computed[1]:
-            alone = layer_of_one_head(self.config, layer, head.head)
-            pattern = transformer.attend(self.config, alone, query[:, None], key[:, None])[:, 0]
+            tensors = layer_of_one_head(self.config, layer, head.head)
+            pattern = transformer.attend(self.config, tensors, query[:, None], key[:, None])[:, 0]
         pattern = self.values.apply(Site(head, value="pattern"), pattern)
         return pattern, pattern @ value
 
@@ -366,10 +366,10 @@ def _batch_size(tokens: Tokens, edits: Sequence[Edit], copies: int) -> int:
         return len(tokens) * copies
     values = [edit.value for edit in edits]
     sizes = {len(value) for value in values if isinstance(value, Tensor) and value.ndim == 3}
-    several = sorted((sizes | {len(tokens)}) - {1})
-    if len(several) > 1:
+    sizes = sorted((sizes | {len(tokens)}) - {1})
+    if len(sizes) > 1:
         raise InputError(
-            f"the run and its edits have {several[0]} and {several[1]} sequences; use batches of "
+            f"the run and its edits have {sizes[0]} and {sizes[1]} sequences; use batches of "
             "the same size, or of one sequence"
         )
-    return several[0] if several else 1
+    return sizes[0] if sizes else 1

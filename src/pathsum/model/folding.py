@@ -45,7 +45,7 @@ ROWS = 16_384
 def fold_read(
     norm: Norm, W: Float[Tensor, "*lead d k"], gain: Float[Tensor, " d"] | None
 ) -> Float[Tensor, "*lead d k"]:
-    """C diag(gain) W: the read with centering and gain folded in; the scale is left out."""
+    """C diag(gain) W: the read with centering and gain folded in; the scale is omitted."""
     if gain is not None:
         W = gain[:, None] * W
     if norm == "layer":
@@ -64,10 +64,10 @@ def unfolded(
 def fold_bias(
     W: Float[Tensor, "*lead d k"],
     norm_bias: Float[Tensor, " d"] | None,
-    own: Float[Tensor, "*lead k"] | None,
+    read_bias: Float[Tensor, "*lead k"] | None,
 ) -> Float[Tensor, "*lead k"]:
-    """norm_bias W + own: the part of a read that does not depend on the stream."""
-    bias = W.new_zeros((*W.shape[:-2], W.shape[-1])) if own is None else own
+    """norm_bias W + read_bias: the part of a read that does not depend on the stream."""
+    bias = W.new_zeros((*W.shape[:-2], W.shape[-1])) if read_bias is None else read_bias
     return bias if norm_bias is None else bias + norm_bias @ W
 
 
@@ -91,34 +91,34 @@ class Reads:
 
 def layer_reads(weights: Weights, layer: int) -> Reads:
     """A layer's folded reads. Costs a pass over its weights."""
-    config, raw = weights.config, weights.attention[layer]
-    q_gain = W_gain = raw.W_Q.new_ones(()) if raw.q_norm_w is None else raw.q_norm_w
-    k_gain = K_gain = raw.W_K.new_ones(()) if raw.k_norm_w is None else raw.k_norm_w
+    config, tensors = weights.config, weights.attention[layer]
+    q_gain = W_gain = tensors.W_Q.new_ones(()) if tensors.q_norm_w is None else tensors.q_norm_w
+    k_gain = K_gain = tensors.W_K.new_ones(()) if tensors.k_norm_w is None else tensors.k_norm_w
     if config.qk_norm in ("rms_per_head", "rms_all"):
         W_gain, K_gain = q_gain[..., None, :], k_gain[..., None, :]
-    placed = raw.W_pos is not None
+    W_pos = tensors.W_pos
     return Reads(
-        W_Q=fold_read(config.norm, raw.W_Q, raw.ln1_w) * W_gain,
-        W_K=fold_read(config.norm, raw.W_K, raw.ln1_w) * K_gain,
-        W_V=fold_read(config.norm, raw.W_V, raw.ln1_w),
-        b_Q=fold_bias(raw.W_Q, raw.ln1_b, raw.b_Q) * q_gain,
-        b_K=fold_bias(raw.W_K, raw.ln1_b, raw.b_K) * k_gain,
-        b_V=fold_bias(raw.W_V, raw.ln1_b, raw.b_V),
-        pos_Q=torch.einsum("cd,hdk->hck", raw.W_pos, raw.W_Q) * W_gain if placed else None,
-        pos_K=torch.einsum("cd,hdk->hck", raw.W_pos, raw.W_K) * K_gain if placed else None,
+        W_Q=fold_read(config.norm, tensors.W_Q, tensors.ln1_w) * W_gain,
+        W_K=fold_read(config.norm, tensors.W_K, tensors.ln1_w) * K_gain,
+        W_V=fold_read(config.norm, tensors.W_V, tensors.ln1_w),
+        b_Q=fold_bias(tensors.W_Q, tensors.ln1_b, tensors.b_Q) * q_gain,
+        b_K=fold_bias(tensors.W_K, tensors.ln1_b, tensors.b_K) * k_gain,
+        b_V=fold_bias(tensors.W_V, tensors.ln1_b, tensors.b_V),
+        pos_Q=None if W_pos is None else torch.einsum("cd,hdk->hck", W_pos, tensors.W_Q) * W_gain,
+        pos_K=None if W_pos is None else torch.einsum("cd,hdk->hck", W_pos, tensors.W_K) * K_gain,
     )
 
 
 def value_reads(weights: Weights, layer: int) -> Float[Tensor, "head d k"]:
     """The folded W_V of each query head of a layer."""
-    config, raw = weights.config, weights.attention[layer]
-    return for_query_heads(fold_read(config.norm, raw.W_V, raw.ln1_w), config.n_heads)
+    config, tensors = weights.config, weights.attention[layer]
+    return for_query_heads(fold_read(config.norm, tensors.W_V, tensors.ln1_w), config.n_heads)
 
 
 def with_qk_gain(
     x: Float[Tensor, "any k"], gain: Float[Tensor, "*head k"] | None, head: int
 ) -> Float[Tensor, "any k"]:
-    """x times a head's QK-norm gain: its own where a norm spans all heads, else the shared one."""
+    """x times a head's QK-norm gain, per head where a norm spans all heads, else shared."""
     return x if gain is None else x * (gain if gain.ndim == 1 else gain[head])
 
 
@@ -126,12 +126,12 @@ def score_read(
     weights: Weights, head: HeadId, side: Side
 ) -> tuple[Float[Tensor, "d k"], Float[Tensor, " k"]]:
     """W_Q and b_Q, or W_K and b_K, of one head, normalization folded in, before QK-norm gains."""
-    raw, at = weights.attention[head.layer], head.head
-    every, biases = raw.W_Q, raw.b_Q
+    tensors, index = weights.attention[head.layer], head.head
+    matrices, biases = tensors.W_Q, tensors.b_Q
     if side is Side.K:
-        every, biases, at = raw.W_K, raw.b_K, kv_head(weights.config, at)
-    W, own = every[at], None if biases is None else biases[at]
-    return fold_read(weights.config.norm, W, raw.ln1_w), fold_bias(W, raw.ln1_b, own)
+        matrices, biases, index = tensors.W_K, tensors.b_K, kv_head(weights.config, index)
+    W, bias = matrices[index], None if biases is None else biases[index]
+    return fold_read(weights.config.norm, W, tensors.ln1_w), fold_bias(W, tensors.ln1_b, bias)
 
 
 def folded_unembedding(weights: Weights) -> Float[Tensor, "d vocab"]:
@@ -159,7 +159,7 @@ def unembed_through(weights: Weights, W: Float[Tensor, "*k d"]) -> Float[Tensor,
 
 
 def apply_unembedding(weights: Weights, x: Float[Tensor, "*k d"]) -> Float[Tensor, "*k vocab"]:
-    """`x` times the folded W_U, without a copy of W_U: logits but for the scale and the bias."""
+    """`x` times the folded W_U, without a copy of W_U: logits without scale and bias."""
     return unfolded(weights.config.norm, x, weights.ln_f_w) @ weights.W_U
 
 
@@ -176,9 +176,9 @@ def bias_in_z(layer: LayerWeights, head: int, pattern: HeadPattern) -> Float[Ten
 
 def attention_bias(weights: Weights, layer: int) -> Float[Tensor, " d"]:
     """Σ_h b_V W_O + b_O: the constant output of a layer's heads, whatever they attend to."""
-    raw = weights.attention[layer]
-    written = torch.einsum("hk,hkd->d", value_bias(raw), raw.W_O)
-    return written if raw.b_O is None else written + raw.b_O
+    tensors = weights.attention[layer]
+    output = torch.einsum("hk,hkd->d", value_bias(tensors), tensors.W_O)
+    return output if tensors.b_O is None else output + tensors.b_O
 
 
 def embeddings_as_read(
@@ -188,7 +188,7 @@ def embeddings_as_read(
 
     Before layer 0 the stream is the embedding, so each one is normalized as the model does (in a
     model that adds positions to the stream: without them). In deeper layers, the scale depends on
-    the output of lower layers and is left out.
+    the output of lower layers and is omitted.
     """
     rows = weights.W_E if tokens is None else weights.W_E[tokens.to(weights.device)]
     if not _normalizes_embeddings(weights.config, layer):
@@ -199,7 +199,7 @@ def embeddings_as_read(
 def read_scales(weights: Weights, layer: int) -> Float[Tensor, " vocab"] | None:
     """The number each token's embedding is multiplied by when a layer reads it.
 
-    None where `embeddings_as_read` leaves it out.
+    None where `embeddings_as_read` omits it.
     """
     if not _normalizes_embeddings(weights.config, layer):
         return None
@@ -221,7 +221,7 @@ def _normalizes_embeddings(config: Config, layer: int) -> bool:
 
 
 def token_basis_note(weights: Weights, layer: int) -> str:
-    """A note on the factors that the token basis leaves out at this depth."""
+    """A note on the factors that the token basis omits at this depth."""
     if layer == 0 or weights.config.norm == "none":
         return ""
     return "direct path, scale omitted"
@@ -253,18 +253,18 @@ def fold(model: "Model", which: Sequence[Folding | str] = (Folding.GAINS,)) -> "
         change, description = _FOLDINGS[parse_option(Folding, name, "which")]
         weights = change(model.weights)
         if weights is not model.weights:
-            done = (*model.transformations, description)
-            model = replace(model, weights=weights, transformations=done)
+            transformations = (*model.transformations, description)
+            model = replace(model, weights=weights, transformations=transformations)
     return model
 
 
 def fold_gains(weights: Weights) -> Weights:
     """Gains and biases of normalizations multiplied into the reads that follow them.
 
-    Leaves a stream without a preferred basis but for LayerNorm's ones-vector. Tied embeddings come
-    out untied, because W_U takes up the final gain. Where positions are added after the
-    normalization (positions="qk") each layer's W_pos is divided by the gain, so that the read it
-    meets gives the same; a gain of exactly 0 cannot be divided by and raises NotExactError. QK-norm
+    The stream then has no preferred basis, except for LayerNorm's ones-vector. Tied embeddings
+    become untied, because the final gain is multiplied into W_U. If positions are added after the
+    normalization (positions="qk"), each layer's W_pos is divided by the gain, so that the product
+    with the folded read is unchanged; a gain of exactly 0 raises NotExactError. QK-norm
     gains stay, because they act inside the head, and so do the gains of norms after a block.
     """
     config = weights.config
@@ -285,7 +285,7 @@ def fold_gains(weights: Weights) -> Weights:
 
 
 def center_writes(weights: Weights) -> Weights:
-    """The mean over the stream's dimensions removed from everything that is written to it.
+    """All outputs into the stream with their mean over its dimensions removed.
 
     LayerNorm removes the mean from every read, so no component sees it; other norms do not.
     """
@@ -295,12 +295,12 @@ def center_writes(weights: Weights) -> Weights:
             "stream, so centering the writes would change its predictions; only models with "
             "norm='layer' can be centered"
         )
-    written = {"W_E", "W_O", "b_O", "W_out", "b_out", "b_experts"}
+    names = {"W_E", "W_O", "b_O", "W_out", "b_out", "b_experts"}
     if weights.config.positions == "residual":
-        written.add("W_pos")
+        names.add("W_pos")
     flat = dict(weights.items()) | {"W_U": weights.W_U}
     for name, tensor in flat.items():
-        if name.rsplit(".", 1)[-1] in written:
+        if name.rsplit(".", 1)[-1] in names:
             flat[name] = remove_mean(tensor)
     return _untied(weights, flat)
 
@@ -314,21 +314,21 @@ def fold_value_biases(weights: Weights) -> Weights:
     if config.sinks:
         raise NotExactError(
             "this model has attention sinks, so the rows of its patterns sum to less than 1 and "
-            "what value biases write depends on the pattern; its value biases cannot be folded"
+            "the output of value biases depends on the pattern; its value biases cannot be folded"
         )
     if weights.edited_edges:
         raise NotExactError(
-            "this edited model replaces what single readers see of a head, which holds what the "
-            "head's value bias writes; fold the model before it is edited"
+            "this edited model replaces a head's output for single readers, and the output "
+            "includes the value bias; fold the model before it is edited"
         )
     flat = dict(weights.items())
     biases = [name for name in flat if name.endswith(".b_V")]
     for name in biases:
         layer = name.removesuffix("b_V")
         b_V = for_query_heads(flat.pop(name), config.n_heads, dim=0)
-        moved = torch.einsum("hk,hkd->d", b_V, flat[f"{layer}W_O"])
-        own = flat.get(f"{layer}b_O")
-        flat[f"{layer}b_O"] = moved if own is None else own + moved
+        output = torch.einsum("hk,hkd->d", b_V, flat[f"{layer}W_O"])
+        b_O = flat.get(f"{layer}b_O")
+        flat[f"{layer}b_O"] = output if b_O is None else b_O + output
     return _rebuilt(config, weights, flat) if biases else weights
 
 
@@ -368,29 +368,29 @@ def _rebuilt(config: Config, weights: Weights, flat: dict[str, Tensor]) -> Weigh
 
 
 def _fold_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
-    raw = weights.layers[layer]
-    kept = {name: getattr(raw, name) for name in LAYER_NAMES if not name.startswith("ln")}
-    if raw.post1_w is not None:
+    tensors = weights.layers[layer]
+    stored = {name: getattr(tensors, name) for name in LAYER_NAMES if not name.startswith("ln")}
+    if tensors.post1_w is not None:
         # Read layers hold the gain of the norm after the heads in W_O; stored ones do not.
-        kept |= {n: weights.read_if_there(f"layers.{layer}.{n}") for n in ("W_O", "b_O")}
-    folded: dict[str, Tensor] = {name: t for name, t in kept.items() if t is not None}
+        stored |= {n: weights.read_optional(f"layers.{layer}.{n}") for n in ("W_O", "b_O")}
+    folded: dict[str, Tensor] = {name: t for name, t in stored.items() if t is not None}
     reads = [("W_Q", "b_Q", "ln1"), ("W_K", "b_K", "ln1"), ("W_V", "b_V", "ln1")]
     reads += [(f"W_{name}", f"b_{name}", "ln2") for name in ("in", "gate", "router")]
     for name, bias, norm in reads:
-        W = kept[name]
-        gain, shift = getattr(raw, f"{norm}_w"), getattr(raw, f"{norm}_b")
+        W = stored[name]
+        gain, shift = getattr(tensors, f"{norm}_w"), getattr(tensors, f"{norm}_b")
         if W is None:
             continue
         if gain is not None:
             folded[name] = gain[:, None] * W
         if shift is not None:
-            folded[bias] = fold_bias(W, shift, kept[bias])
-    if raw.W_pos is not None and raw.ln1_w is not None:
-        if bool((raw.ln1_w == 0).any()):
+            folded[bias] = fold_bias(W, shift, stored[bias])
+    if tensors.W_pos is not None and tensors.ln1_w is not None:
+        if bool((tensors.ln1_w == 0).any()):
             raise NotExactError(
                 f"the gain before layer {layer} is exactly 0 in some dimension, and positions are "
                 "added after it, so folding the gain would lose their part there; use the model "
                 "unfolded"
             )
-        folded["W_pos"] = raw.W_pos / raw.ln1_w
+        folded["W_pos"] = tensors.W_pos / tensors.ln1_w
     return folded

@@ -60,8 +60,8 @@ class Head:
     @property
     def W_Q(self) -> Float[Tensor, "d k"]:
         """The query weights, normalization folded in."""
-        layer, at = self._layer, self.id.head
-        return with_qk_gain(self._read(layer.W_Q[at]), layer.q_norm_w, at)
+        layer, head = self._layer, self.id.head
+        return with_qk_gain(self._read(layer.W_Q[head]), layer.q_norm_w, head)
 
     @property
     def W_K(self) -> Float[Tensor, "d k"]:
@@ -112,8 +112,8 @@ class Head:
             )
         W_Q = self.W_Q
         if config.positions == "rotary":
-            places = torch.full((W_Q.shape[0],), offset, device=W_Q.device)
-            W_Q = rotate(config.at(self.id.layer), W_Q, places)
+            positions = torch.full((W_Q.shape[0],), offset, device=W_Q.device)
+            W_Q = rotate(config.at(self.id.layer), W_Q, positions)
         return Factored(W_Q * config.score_scale, self.W_K.T)
 
     @property
@@ -233,14 +233,14 @@ def path_full_ov(model: "Model", path: Path) -> Factored:
     weights, W_pos = model.weights, model.weights.W_pos if path.source.kind == "pos" else None
     if path.heads:
         ov = path_ov(model, path)
-        placed = None if W_pos is None else W_pos @ ov.A
-        left = embed_through(weights, path.heads[0].layer, ov.A) if placed is None else placed
-        found = Factored(left, unembed_through(weights, ov.B))
+        positions = None if W_pos is None else W_pos @ ov.A
+        rows = embed_through(weights, path.heads[0].layer, ov.A) if positions is None else positions
+        full_ov = Factored(rows, unembed_through(weights, ov.B))
     else:
         rows = embeddings_as_read(weights, model.config.n_layers) if W_pos is None else W_pos
-        found = Factored(rows, centered_unembedding(weights))
+        full_ov = Factored(rows, centered_unembedding(weights))
     steps = (path.source, *path.heads, LOGITS)
-    return found if carries_text(model, steps) else _zeros_like(found)
+    return full_ov if carries_text(model, steps) else _zeros_like(full_ov)
 
 
 def path_pattern(trace: "Trace", path: Path) -> HeadPattern:

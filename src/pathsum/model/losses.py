@@ -59,7 +59,7 @@ class SequenceLosses:
         return ratio(self.total - other.total, self.count)
 
     @staticmethod
-    def joined(parts: "list[SequenceLosses]") -> "SequenceLosses":
+    def concat(parts: "list[SequenceLosses]") -> "SequenceLosses":
         """The losses of several batches, one after another."""
         return SequenceLosses(
             torch.cat([part.total for part in parts]), torch.cat([part.count for part in parts])
@@ -108,10 +108,10 @@ def sequence_losses(
     if lengths is None:
         total = losses.sum(-1)
         return SequenceLosses(total, torch.full_like(total, losses.shape[1]))
-    places = torch.arange(first + 1, tokens.shape[1], device=tokens.device)
-    real = places < lengths[:, None]
-    total = torch.where(real, losses, 0.0).sum(-1)
-    return SequenceLosses(total, real.sum(-1).to(total))
+    positions = torch.arange(first + 1, tokens.shape[1], device=tokens.device)
+    is_token = positions < lengths[:, None]
+    total = torch.where(is_token, losses, 0.0).sum(-1)
+    return SequenceLosses(total, is_token.sum(-1).to(total))
 
 
 def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
@@ -157,15 +157,15 @@ def read_losses(
 
     `targets` is the correct output per position, or −1 for positions without a target.
     """
-    counted = targets[:, first:] >= 0
-    rows = read[:, first:][counted]
-    wanted_ids = targets[:, first:][counted]
+    has_target = targets[:, first:] >= 0
+    rows = read[:, first:][has_target]
+    row_targets = targets[:, first:][has_target]
     size = max(_FEWEST_ROWS, _BLOCK // weights.config.d_vocab_out)
     losses: list[Tensor] = []
-    for block, wanted in zip(rows.split(size), wanted_ids.split(size), strict=True):
+    for block, block_targets in zip(rows.split(size), row_targets.split(size), strict=True):
         logits = soft_cap(logits_of_read(weights, block), weights.config.logit_cap)
-        losses.append(metric(logits, wanted))
-    return counted_sums(counted, torch.cat(losses))
+        losses.append(metric(logits, block_targets))
+    return sums_per_sequence(has_target, torch.cat(losses))
 
 
 def split_by_memory(
@@ -176,13 +176,13 @@ def split_by_memory(
     yield from tokens.split(max(1, at_a_time // numbers))
 
 
-def counted_sums(
-    counted: Bool[Tensor, "sequence pos"], scores: Float[Tensor, " n"]
+def sums_per_sequence(
+    has_target: Bool[Tensor, "sequence pos"], scores: Float[Tensor, " n"]
 ) -> SequenceLosses:
-    """Sums per sequence of the scores of the predictions that count."""
-    each = torch.zeros(counted.shape, dtype=torch.float64, device=scores.device)
-    each[counted] = scores.double()
-    return SequenceLosses(each.sum(-1), counted.sum(-1).to(each))
+    """Sums of scores per sequence, over the positions that have a target."""
+    table = torch.zeros(has_target.shape, dtype=torch.float64, device=scores.device)
+    table[has_target] = scores.double()
+    return SequenceLosses(table.sum(-1), has_target.sum(-1).to(table))
 
 
 if TYPE_CHECKING:
@@ -206,20 +206,20 @@ class CheckedMetric:
     def of(self, logits: Logits, targets: Tokens, first: int = 0) -> SequenceLosses:
         """The numbers of one run from position `first` on, summed per sequence."""
         targets = targets[:, first:]
-        counted = targets >= 0
-        if bool(counted[:, :-1].all()) and not bool(counted[:, -1].any()):
+        has_target = targets >= 0
+        if bool(has_target[:, :-1].all()) and not bool(has_target[:, -1].any()):
             # The usual case: slices are copied faster than a choice of positions.
-            rows, wanted = logits[:, first:-1].flatten(0, 1), targets[:, :-1].flatten()
+            rows, row_targets = logits[:, first:-1].flatten(0, 1), targets[:, :-1].flatten()
         else:
-            rows, wanted = logits[:, first:][counted], targets[counted]
-        return counted_sums(counted, self.metric(rows, wanted))
+            rows, row_targets = logits[:, first:][has_target], targets[has_target]
+        return sums_per_sequence(has_target, self.metric(rows, row_targets))
 
 
 def find_metric(metric: MetricName) -> CheckedMetric:
     """A metric by name, or a custom one whose results are checked."""
     if not callable(metric):
-        known = {"loss": (target_losses, NATS), "error": (target_errors, "share of errors")}
-        return CheckedMetric(*known[parse_choice(tuple(known), metric, "metric")])
+        metrics = {"loss": (target_losses, NATS), "error": (target_errors, "share of errors")}
+        return CheckedMetric(*metrics[parse_choice(tuple(metrics), metric, "metric")])
 
     def checked(logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]) -> Tensor:
         return checked_scores(metric(logits, targets), len(targets), "predictions")
@@ -228,36 +228,36 @@ def find_metric(metric: MetricName) -> CheckedMetric:
 
 
 def checked_scores(
-    found: object, count: int, of: Literal["predictions", "sequences"]
+    scores: object, count: int, of: Literal["predictions", "sequences"]
 ) -> Float[Tensor, " n"]:
     """The result of a metric; raises InputError unless it is one finite number for each."""
-    if not isinstance(found, Tensor) or not found.is_floating_point():
-        kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(scores, Tensor) or not scores.is_floating_point():
+        kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise InputError(
             f"the metric returned {kind}; return a floating-point tensor with one number for each "
             f"of the {count} {of}, shape [{count}]"
         )
-    if found.shape != (count,):
+    if scores.shape != (count,):
         raise InputError(
-            f"the metric returned shape {list(found.shape)}; return one number for each of the "
+            f"the metric returned shape {list(scores.shape)}; return one number for each of the "
             f"{count} {of}, shape [{count}] (no mean over {of})"
         )
-    if not bool(torch.isfinite(found).all()):
+    if not bool(torch.isfinite(scores).all()):
         raise InputError(
             "the metric returned NaN or infinite numbers; look for log(0), division by 0 or a "
             "softmax over masked logits in it"
         )
-    return found
+    return scores
 
 
 def predicted_batches(
     model: "Model",
-    given: TextOrTokens,
+    text: TextOrTokens,
     targets: Int[Tensor, "n pos"] | None = None,
     first: int = 0,
 ) -> tuple[TokenBatches, TokenBatches]:
     """Batches to predict on, and the correct output at each of their positions."""
-    batches = token_batches(model, given, first, targets_given=targets is not None)
+    batches = token_batches(model, text, first, targets_given=targets is not None)
     if targets is None:
         return batches, [next_tokens(tokens) for tokens in batches]
     require_values(targets, "targets")

@@ -266,8 +266,8 @@ class Model:
             dtype, device = None, dtype
         if dtype is not None and not dtype.is_floating_point:
             raise InputError(f"weights cannot be {dtype}; use a floating-point dtype")
-        place = None if device is None else _available(device)
-        return replace(self, weights=self.weights.to(dtype, place))
+        target = None if device is None else _available(device)
+        return replace(self, weights=self.weights.to(dtype, target))
 
     def save(self, folder: str | FilePath) -> None:
         """Write config.json, model.safetensors and, if there is one, tokenizer.json.
@@ -300,18 +300,18 @@ def _is_one_sequence(text: Any) -> bool:
 def _available(device: torch.device | str) -> torch.device:
     """Parse a device; raises an error immediately if this machine does not have it."""
     try:
-        place = torch.device(device)
-        if place.type == "meta":
+        result = torch.device(device)
+        if result.type == "meta":
             raise RuntimeError  # it has shapes and no numbers
     except RuntimeError as error:
         raise InputError(
             f"{device!r} is not a device; use 'cpu', 'cuda', 'cuda:1' or 'mps'"
         ) from error
     try:
-        torch.empty(0, device=place)
+        torch.empty(0, device=result)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = first_line(error)
         raise FailedError(
             f"device {str(device)!r} is not available on this machine ({reason}); use 'cpu'"
         ) from error
-    return place
+    return result

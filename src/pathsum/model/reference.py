@@ -91,25 +91,26 @@ def reference_text(
     length = min(LENGTH, model.config.n_ctx)
     if text is not None:
         # Nothing is predicted on a reference.
-        found = ReferenceText(token_batches(model, text, targets_given=True), "of the given text")
+        batches = token_batches(model, text, targets_given=True)
+        reference = ReferenceText(batches, "of the given text")
     elif model.held_out is not None:
-        found = ReferenceText([model.held_out[:SEQUENCES, :length]], "of held-out text")
+        reference = ReferenceText([model.held_out[:SEQUENCES, :length]], "of held-out text")
     elif (neutral := _neutral_tokens(model, length)) is not None:
-        found = ReferenceText([neutral], "of a neutral text")
+        reference = ReferenceText([neutral], "of a neutral text")
     elif own is not None:
-        found = ReferenceText(own, "of the text itself")
+        reference = ReferenceText(own, "of the text itself")
     else:
-        drawn = model.token_pool().draw(SEQUENCES, length, torch.Generator().manual_seed(0))
+        tokens = model.token_pool().draw(SEQUENCES, length, torch.Generator().manual_seed(0))
         if model.config.start_token is not None:
-            drawn[:, 0] = model.config.start_token
-        found = ReferenceText([drawn], "drawn at random")
-    long = [batch.to(model.weights.device) for batch in found.batches if batch.shape[1] > 1]
+            tokens[:, 0] = model.config.start_token
+        reference = ReferenceText([tokens], "drawn at random")
+    long = [batch.to(model.weights.device) for batch in reference.batches if batch.shape[1] > 1]
     if not long:
         raise InputError(
             "a mean is taken over positions from 1 on, but no sequence has more than one token; "
             "give a longer text, or use 'zero'"
         )
-    return ReferenceText(long, found.name)
+    return ReferenceText(long, reference.name)
 
 
 def _neutral_tokens(model: "Model", length: int) -> Tensor | None:

@@ -47,11 +47,11 @@ HELD_OUT_TOKENS = 400_000
 """Tokens of its held-out part that are used at most."""
 
 
-def require_values(tensor: Tensor, what: str) -> None:
+def require_values(tensor: Tensor, name: str) -> None:
     """Raise InputError for tensors that cannot be read number by number."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         kind = "without values" if tensor.device.type == "meta" else "a sparse tensor"
-        raise InputError(f"{what} are {kind}; give a dense tensor that holds its numbers")
+        raise InputError(f"{name} are {kind}; give a dense tensor that holds its numbers")
 
 
 def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> Tokens:
@@ -78,24 +78,24 @@ def check_tokens(config: Config, tokens: Tensor, longest: int | None = None) -> 
         )
     low, high = int(batch.min()), int(batch.max())
     if low < 0 or high >= config.d_vocab:
-        wrong = low if low < 0 else high
+        token = low if low < 0 else high
         raise TokenError(
-            f"token id {wrong} is out of range: the vocabulary has {config.d_vocab} tokens, "
+            f"token id {token} is out of range: the vocabulary has {config.d_vocab} tokens, "
             f"so ids go from 0 to {config.d_vocab - 1}"
         )
     return batch
 
 
 def padded(
-    model: "Model", given: OneSequence | Sequence[OneSequence]
+    model: "Model", text: OneSequence | Sequence[OneSequence]
 ) -> tuple[Tokens, Int[Tensor, " batch"]]:
     """A text, ids, or a list of either as one tensor, padded on the right, and the lengths."""
-    if not isinstance(given, Tensor | str) and isinstance(given, np.ndarray):
-        given = torch.from_numpy(given) if np.issubdtype(given.dtype, np.number) else given.tolist()
-    if isinstance(given, Tensor):
-        tokens = check_tokens(model.config, given).to(model.weights.device)
+    if not isinstance(text, Tensor | str) and isinstance(text, np.ndarray):
+        text = torch.from_numpy(text) if np.issubdtype(text.dtype, np.number) else text.tolist()
+    if isinstance(text, Tensor):
+        tokens = check_tokens(model.config, text).to(model.weights.device)
         return tokens, torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
-    rows = [row for part, _ in _parts(model, given, windows=False) for row in part]
+    rows = [row for part, _ in _parts(model, text, windows=False) for row in part]
     if not rows:
         raise TokenError("there are no sequences; give at least one text or list of token ids")
     lengths = torch.tensor([len(row) for row in rows], device=model.weights.device)
@@ -109,29 +109,29 @@ def padded(
     return tokens.to(model.weights.device), lengths
 
 
-def require_tokens_out(model: "Model", what: str) -> None:
+def require_tokens_out(model: "Model", subject: str) -> None:
     """Raise NotExactError if a model's outputs are not its tokens."""
     config = model.config
     if not config.predicts_tokens:
         raise NotExactError(
-            f"{what} compares outputs with tokens, but the model {model.name!r} has "
+            f"{subject} compares outputs with tokens, but the model {model.name!r} has "
             f"{config.d_vocab_out} outputs and {config.d_vocab} tokens, which are not the same "
             "things; where targets can be given, give targets"
         )
 
 
-def require_causal(model: "Model", what: str) -> None:
+def require_causal(model: "Model", subject: str) -> None:
     """Raise NotExactError if a model attends to later positions."""
     if not model.config.causal:
         raise NotExactError(
-            f"{what} assumes causal attention, but the model {model.name!r} attends to later "
+            f"{subject} assumes causal attention, but the model {model.name!r} attends to later "
             "tokens too (causal=False); traces, path sums, scores, patches and circuits do not "
             "assume it"
         )
 
 
 def token_batches(
-    model: "Model", given: Any, first: int = 0, *, targets_given: bool = False
+    model: "Model", text: Any, first: int = 0, *, targets_given: bool = False
 ) -> TokenBatches:
     """Texts or token ids as batches of one length each, on the model's device, to predict on.
 
@@ -147,7 +147,7 @@ def token_batches(
         raise InputError(f"from_position={first} is negative; use 0 or more")
     groups: dict[int, TokenBatches] = {}
     batches: TokenBatches = []
-    for part, is_batch in _parts(model, given, windows=True):
+    for part, is_batch in _parts(model, text, windows=True):
         _check_predicts(part.shape[1], first, targets_given)
         if is_batch:
             batches.append(part)
@@ -162,10 +162,10 @@ def token_batches(
     return [batch.to(model.weights.device) for batch in batches]
 
 
-def require_text(model: "Model", given: TextOrTokens | None) -> TextOrTokens:
+def require_text(model: "Model", text: TextOrTokens | None) -> TextOrTokens:
     """The text given, or else the held-out text that comes with the model."""
-    if given is not None:
-        return given
+    if text is not None:
+        return text
     if model.held_out is None:
         raise InputError(
             f"the model {model.name!r} comes with no held-out text to measure on; give a text, "
@@ -175,18 +175,18 @@ def require_text(model: "Model", given: TextOrTokens | None) -> TextOrTokens:
 
 
 def _parts(
-    model: "Model", given: Any, windows: bool, longest: int | None = None
+    model: "Model", text: Any, windows: bool, longest: int | None = None
 ) -> list[tuple[Int[Tensor, "_ _"], bool]]:
     """Checked [n, pos] tensors on the CPU, in the order given, and whether each is a batch."""
-    if isinstance(given, Corpus):
-        return [(_windows(model, given, given.held_out, HELD_OUT_TOKENS), True)]
-    one = isinstance(given, str | Tensor)
-    if isinstance(given, bytes | bytearray | memoryview):
-        raise InputError(f"{bytes(given[:20])!r} is bytes; decode it to text, or give token ids")
-    is_many = isinstance(given, Iterable) and not isinstance(given, Mapping)
-    if not one and (not is_many or getattr(given, "ndim", 1) == 0):
-        raise _not_tokens(given)
-    items = [given] if one else list(given)
+    if isinstance(text, Corpus):
+        return [(_windows(model, text, text.held_out, HELD_OUT_TOKENS), True)]
+    is_one = isinstance(text, str | Tensor)
+    if isinstance(text, bytes | bytearray | memoryview):
+        raise InputError(f"{bytes(text[:20])!r} is bytes; decode it to text, or give token ids")
+    is_many = isinstance(text, Iterable) and not isinstance(text, Mapping)
+    if not is_one and (not is_many or getattr(text, "ndim", 1) == 0):
+        raise _not_tokens(text)
+    items = [text] if is_one else list(text)
     if items and all(isinstance(item, int | float) for item in items):
         items = [items]
     parts: list[tuple[Tensor, bool]] = []
@@ -203,9 +203,9 @@ def _parts(
     return parts
 
 
-def _not_tokens(given: object) -> InputError:
+def _not_tokens(value: object) -> InputError:
     return InputError(
-        f"{shorten(repr(given), 60)} is neither text nor token ids; give a text, ids as [pos] or "
+        f"{shorten(repr(value), 60)} is neither text nor token ids; give a text, ids as [pos] or "
         "[n, pos], a list of texts or of ids, or a Corpus"
     )
 
@@ -214,12 +214,12 @@ def text_windows(model: "Model", text: str) -> Tensor:
     """A text as [n, pos]: windows of the context, each after the start token, whole ones only."""
     ids = model.encode(text)
     start = [] if model.config.start_token is None else ids[:1]
-    rest = ids[len(start) :]
-    width = min(model.config.n_ctx - len(start), len(rest))
+    body = ids[len(start) :]
+    width = min(model.config.n_ctx - len(start), len(body))
     if width == 0:
         return torch.tensor([ids])
     return torch.tensor(
-        [start + rest[at : at + width] for at in range(0, len(rest) - width + 1, width)]
+        [start + body[at : at + width] for at in range(0, len(body) - width + 1, width)]
     )
 
 
@@ -257,23 +257,22 @@ def split_corpus(model: "Model", corpus: TextOrTokens) -> Split:
             counted=(_windows(model, corpus, corpus.train, COUNTED_TOKENS),),
             held_out=(_windows(model, corpus, corpus.held_out, HELD_OUT_TOKENS),),
         )
-    anything = torch.iinfo(torch.int64).max
-    parts = [part for part, _ in _parts(model, corpus, windows=True, longest=anything)]
+    unlimited = torch.iinfo(torch.int64).max
+    parts = [part for part, _ in _parts(model, corpus, windows=True, longest=unlimited)]
     total = sum(len(part) for part in parts)
     if total < 2:
-        how_many = "is empty" if total == 0 else "has one sequence"
+        size = "is empty" if total == 0 else "has one sequence"
         raise InputError(
-            f"the corpus {how_many}, so nothing can be held out to test on; give at least two "
-            "sequences"
+            f"the corpus {size}, so nothing can be held out to test on; give at least two sequences"
         )
     counted: list[Tensor] = []
     held_out: list[Tensor] = []
     start = 0
     for part in parts:
         index = torch.arange(start, start + len(part))
-        out = index % EVERY == EVERY - 1 if total >= EVERY else index == total - 1
-        counted += [part[~out]] if bool((~out).any()) else []
-        held_out += [part[out]] if bool(out.any()) else []
+        is_held_out = index % EVERY == EVERY - 1 if total >= EVERY else index == total - 1
+        counted += [part[~is_held_out]] if bool((~is_held_out).any()) else []
+        held_out += [part[is_held_out]] if bool(is_held_out.any()) else []
         start += len(part)
     return Split(tuple(counted), tuple(held_out))
 
@@ -286,13 +285,13 @@ def _windows(model: "Model", corpus: Corpus, tokens: TokenShards, limit: int) ->
             f"vocabulary has {model.config.d_vocab}; open it with the model's own tokenizer"
         )
     length = model.config.n_ctx
-    found = corpus.sequences(tokens, max(1, limit // max(1, length - 1)), length)
-    if len(found) == 0:
+    windows = corpus.sequences(tokens, max(1, limit // max(1, length - 1)), length)
+    if len(windows) == 0:
         raise InputError(
             "the corpus is too short for one sequence of the model's context "
             f"({length} tokens); give more text"
         )
-    return found
+    return windows
 
 
 def open_text(model: "Model", name: str, *, progress: Progress = silent) -> Corpus:

@@ -48,13 +48,13 @@ def find_patch_site(model: "Model", name: Any) -> Site:
 def writers_into(config: Config, reader: HeadId | Source) -> list[Writer]:
     """The writers that a component reads, from the bottom up; the logits read all of them."""
     layer = config.n_layers if reader == LOGITS else reader.layer
-    found: list[Writer] = [Source("embed")]
+    writers: list[Writer] = [Source("embed")]
     for below in range(layer):
-        found += config.heads_of(below)
-        found += [Source("mlp", below)] if config.mlp != "none" else []
+        writers += config.heads_of(below)
+        writers += [Source("mlp", below)] if config.mlp != "none" else []
     # In a serial block the MLP also reads the heads of its own layer.
-    joins = isinstance(reader, Source) and reader != LOGITS and config.block == "serial"
-    return [*found, *config.heads_of(layer)] if joins else found
+    reads_heads = isinstance(reader, Source) and reader != LOGITS and config.block == "serial"
+    return [*writers, *config.heads_of(layer)] if reads_heads else writers
 
 
 def reads_from(config: Config, layer: int = 0) -> Iterator[Site]:
@@ -68,7 +68,7 @@ def reads_from(config: Config, layer: int = 0) -> Iterator[Site]:
 
 
 def width_of(config: Config, node: Writer) -> int:
-    """The width of what replaces a node: z of a head, a neuron's activation, or an output."""
+    """The width of a node's replacement: z of a head, a neuron's activation, or an output."""
     if isinstance(node, HeadId):
         return config.d_head
     return 1 if node.kind == "neuron" else config.d_model
@@ -96,29 +96,29 @@ def named_value(trace: "Trace", site: Site) -> Float[Tensor, "..."]:
     """The value of a run at a component, a named value or a read; see `Trace.__getitem__`."""
     if site.is_edge:
         raise InputError(
-            f"{site} is an edge, and a run records what was written, not who read it; use "
+            f"{site} is an edge, and a run records outputs, not which readers saw them; use "
             f"'{site.start}' for the output of its writer"
         )
     if site.value == "pattern" or site.value == "z":
         assert site.head is not None
-        found = trace.pattern(site.head) if site.value == "pattern" else trace.head_z(site.head)
+        value = trace.pattern(site.head) if site.value == "pattern" else trace.head_z(site.head)
     elif site.value is not None and isinstance(site.writer, Source) and site.writer.kind == "mlp":
-        found = trace.neuron_values(site.writer, site.value)
+        value = trace.neuron_values(site.writer, site.value)
     elif site.value == "pre":
-        found = trace.uncapped_logits
+        value = trace.uncapped_logits
     elif site.reader is not None:
-        found = _stream_read(trace, site)
+        value = _stream_read(trace, site)
     elif str(site.without_positions) == "logits":
-        found = trace.logits
+        value = trace.logits
     elif isinstance(site.writer, Source) and site.writer.kind == "residual":
         check_stream(trace.weights.config, site.writer)
-        found = trace.streams[site.writer.layer]
+        value = trace.streams[site.writer.layer]
     elif isinstance(site.writer, HeadId | Source):
-        found = trace.written(site.writer)
+        value = trace.written(site.writer)
     else:
         raise InputError(f"{site} is part of a score, not a value of a run; use trace.scores(head)")
     at = site.at if site.reader is None else site.to
-    return found if at is None else found[:, parse_position(at, found.shape[1], of="the text")]
+    return value if at is None else value[:, parse_position(at, value.shape[1], of="the text")]
 
 
 def _stream_read(trace: "Trace", site: Site) -> Stream:
@@ -267,10 +267,10 @@ def _check_order(config: Config, site: Site) -> None:
         and writer.layer == reader.layer
     )
     if writer.layer >= reader.layer and not same_layer:
-        named = reader if site.side is None else f"{reader}.{site.side.value}"
+        name = reader if site.side is None else f"{reader}.{site.side.value}"
         raise PathError(
-            f"{named} cannot read {writer}: data flows upwards, so what is read must be written "
-            "before; use a writer in an earlier layer"
+            f"{name} cannot read {writer}: data flows upwards, so it only reads earlier "
+            "outputs; use a writer in an earlier layer"
         )
 
 
@@ -315,32 +315,34 @@ def check_other(config: Config, head: HeadId, other: HeadId) -> None:
         )
 
 
-def check_pattern(config: Config, head: HeadId, given: Tensor) -> None:
+def check_pattern(config: Config, head: HeadId, pattern: Tensor) -> None:
     """Raise if a tensor is not a pattern for the whole context."""
     n = config.n_ctx
-    if not given.is_floating_point() or given.shape != (n, n):
+    if not pattern.is_floating_point() or pattern.shape != (n, n):
         raise InputError(
-            f"the pattern of {head} has shape {list(given.shape)}; give a floating-point matrix "
+            f"the pattern of {head} has shape {list(pattern.shape)}; give a floating-point matrix "
             f"[{n}, {n}], destination × source for the whole context, or another head's name"
         )
-    ok = torch.isfinite(given).all() & (given >= 0).all()
+    is_valid = torch.isfinite(pattern).all() & (pattern >= 0).all()
     if config.causal:
-        ok &= (given.triu(1) == 0).all()
-    rounding = max(1e-4, torch.finfo(given.dtype).eps)
-    if not bool(ok) or bool((given.double().sum(-1) > 1 + rounding).any()):
+        is_valid &= (pattern.triu(1) == 0).all()
+    rounding = max(1e-4, torch.finfo(pattern.dtype).eps)
+    if not bool(is_valid) or bool((pattern.double().sum(-1) > 1 + rounding).any()):
         raise InputError(
-            f"what is given for {head} is not a pattern: rows must be "
+            f"the matrix for {head} is not a pattern: rows must be "
             f"{'causal (0 after the diagonal), ' if config.causal else ''}not negative, and sum "
             "to at most 1"
         )
 
 
-def check_vector(given: Tensor, width: int, what: str) -> None:
+def check_vector(vector: Tensor, width: int, name: str) -> None:
     """Raise if a tensor is not a finite vector of this width."""
-    if not given.is_floating_point() or given.shape != (width,):
+    if not vector.is_floating_point() or vector.shape != (width,):
         raise InputError(
-            f"what replaces {what} has shape {list(given.shape)} and dtype {given.dtype}; give a "
-            f"floating-point vector of shape [{width}]"
+            f"the replacement of {name} has shape {list(vector.shape)} and dtype {vector.dtype}; "
+            f"give a floating-point vector of shape [{width}]"
         )
-    if not bool(torch.isfinite(given).all()):
-        raise InputError(f"what replaces {what} is not finite; give a vector without NaN and inf")
+    if not bool(torch.isfinite(vector).all()):
+        raise InputError(
+            f"the replacement of {name} is not finite; give a vector without NaN and inf"
+        )

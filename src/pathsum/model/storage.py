@@ -63,12 +63,12 @@ def read_model(folder: Path) -> "Model":
     store = FileStore(folder / TENSORS)
     _check_same_save(folder, head, store)
     counts = store.get("token_counts") if "token_counts" in store.shapes else None
-    plain = Weights(config, store)  # its sizes are checked before edits are
+    unedited = Weights(config, store)  # its sizes are checked before edits are
     edits = tuple(
-        _read_edit(folder, config, store, given) for given in _listed(folder, head, "edits")
+        _read_edit(folder, config, store, item) for item in _listed(folder, head, "edits")
     )
     return Model(
-        weights=Weights(config, store, edits=edits) if edits else plain,
+        weights=Weights(config, store, edits=edits) if edits else unedited,
         name=str(head.get("name", folder.name)),
         tokenizer=_read_tokenizer(folder, head),
         token_counts=counts,
@@ -89,23 +89,23 @@ def _check_same_save(folder: Path, head: dict[str, Any], store: FileStore) -> No
 
 def _read_tokenizer(folder: Path, head: dict[str, Any]) -> Tokenizer | None:
     file = folder / TOKENIZER
-    there, checksum = file.exists(), head.get("tokenizer")
-    if not there and checksum is None:
+    exists, checksum = file.exists(), head.get("tokenizer")
+    if not exists and checksum is None:
         return None
-    text = read_text(file) if there else ""
+    text = read_text(file) if exists else ""
     if checksum is not None and digest(text) != checksum:
         raise FileError(
-            f"{file} is {'not the one' if there else 'missing, the one'} that {CONFIG} was saved "
+            f"{file} is {'not the one' if exists else 'missing, the one'} that {CONFIG} was saved "
             f'with; save the model again, or remove "tokenizer" from {CONFIG} to use it anyway'
         )
     return Tokenizer.from_json(text, str(file))
 
 
 def _listed(folder: Path, head: dict[str, Any], name: str) -> list[Any]:
-    found = head.get(name, [])
-    if not isinstance(found, list):
-        raise FileError(f"{folder / CONFIG} says {name}={found!r}, which is not a list; correct it")
-    return found
+    value = head.get(name, [])
+    if not isinstance(value, list):
+        raise FileError(f"{folder / CONFIG} says {name}={value!r}, which is not a list; correct it")
+    return value
 
 
 def write_model(folder: Path, model: "Model") -> None:
@@ -156,12 +156,12 @@ def _as_stored(weights: Weights, name: str, tensor: Tensor) -> Tensor:
 
 def _separate(tensors: dict[str, Tensor]) -> None:
     """Copy tensors that share memory with others, which safetensors cannot store."""
-    seen: set[int] = set()
+    storages: set[int] = set()
     for name, tensor in tensors.items():
         memory = tensor.untyped_storage().data_ptr()
-        if memory in seen and tensor.numel():
+        if memory in storages and tensor.numel():
             tensors[name] = tensor.clone()
-        seen.add(memory)
+        storages.add(memory)
 
 
 def read_held_out(folder: Path, save: str | None = None) -> Tensor | None:
@@ -206,31 +206,31 @@ def _write_held_out(file: Path, tokens: Tensor, save: str | None = None) -> None
 
 def _write_edit(name: str, edit: Edit, tensors: dict[str, Tensor]) -> dict[str, str]:
     """An edit as JSON; its tensor, if a run needs one, goes to the others."""
-    written = {"site": str(edit.site), "value": edit.label}
+    record = {"site": str(edit.site), "value": edit.label}
     if isinstance(edit.value, Site):
-        written["like"] = str(edit.value.writer)
+        record["like"] = str(edit.value.writer)
     if isinstance(edit.value, Tensor):
-        written["tensor"] = name
+        record["tensor"] = name
         tensors[name] = edit.value.contiguous().cpu()
-    return written
+    return record
 
 
-def _read_edit(folder: Path, config: Config, store: FileStore, given: Any) -> Edit:
-    wrong = FileError(
-        f"{folder / CONFIG} lists an edit of the model that cannot be read, {given!r}; save the "
+def _read_edit(folder: Path, config: Config, store: FileStore, item: Any) -> Edit:
+    unreadable = FileError(
+        f"{folder / CONFIG} lists an edit of the model that cannot be read, {item!r}; save the "
         "edited model again"
     )
-    if not isinstance(given, dict):
-        raise wrong
-    known: dict[str, Any] = given
-    name, other = known.get("tensor"), known.get("like")
+    if not isinstance(item, dict):
+        raise unreadable
+    record: dict[str, Any] = item
+    name, other = record.get("tensor"), record.get("like")
     if name is not None and (not isinstance(name, str) or name not in store.shapes):
-        raise wrong
+        raise unreadable
     try:
-        site, value = Site.parse(known["site"]), str(known["value"])
+        site, value = Site.parse(record["site"]), str(record["value"])
         other = None if other is None else HeadId.parse(other)
     except (KeyError, TypeError, InputError) as error:
-        raise wrong from error
+        raise unreadable from error
     tensor = None if name is None else store.get(name)
     try:
         check_edit(config, site, tensor, other)
@@ -248,9 +248,9 @@ def _read_head(folder: Path) -> dict[str, Any]:
         raise FileError(f"{folder} has no {CONFIG}, so it is not a model that pathsum saved")
     head = read_object(file, "save the model again")
     if head.get("format") != FORMAT:
-        found = head.get("format")
+        value = head.get("format")
         raise FileError(
-            f'{file} does not say \'"format": "{FORMAT}"\' (it says {found!r}), so it is not a '
+            f'{file} does not say \'"format": "{FORMAT}"\' (it says {value!r}), so it is not a '
             "model that pathsum saved"
         )
     if head.get("version") != VERSION:

@@ -30,7 +30,7 @@ class Store(ABC):
         """One tensor, as stored."""
 
     def copies(self, name: str) -> bool:  # noqa: ARG002
-        """Whether `get` makes a copy, which costs memory while it is kept."""
+        """Whether `get` makes a copy, which costs memory."""
         return False
 
     def device(self, name: str) -> torch.device:  # noqa: ARG002
@@ -47,7 +47,7 @@ class MemoryStore(Store):
         self.dtypes = {name: tensor.dtype for name, tensor in self._tensors.items()}
 
     def get(self, name: str) -> Tensor:
-        """One tensor, itself and not a copy."""
+        """One tensor, not copied."""
         return self._tensors[name]
 
     def device(self, name: str) -> torch.device:
@@ -56,7 +56,7 @@ class MemoryStore(Store):
 
 
 class OverlayStore(Store):
-    """Another store with some tensors replaced or added; the rest stays where it is."""
+    """Another store with some tensors replaced or added, which are in memory."""
 
     def __init__(self, below: Store, tensors: Mapping[str, Tensor]) -> None:
         self._below, self._above = below, MemoryStore(tensors)
@@ -101,7 +101,7 @@ class RoundedStore(Store):
 
 
 CHECKSUMS = "crc32"
-"""Where the metadata of a file of ours lists the checksum of each tensor."""
+"""Key of each tensor's checksum in the metadata of a file that pathsum wrote."""
 
 
 def checksum(tensor: Tensor) -> int:
@@ -150,11 +150,13 @@ class FileStore(Store):
         names: list[str] = list(self._open.keys())
         slices = {name: self._open.get_slice(name) for name in names}
         self.metadata: Mapping[str, str] = dict(self._open.metadata() or {})
-        listed = self.metadata.get(CHECKSUMS, "{}")
-        # Of tensors that have not been read yet.
-        self._checksums = parse_object(listed, f"the metadata of {file}", "save it again")
+        # Checksums of tensors that have not been read yet.
+        checksums = self.metadata.get(CHECKSUMS, "{}")
+        self._checksums = parse_object(checksums, f"the metadata of {file}", "save it again")
         self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-        self.dtypes = {name: self._known(name, part.get_dtype()) for name, part in slices.items()}
+        self.dtypes = {
+            name: self._parse_dtype(name, part.get_dtype()) for name, part in slices.items()
+        }
 
     def get(self, name: str) -> Tensor:
         """One tensor, mapped from the file; compared with its checksum, if the file has one."""
@@ -169,10 +171,10 @@ class FileStore(Store):
         return tensor
 
     def __reduce__(self) -> tuple[type["MemoryStore"], tuple[dict[str, Tensor]]]:
-        """Pickled and copied with its tensors: the file may be gone, or another one, by then."""
+        """Pickled and copied with its tensors, because the file may have changed by then."""
         return MemoryStore, ({name: self.get(name).clone() for name in self.shapes},)
 
-    def _known(self, name: str, dtype: str) -> torch.dtype:
+    def _parse_dtype(self, name: str, dtype: str) -> torch.dtype:
         if dtype not in self.readable:
             raise FileError(
                 f"{self.file} stores {name} as {dtype}, which pathsum does not read; {self.advice}"
@@ -198,14 +200,14 @@ def _check_is_safetensors(file: Path) -> None:
         )
 
 
-# Converted layers are kept up to this many bytes; a mapped layer costs nothing to keep. Runs need
-# every layer repeatedly, analyses of heads read each layer once.
-CONVERTED_LAYERS_KEPT = 2 << 30
-CONVERTED_HEADS_KEPT = 128 << 20
+# Converted layers are cached up to this many bytes; a mapped layer takes no memory. Runs need every
+# layer repeatedly, analyses of heads read each layer once.
+CONVERTED_LAYER_BYTES = 2 << 30
+CONVERTED_HEAD_BYTES = 128 << 20
 
 
 class Layers(Sequence["LayerWeights"]):
-    """A model's layers, each read on first use; of each the tensors in `names`.
+    """A model's layers, each read on first use, with the tensors in `names`.
 
     `heads` is the same layers without their MLPs. Each of the two takes the tensors that the other
     has already read, so that they share one copy.
@@ -219,8 +221,8 @@ class Layers(Sequence["LayerWeights"]):
         self.whole: Layers | None = None
         if heads is not None:
             heads.whole = self
-        self._kept: OrderedDict[int, LayerWeights] = OrderedDict()
-        self._kept_bytes: dict[int, int] = {}
+        self._cache: OrderedDict[int, LayerWeights] = OrderedDict()
+        self._cache_bytes: dict[int, int] = {}
         # One thread must not evict a layer that another is about to return.
         self.lock = RLock() if heads is None else heads.lock
 
@@ -228,7 +230,7 @@ class Layers(Sequence["LayerWeights"]):
         return self._weights.config.n_layers
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the lock, of which a copy makes its own."""
+        """Everything except the lock, which cannot be copied."""
         return {name: value for name, value in vars(self).items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -250,42 +252,42 @@ class Layers(Sequence["LayerWeights"]):
             return [self[i] for i in range(*index.indices(len(self)))]
         layer = self.number(index)
         with self.lock:
-            if layer not in self._kept:
-                self._keep(layer)
-            self._kept.move_to_end(layer)
-            return self._kept[layer]
+            if layer not in self._cache:
+                self._read(layer)
+            self._cache.move_to_end(layer)
+            return self._cache[layer]
 
-    def kept(self, layer: int) -> "LayerWeights | None":
+    def cached(self, layer: int) -> "LayerWeights | None":
         """A layer if it was read and not dropped since."""
-        return self._kept.get(layer)
+        return self._cache.get(layer)
 
-    def _keep(self, layer: int) -> None:
+    def _read(self, layer: int) -> None:
         from pathsum.model.weights import LayerWeights
 
-        weights, read = self._weights, dict[str, Any]()
-        whole = None if self.whole is None else self.whole.kept(layer)
+        weights, tensors = self._weights, dict[str, Any]()
+        whole = None if self.whole is None else self.whole.cached(layer)
         if self._heads is not None:
-            read = _named(self._heads[layer], self._heads.names)
+            tensors = _tensors_of(self._heads[layer], self._heads.names)
         elif whole is not None:
-            read = _named(whole, self.names)
+            tensors = _tensors_of(whole, self.names)
         for name in self.names:
             flat = f"layers.{layer}.{name}"
-            if name not in read and flat in weights.store.shapes:
-                read[name] = weights.read(flat)
-        if weights.config.positions == "qk" and read.get("W_pos") is None:
-            read["W_pos"] = weights.W_pos
+            if name not in tensors and flat in weights.store.shapes:
+                tensors[name] = weights.read(flat)
+        if weights.config.positions == "qk" and tensors.get("W_pos") is None:
+            tensors["W_pos"] = weights.W_pos
         if self._heads is None and whole is None:
-            _fold_post_gain(read)
-        self._kept[layer] = LayerWeights(**read, index=layer)
-        self._kept_bytes[layer] = sum(
+            _fold_post_gain(tensors)
+        self._cache[layer] = LayerWeights(**tensors, index=layer)
+        self._cache_bytes[layer] = sum(
             tensor.nbytes
-            for name, tensor in read.items()
+            for name, tensor in tensors.items()
             if isinstance(tensor, Tensor) and self._is_copy(layer, name)
         )
-        most = CONVERTED_HEADS_KEPT if self._heads is None else CONVERTED_LAYERS_KEPT
-        while sum(self._kept_bytes.values()) > most and len(self._kept) > 1:
-            dropped, _ = self._kept.popitem(last=False)
-            del self._kept_bytes[dropped]
+        limit = CONVERTED_HEAD_BYTES if self._heads is None else CONVERTED_LAYER_BYTES
+        while sum(self._cache_bytes.values()) > limit and len(self._cache) > 1:
+            dropped, _ = self._cache.popitem(last=False)
+            del self._cache_bytes[dropped]
 
     def _is_copy(self, layer: int, name: str) -> bool:
         flat, weights = f"layers.{layer}.{name.removeprefix('raw_')}", self._weights
@@ -293,7 +295,7 @@ class Layers(Sequence["LayerWeights"]):
         return folded or (flat in weights.store.shapes and weights.converts(flat))
 
 
-def _named(layer: "LayerWeights", names: Sequence[str]) -> dict[str, Any]:
+def _tensors_of(layer: "LayerWeights", names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(layer, name) for name in (*names, *_BEFORE_GAIN.values())}
 
 
@@ -308,7 +310,7 @@ def _fold_post_gain(read: dict[str, Any]) -> None:
     gain = read.get("post1_w")
     if gain is None:
         return
-    for name, raw in _BEFORE_GAIN.items():
+    for name, unscaled in _BEFORE_GAIN.items():
         if name in read:
-            read[raw] = read[name]
+            read[unscaled] = read[name]
             read[name] = read[name] * gain

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # Chunk size for logits computed a few positions at a time: 16 MB in float32.
 LOGITS_AT_ONCE = 4_000_000
 # A notebook shows the patterns of models with at most this many heads.
-MOST_DRAWN = 64
+MAX_HEADS_DRAWN = 64
 
 
 @checked_methods
@@ -125,7 +125,7 @@ class Trace(Run):
             tokens=tokens,
             lengths=self.lengths[rows].clamp(max=length),
             recorded_logits=None if logits is None else logits[rows, :length],
-            patterns=tuple(one[rows, :, :length, :length] for one in self.patterns),
+            patterns=tuple(pattern[rows, :, :length, :length] for pattern in self.patterns),
             streams=tuple(stream[rows, :length] for stream in self.streams),
             mlp_outputs=tuple(output[rows, :length] for output in self.mlp_outputs),
             scales=NormScales(final=self.scales.final[rows, :length], **scales),
@@ -134,14 +134,14 @@ class Trace(Run):
     @property
     def records_all(self) -> bool:
         """Whether the record has every layer, and the logits at every position or at none."""
-        layers = (self.patterns, self.streams, self.mlp_outputs)
-        return self.logit_positions is None and all(isinstance(one, tuple) for one in layers)
+        parts = (self.patterns, self.streams, self.mlp_outputs)
+        return self.logit_positions is None and all(isinstance(layers, tuple) for layers in parts)
 
     def read(self, layer: int) -> Stream:
         """The input of a layer's heads: the stream before it, normalized."""
         layer = self.weights.layers.number(layer)
-        raw = self.weights.layers[layer]
-        return transformer.attention_read(self.weights.config, raw, self.streams[layer])[0]
+        tensors = self.weights.layers[layer]
+        return transformer.attention_read(self.weights.config, tensors, self.streams[layer])[0]
 
     @property
     def uncapped_logits(self) -> Logits:
@@ -199,10 +199,10 @@ class Trace(Run):
 
     def __repr__(self) -> str:
         batch, length = self.tokens.shape
-        shown = "".join(self.token_texts[0]) if batch else ""
+        text = "".join(self.token_texts[0]) if batch else ""
         edits = f", {len(self.edits)} edits" if self.edits else ""
         return (
-            f"Trace({self.model.name!r}, {batch} × {length} tokens{edits}: {shorten(shown, 60)!r})"
+            f"Trace({self.model.name!r}, {batch} × {length} tokens{edits}: {shorten(text, 60)!r})"
         )
 
     def _repr_html_(self) -> str:
@@ -211,37 +211,37 @@ class Trace(Run):
         from pathsum.heads.attention import attention
 
         heads = self.model.config.n_layers * self.model.config.n_heads
-        drawn = len(self.tokens) == 1 and self.records_all and 0 < heads <= MOST_DRAWN
-        return as_html(repr(self)) + (attention(self).figure().to_svg() if drawn else "")
+        has_figure = len(self.tokens) == 1 and self.records_all and 0 < heads <= MAX_HEADS_DRAWN
+        return as_html(repr(self)) + (attention(self).figure().to_svg() if has_figure else "")
 
     def pattern(
         self, head: HeadName | SupportsIndex, number: SupportsIndex | None = None
     ) -> HeadPattern:
         """One head's attention, [batch, dest, src]: `pattern("L1H4")` or `pattern(1, 4)`."""
-        found = self.model.head(head, number).id
+        head_id = self.model.head(head, number).id
         if isinstance(self.patterns, PartialLayers):
-            return self.patterns.find(found)
-        return self.patterns[found.layer][:, found.head]
+            return self.patterns.find(head_id)
+        return self.patterns[head_id.layer][:, head_id.head]
 
     def head_z(self, head: HeadName) -> Float[Tensor, "batch pos k"]:
         """One head's z: attention-weighted values, before W_O. Needs only this head's pattern."""
-        found = self.model.head(head).id
-        edited = self.edited_z[found.layer]
+        head_id = self.model.head(head).id
+        edited = self.edited_z[head_id.layer]
         if edited is not None:
-            return edited[:, found.head]
-        config, layer = self.weights.config, self.weights.layers[found.layer]
-        stream = self.streams[found.layer]
-        values = transformer.head_read(config, layer, found.head, Side.V, stream)
-        return self.pattern(found) @ values
+            return edited[:, head_id.head]
+        config, layer = self.weights.config, self.weights.layers[head_id.layer]
+        stream = self.streams[head_id.layer]
+        values = transformer.head_read(config, layer, head_id.head, Side.V, stream)
+        return self.pattern(head_id) @ values
 
     def written(self, writer: HeadName | Source) -> Stream:
         """The output of a head (without its layer's shared b_O), of `embed` or of an MLP."""
-        found = parse_writer(writer)
-        if isinstance(found, Source):
-            return self._source_output(found)
-        found = self.model.head(found).id
-        W_O = self.weights.layers[found.layer].W_O[found.head]
-        return self.head_z(found) @ W_O * self.scales.write[found.layer][..., None]
+        component = parse_writer(writer)
+        if isinstance(component, Source):
+            return self._source_output(component)
+        head = self.model.head(component).id
+        W_O = self.weights.layers[head.layer].W_O[head.head]
+        return self.head_z(head) @ W_O * self.scales.write[head.layer][..., None]
 
     def _source_output(self, source: Source) -> Stream:
         if source.kind == "mlp" and source.layer < len(self.mlp_outputs):
@@ -252,8 +252,8 @@ class Trace(Run):
             raise PathError(f"{source} is not written in a run; use a head, 'embed' or an MLP")
         if not self.edits:
             return self.weights.W_E[self.tokens]
-        at = self.weights.W_pos if self.weights.config.positions == "residual" else None
-        return self.streams[0] if at is None else self.streams[0] - at[: self.tokens.shape[1]]
+        W_pos = self.weights.W_pos if self.weights.config.positions == "residual" else None
+        return self.streams[0] if W_pos is None else self.streams[0] - W_pos[: self.tokens.shape[1]]
 
     def neuron_values(self, mlp: Source, value: str = "act") -> Float[Tensor, "batch pos m"]:
         """`pre`, `gate` or `act` of the neurons of an MLP; see `trace[…]`."""
@@ -273,9 +273,9 @@ class Trace(Run):
                 f"stream; use its activation, trace['mlp{source.layer}.act']"
             )
         check_neuron(self.weights.config, source)
-        W_out, at = self.weights.layers[source.layer].W_out, source.neuron
+        W_out, neuron = self.weights.layers[source.layer].W_out, source.neuron
         assert W_out is not None
-        return self.neuron_values(source)[..., at : at + 1] * W_out[at]
+        return self.neuron_values(source)[..., neuron : neuron + 1] * W_out[neuron]
 
     def attention_scores(self, layer: int) -> Pattern:
         """Scores of a layer's heads before cap, mask and softmax, recomputed from the stream."""
@@ -286,13 +286,13 @@ class Trace(Run):
 
     def head_scores(self, head: HeadName) -> HeadPattern:
         """The scores of one head before cap, mask and softmax, [batch, dest, src]."""
-        found = self.model.head(head).id
-        self._check_scores_follow(found)
-        return self._scores(found.layer)[:, found.head]
+        head_id = self.model.head(head).id
+        self._check_scores_follow(head_id)
+        return self._scores(head_id.layer)[:, head_id.head]
 
     def _scores(self, layer: int) -> Pattern:
-        config, raw = self.weights.config, self.weights.layers[layer]
-        query, key, _, _ = transformer.queries_and_keys(config, raw, self.read(layer))
+        config, tensors = self.weights.config, self.weights.layers[layer]
+        query, key, _, _ = transformer.queries_and_keys(config, tensors, self.read(layer))
         return transformer.attention_scores(config, query, key)
 
     def paths(self, mlps: "Mlps | str" = "held") -> "PathSum":
@@ -391,11 +391,11 @@ def trace_run(
 
     `lengths` holds the unpadded lengths; by default, every sequence has the length of `tokens`.
     """
-    found = run(
+    result = run(
         *(model.weights, tokens, edits, keep), requires_grad=requires_grad, progress=progress
     )
-    batch, length = found.tokens.shape
+    batch, length = result.tokens.shape
     if lengths is None:
         lengths = torch.full((batch,), length, device=tokens.device)
-    recorded = {field.name: getattr(found, field.name) for field in fields(found)}
-    return Trace(model=model, lengths=lengths.expand(batch), **recorded)
+    values = {field.name: getattr(result, field.name) for field in fields(result)}
+    return Trace(model=model, lengths=lengths.expand(batch), **values)

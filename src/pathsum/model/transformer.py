@@ -200,8 +200,8 @@ def attention_pattern(
 
 def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPattern:
     """The pattern of one head, from its scores [batch, dest, src]."""
-    alone = layer_of_one_head(weights.config, weights.layers[head.layer], head.head)
-    return attention_pattern(weights.config, alone, scores[:, None])[:, 0]
+    tensors = layer_of_one_head(weights.config, weights.layers[head.layer], head.head)
+    return attention_pattern(weights.config, tensors, scores[:, None])[:, 0]
 
 
 def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:

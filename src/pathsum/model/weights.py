@@ -206,22 +206,22 @@ class Weights:
     @cached_property
     def W_pos(self) -> Float[Tensor, "ctx d"] | None:
         """The position table shared by all layers, if there is one."""
-        return self.read_if_there("W_pos")
+        return self.read_optional("W_pos")
 
     @cached_property
     def b_U(self) -> Float[Tensor, " vocab"] | None:
         """The bias of the logits."""
-        return self.read_if_there("b_U")
+        return self.read_optional("b_U")
 
     @cached_property
     def ln_f_w(self) -> Float[Tensor, " d"] | None:
         """The gain of the normalization before the unembedding."""
-        return self.read_if_there("ln_f_w")
+        return self.read_optional("ln_f_w")
 
     @cached_property
     def ln_f_b(self) -> Float[Tensor, " d"] | None:
-        """Its bias."""
-        return self.read_if_there("ln_f_b")
+        """The bias of the normalization before the unembedding."""
+        return self.read_optional("ln_f_b")
 
     @property
     def n_parameters(self) -> int:
@@ -240,22 +240,22 @@ class Weights:
 
     def read(self, name: str) -> Tensor:
         """One tensor in the computing dtype; raises WeightsError if values are not finite."""
-        stored = self.store.get(self._known(name))
+        stored = self.store.get(self._check_name(name))
         tensor = stored.to(dtype=self.dtype, device=self.device)
         if not is_finite(tensor):
-            bad = int((~torch.isfinite(tensor)).sum())
+            count = int((~torch.isfinite(tensor)).sum())
             raise WeightsError(
-                f"{name} holds {bad} numbers that are NaN or infinite (of {tensor.numel()}), so "
+                f"{name} holds {count} numbers that are NaN or infinite (of {tensor.numel()}), so "
                 "results would be too; the training run diverged, or the file is damaged"
             )
         return tensor
 
-    def _known(self, name: str) -> str:
+    def _check_name(self, name: str) -> str:
         if name not in self.store.shapes:
             raise WeightsError(f"there is no tensor {name!r}; there are {', '.join(self.names)}")
         return name
 
-    def read_if_there(self, name: str) -> Tensor | None:
+    def read_optional(self, name: str) -> Tensor | None:
         """One tensor, or None if the model has no tensor of that name."""
         return self.read(name) if name in self.store.shapes else None
 
@@ -278,7 +278,9 @@ class Weights:
 
     def converts(self, name: str) -> bool:
         """Whether reading this tensor makes a copy."""
-        converted = self.store.dtypes[self._known(name)] != self.dtype or self.device.type != "cpu"
+        converted = (
+            self.store.dtypes[self._check_name(name)] != self.dtype or self.device.type != "cpu"
+        )
         return converted or self.store.copies(name)
 
 
@@ -292,11 +294,11 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
     """A layer of one head, with the key/value head that it uses: it runs like any other layer."""
     kv = kv_head(config, head)
 
-    def pick(tensor: Tensor | None, at: int) -> Tensor | None:
-        return None if tensor is None else tensor[at : at + 1]
+    def pick(tensor: Tensor | None, index: int) -> Tensor | None:
+        return None if tensor is None else tensor[index : index + 1]
 
-    def gain(tensor: Tensor | None, at: int) -> Tensor | None:
-        return pick(tensor, at) if tensor is not None and tensor.ndim == 2 else tensor
+    def gain(tensor: Tensor | None, index: int) -> Tensor | None:
+        return pick(tensor, index) if tensor is not None and tensor.ndim == 2 else tensor
 
     return replace(
         layer,
@@ -324,7 +326,7 @@ def _computing_dtype(store: Store) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
-def _expected(config: Config) -> dict[str, tuple[int, ...]]:
+def _expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     shapes = model_shapes(config)
     for layer in range(config.n_layers):
         for name, shape in layer_shapes(config).items():
@@ -356,7 +358,7 @@ def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]
             f"{last} is missing: the config says n_layers={config.n_layers}, and there are "
             f"{len(shapes)} tensors in all"
         )
-    expected = _expected(config)
+    expected = _expected_shapes(config)
     for name, shape in shapes.items():
         if _is_extra(name):
             continue
@@ -365,12 +367,12 @@ def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]
         if shape != expected[name]:
             raise WeightsError(
                 f"{name} has shape {list(shape)}, but this config needs {list(expected[name])} "
-                f"({_why(config)})"
+                f"({_describe(config)})"
             )
     for name in _required(config, shapes):
         if name not in shapes:
             raise WeightsError(
-                f"{name} is missing: a model with {_why(config)} needs it, "
+                f"{name} is missing: a model with {_describe(config)} needs it, "
                 f"with shape {list(expected[name])}"
             )
 
@@ -378,17 +380,17 @@ def _check_names_and_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]
 def _unexpected(config: Config, name: str) -> str:
     bare = name.rsplit(".", 1)[-1]
     if bare in (*LAYER_NAMES, *MODEL_NAMES):
-        return f"{name} is given, but a model with {_why(config)} does not have it"
-    known = [*MODEL_NAMES, *LAYER_NAMES]
-    return f"{name} is not a tensor's name{near_misses(bare, known)} ({', '.join(known)})"
+        return f"{name} is given, but a model with {_describe(config)} does not have it"
+    names = [*MODEL_NAMES, *LAYER_NAMES]
+    return f"{name} is not a tensor's name{near_misses(bare, names)} ({', '.join(names)})"
 
 
-def _why(config: Config) -> str:
-    shown = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
-    shown += ["positions", "norm", "mlp"]
-    shown += ["d_mlp"] if config.mlp != "none" else []
-    shown += ["n_experts"] if config.n_experts else []
-    shown += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
-    shown += ["d_vocab_out"] if not config.predicts_tokens else []
-    shown += ["tied"] if config.tied else []
-    return ", ".join(f"{name}={getattr(config, name)!r}" for name in shown)
+def _describe(config: Config) -> str:
+    names = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
+    names += ["positions", "norm", "mlp"]
+    names += ["d_mlp"] if config.mlp != "none" else []
+    names += ["n_experts"] if config.n_experts else []
+    names += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
+    names += ["d_vocab_out"] if not config.predicts_tokens else []
+    names += ["tied"] if config.tied else []
+    return ", ".join(f"{name}={getattr(config, name)!r}" for name in names)

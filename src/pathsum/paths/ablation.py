@@ -210,7 +210,7 @@ class LossRuns:
                     logits = run_logits(model.weights, tokens, edits, rows)
                     edited.append(self.metric.of(logits, answers[:, rows]))
         progress(count, count, doing)
-        return tuple(map(SequenceLosses.joined, losses))
+        return tuple(map(SequenceLosses.concat, losses))
 
 
 def find_nodes(

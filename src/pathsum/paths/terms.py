@@ -38,10 +38,10 @@ from pathsum.model.losses import (
     CheckedMetric,
     MetricName,
     SequenceLosses,
-    counted_sums,
     find_metric,
     predicted_batches,
     split_by_memory,
+    sums_per_sequence,
 )
 from pathsum.model.processes import shared_map
 from pathsum.model.sequences import TextOrTokens, require_text
@@ -232,7 +232,7 @@ def term_importance(
     ]
     measured = shared_map(pieces, losses.measure, progress, "term importance")
     return losses.result(
-        [SequenceLosses.joined(list(same)) for same in zip(*measured, strict=True)]
+        [SequenceLosses.concat(list(same)) for same in zip(*measured, strict=True)]
     )
 
 
@@ -314,7 +314,7 @@ class _Losses:
             self.metric(torch.zeros(len(block), outputs).to(block.device, torch.float64), block)
             for block in known.split(batch_size(8 * outputs))
         ]
-        return counted_sums(counted, torch.cat(guesses)[place])
+        return sums_per_sequence(counted, torch.cat(guesses)[place])
 
     def result(self, measured: list[SequenceLosses]) -> TermImportance:
         """The result, from the joined pieces that `measure` returned."""
