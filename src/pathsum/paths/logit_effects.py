@@ -1,18 +1,18 @@
 """Direct logit attribution: the direct contribution of each head and each source to a logit.
 
-For the next token at each destination, vocabulary mean removed. A head's share splits further by
-the source position that it was moved from, the logit-effect matrix:
+The target is the next token at each destination, with the vocabulary mean removed. A head's share
+splits further by the source position that it moves, the logit-effect matrix:
 
     effect[d, s] = A[d, s] · (s_s x_s W_V W_O) · (s_final W_U[next token of d] − mean)
 
-What the head moves is either a source itself (a single path) or what lower heads had brought there
-(composed paths); the two add up. What biases write is the same wherever a head attends and is
-attributed to the source `bias`, not to heads. `moved_by_layer` weights attention by the size of
-what is moved instead, `A[d, s] · ‖v_s W_O‖`; the norm of v alone would depend on the basis inside
-the head.
+The stream x_s is the sum of sources (a single path) and of the outputs of lower heads (composed
+paths); their effects add up. The output of biases is the same wherever a head attends and is
+attributed to the source `bias`, not to heads. `moved_by_layer` instead weights attention by the
+size of the moved vector, `A[d, s] · ‖v_s W_O‖`; the norm of v alone would depend on the basis
+inside the head.
 
-`direct_parts` is the same for one prediction of any run, edited ones included: read from what was
-written, not from a frozen sum.
+`direct_parts` is the same for one prediction of any run, including edited runs: it uses recorded
+outputs, not a frozen sum.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from pathsum.model import HeadId, HeadName, Source, Trace, transformer
 from pathsum.model.weights import for_query_heads
 from pathsum.paths.breakdown import Name, find_name
 from pathsum.paths.flows import direct_shares
-from pathsum.paths.frozen import FrozenLayer, Values
+from pathsum.paths.frozen import FrozenLayer, Values, relative_error
 from pathsum.paths.order_sweep import UpSweep, split_at
 from pathsum.paths.path_sum import expand_logits
 from pathsum.paths.target import Target
@@ -69,9 +69,8 @@ class DirectAttribution(Record, kind="direct-attribution"):
 class LogitEffects(Record, kind="logit-effects"):
     """One head's logit-effect matrix, [batch, dest, src], and its two halves.
 
-    `single` is the effect of moving sources themselves, `composed` that of moving what lower heads
-    had written at the source position; `total` is their sum. Rows sum to the head's direct
-    attribution.
+    `single` is the effect of moving sources, `composed` the effect of moving the outputs of lower
+    heads; `total` is their sum. Rows sum to the head's direct attribution.
     """
 
     head: HeadId
@@ -82,8 +81,8 @@ class LogitEffects(Record, kind="logit-effects"):
     def to_table(self) -> Table:
         """The split of the head's effect into single and composed paths."""
         rows = tuple(
-            (what, float(part.sum(-1).nanmean()), float(part.abs().sum(-1).nanmean()))
-            for what, part in (
+            (name, float(part.sum(-1).nanmean()), float(part.abs().sum(-1).nanmean()))
+            for name, part in (
                 ("single paths", self.single),
                 ("composed paths", self.composed),
                 ("all", self.total),
@@ -105,24 +104,22 @@ def direct_attribution(
 ) -> DirectAttribution:
     """Shares of every source and head in the logit of the next token.
 
-    `targets` gives other tokens, one per destination (then the last destination counts too).
+    `targets` replaces the next tokens by other tokens, one per destination, including the last.
     """
     paths = expand_logits(trace)
     target = _next_token_target(trace, targets)
     sources, heads = paths.sources, trace.model.config.every_head
     bias = target.bias if Source("unembed_bias") in sources else None
     values = direct_shares(paths.frozen, target.direction, bias)
-    values = values.masked_fill(~target.known[:, None], torch.nan)
+    values = values.masked_fill(~target.exists[:, None], torch.nan)
     total = values.sum(1)
     logits = trace.uncapped_logits
-    own = logits.gather(-1, target.tokens[..., None])[..., 0] - logits.mean(-1)
-    error = float((total - own)[target.known].abs().max())
-    size = float(trace.logits.abs().max())
+    exact = logits.gather(-1, target.tokens[..., None])[..., 0] - logits.mean(-1)
     return DirectAttribution(
         components=(*sources, *heads),
         values=values,
         total=total,
-        remainder=error / size if size else error,
+        remainder=relative_error(total[target.exists], exact[target.exists], trace.logits),
     )
 
 
@@ -131,12 +128,11 @@ def logit_effects(
 ) -> LogitEffects:
     """The logit-effect matrix of one head, split into single and composed paths."""
     frozen = expand_logits(trace).frozen
-    found = trace.model.head(head).id
-    target = _next_token_target(trace, targets)
-    layer = frozen.head(found)
-    effects = _effects(layer, layer.read(split_at(frozen, found.layer)), target)
+    head = trace.model.head(head).id
+    target, layer = _next_token_target(trace, targets), frozen.head(head)
+    effects = _effects(layer, layer.read(split_at(frozen, head.layer)), target)
     single, composed = effects[:, :, 0]
-    return LogitEffects(found, single + composed, single, composed)
+    return LogitEffects(head, single + composed, single, composed)
 
 
 def effects_by_layer(
@@ -144,8 +140,8 @@ def effects_by_layer(
 ) -> Iterator[Pattern]:
     """Logit-effect matrices of all heads, layer by layer, from one sweep.
 
-    Rows sum to the head's direct attribution. `targets` gives other tokens, one per destination;
-    without them the last destination, which has no next token, is NaN.
+    Rows sum to the head's direct attribution. `targets` is as in `direct_attribution`; without it
+    the last destination, which has no next token, is NaN.
     """
     frozen = expand_logits(trace).frozen
     target = _next_token_target(trace, targets)
@@ -167,43 +163,43 @@ def moved_by_layer(trace: Trace) -> Iterator[Pattern]:
 def direct_parts(trace: Trace, target: Target, layers: int | None = None) -> dict[str, float]:
     """The direct contribution of each component to the target, in any run; they add up to it.
 
-    Read from the run's own writes, because an edited run is not the frozen sum of its sources.
-    Positions in the stream and biases are one part. With `layers`, only those of the first few:
-    the parts of the logit lens.
+    Computed from the recorded outputs, because an edited run is not the frozen sum of its sources.
+    Positions in the stream and biases are one part. With `layers`, the parts of the logit lens:
+    components of the first layers only.
     """
     layers = trace.model.config.n_layers if layers is None else layers
     position, gradient = int(target.positions[0]), target.gradient(trace)[0]
     bias = target.direction(trace.weights)[1]
-    written = {"embed": trace.written("embed")[0, position]}
+    outputs = {"embed": trace.written("embed")[0, position]}
     for layer in range(layers):
-        # As `trace.written` of each head, with the layer's z computed once for all of them.
-        moved, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
-        each = torch.einsum("hk,hkd->hd", moved, W_O) * trace.scales.write[layer][0, position]
-        written |= {str(HeadId(layer, head)): row for head, row in enumerate(each)}
+        # As `trace.written` of each head, but z of the layer is computed once.
+        z, W_O = trace.z(layer)[0, :, position], trace.weights.layers[layer].W_O
+        heads = torch.einsum("hk,hkd->hd", z, W_O) * trace.scales.write[layer][0, position]
+        outputs |= {str(HeadId(layer, head)): row for head, row in enumerate(heads)}
     for layer, output in enumerate(trace.mlp_outputs[:layers]):
-        written[f"mlp{layer}"] = output[0, position]
-    rest = trace.streams[layers][0, position] - sum(written.values())
+        outputs[f"mlp{layer}"] = output[0, position]
+    rest = trace.streams[layers][0, position] - sum(outputs.values())
     for edit in trace.edits:
         site = edit.site
         if site.reader == LOGITS and {site.at, site.to} <= {None, position}:
             assert isinstance(edit.value, Tensor)
-            written[str(site.writer)] = edit.value[0, position]
-    parts = {name: float(vector @ gradient) for name, vector in written.items()}
+            outputs[str(site.writer)] = edit.value[0, position]
+    parts = {name: float(vector @ gradient) for name, vector in outputs.items()}
     return {**parts, "positions and biases": float(rest @ gradient + bias[0])}
 
 
 @dataclass(frozen=True, eq=False)
 class _NextTokenTarget:
-    """The logit explained at each destination, vocabulary mean removed.
+    """The explained logit at each destination, vocabulary mean removed.
 
-    `direction` is its gradient at the final stream, `bias` the part of the logits' own bias, and
-    `known` whether the destination has a next token.
+    `direction` is its gradient at the final stream, `bias` its part of the logits' bias, and
+    `exists` whether the destination has a next token.
     """
 
     tokens: Tokens
     direction: Stream
     bias: Float[Tensor, "batch pos"]
-    known: Tensor
+    exists: Tensor
 
 
 def _effects(
@@ -211,25 +207,25 @@ def _effects(
 ) -> Float[Tensor, "many batch head dest src"]:
     at_z = layer.write_adjoint(target.direction[None])
     matrix = layer.pattern * (at_z @ layer.per_head(values).mT)
-    return matrix.masked_fill(~target.known[:, None, :, None], torch.nan)
+    return matrix.masked_fill(~target.exists[:, None, :, None], torch.nan)
 
 
 def _next_token_target(trace: Trace, targets: Tokens | None) -> _NextTokenTarget:
-    tokens, known = _next_tokens(trace, targets)
-    everywhere = Target(torch.zeros_like(tokens.flatten()), tokens.flatten(), "mean")
-    direction, bias = everywhere.direction(trace.model.weights)
+    tokens, exists = _next_tokens(trace, targets)
+    target = Target(torch.zeros_like(tokens.flatten()), tokens.flatten(), "mean")
+    direction, bias = target.direction(trace.model.weights)
     return _NextTokenTarget(
         tokens=tokens,
         direction=direction.reshape(*tokens.shape, -1) * trace.scales.final[..., None],
         bias=bias.reshape(tokens.shape),
-        known=known,
+        exists=exists,
     )
 
 
 def _next_tokens(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
-    """Target tokens, and which destinations have one."""
-    places = torch.arange(trace.tokens.shape[1], device=trace.tokens.device)
-    known = places < trace.lengths[:, None]
+    """The target token of each destination, and whether it has one."""
+    length, lengths = trace.tokens.shape[1], trace.lengths[:, None]
+    positions = torch.arange(length, device=trace.tokens.device)
     if targets is not None:
         if targets.shape != trace.tokens.shape:
             raise InputError(
@@ -238,11 +234,10 @@ def _next_tokens(trace: Trace, targets: Tokens | None) -> tuple[Tokens, Tensor]:
             )
         for token in (int(targets.min()), int(targets.max())):
             trace.model.token_id(token)
-        return targets.to(trace.tokens.device), known
-    if trace.tokens.shape[1] < 2:
+        return targets.to(trace.tokens.device), positions < lengths
+    if length < 2:
         raise InputError(
             "a sequence of one token has no next token to attribute to; give at least two tokens, "
             "or pass targets"
         )
-    known = places < trace.lengths[:, None] - 1
-    return trace.tokens.roll(-1, 1), known
+    return trace.tokens.roll(-1, 1), positions < lengths - 1

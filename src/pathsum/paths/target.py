@@ -61,14 +61,12 @@ class Target:
 
     def of_runs(self, logits: Float[Tensor, "run vocab"]) -> Float[Tensor, " run"]:
         """The number in several runs of its one sequence, from the logits at its position."""
-        versus = self.versus.expand(len(logits)) if isinstance(self.versus, Tensor) else self.versus
-        every = self.positions.expand(len(logits)), self.tokens.expand(len(logits))
-        return Target(*every, versus).of_rows(logits)
+        return self.rows([0] * len(logits)).of_rows(logits)
 
     def of_copies(self, run: Run, first: int = 0) -> Float[Tensor, " copy"]:
-        """The number before any soft cap in copies of its one sequence, from a position on.
+        """The number before any soft cap, in copies of its one sequence that begin at `first`.
 
-        Only the columns of the unembedding that it compares are used.
+        Reads only the columns of the unembedding that it compares.
         """
         direction, bias = self.direction(run.weights)
         at = int(self.positions[0]) - first
@@ -77,17 +75,15 @@ class Target:
     def direction(
         self, weights: Weights
     ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, " batch"]]:
-        """The number as a function of the final read: multiply with the first, add the second.
+        """The number as a linear function of the final read: its gradient, and a constant.
 
         Columns of the folded unembedding and bias; only the columns in use are folded.
         """
         columns = self._columns(weights.W_U, lambda: weights.mean_unembedding[:, None])
         folded = fold_read(weights.config.norm, columns, weights.ln_f_w)
-        bias = weights.b_U
-        own = (
-            None if bias is None else self._columns(bias[None], lambda: bias.mean()[None, None])[0]
-        )
-        return folded.T, fold_bias(columns, weights.ln_f_b, own)
+        b_U = weights.b_U
+        bias = None if b_U is None else self._columns(b_U[None], lambda: b_U.mean()[None, None])[0]
+        return folded.T, fold_bias(columns, weights.ln_f_b, bias)
 
     def gradient(self, run: Run) -> Float[Tensor, "batch d"]:
         """The gradient at the final stream of a run, at the position of each sequence."""
@@ -105,26 +101,26 @@ class Target:
         """The number in words."""
         positions, tokens = set(self.positions.tolist()), set(self.tokens.tolist())
         if len(positions) == len(tokens) == 1:
-            named = f"logit of {model.output_text(tokens.pop())} at position {positions.pop()}"
+            text = f"logit of {model.output_text(tokens.pop())} at position {positions.pop()}"
         else:
-            named = "logit of each sequence's token at its position"
+            text = "logit of each sequence's token at its position"
         if model.config.logit_cap is not None:
-            named += ", before the soft cap"
+            text += ", before the soft cap"
         versus = self.versus_text(model)
         if versus is None:
-            return named
+            return text
         minus = "the vocabulary's mean" if versus == "mean" else f"that of {versus}"
-        return f"{named}, minus {minus}"
+        return f"{text}, minus {minus}"
 
     def visible_length(self, trace: Trace) -> int:
         """The number of first positions of a run that the number depends on."""
         last, length = int(self.positions.max()), trace.tokens.shape[1]
         return trace.model.config.visible_length(last, length)
 
-    def rows(self, part: slice) -> "Target":
+    def rows(self, rows: slice | list[int]) -> "Target":
         """The target of some of the sequences."""
-        versus = self.versus[part] if isinstance(self.versus, Tensor) else self.versus
-        return Target(self.positions[part], self.tokens[part], versus)
+        versus = self.versus[rows] if isinstance(self.versus, Tensor) else self.versus
+        return Target(self.positions[rows], self.tokens[rows], versus)
 
     def _columns(
         self, table: Float[Tensor, "d vocab"], mean: Callable[[], Float[Tensor, "d 1"]]
@@ -146,15 +142,17 @@ class PredictionRun:
     """The run from which edges are taken when they are cut, if one was given."""
 
     def alone(self) -> tuple[Trace, Target]:
-        """The run of the one sequence as far as the prediction needs it, and the target there."""
-        target = self.target.rows(slice(self.sequence, self.sequence + 1))
-        return one_sequence(self.trace, self.sequence, self.length), target
+        """The run of this sequence, up to the length that the prediction needs, and its target."""
+        return one_sequence(self.trace, self.sequence, self.length), self._row_target
 
     @property
     def length(self) -> int:
         """The number of first positions that the prediction depends on."""
-        own = self.target.rows(slice(self.sequence, self.sequence + 1))
-        return own.visible_length(self.trace)
+        return self._row_target.visible_length(self.trace)
+
+    @property
+    def _row_target(self) -> Target:
+        return self.target.rows(slice(self.sequence, self.sequence + 1))
 
 
 def one_sequence(trace: Trace, sequence: int, length: int) -> Trace:
@@ -170,23 +168,24 @@ def find_target(
     token: TokenName | None = None,
     versus: Versus = None,
 ) -> Target:
-    """The target on this run; the default token is the model's prediction."""
+    """The target on this run; the token is the model's prediction by default."""
     positions = _positions(trace, position)
     if token is None:
         tokens = trace.logits_at(positions).argmax(-1)
     else:
         tokens = _tokens(trace, token, "token")
-    if versus is None or (isinstance(versus, str) and versus == "mean"):
-        return Target(positions, tokens, "mean" if versus is not None else None)
-    return Target(positions, tokens, _tokens(trace, versus, "versus"))
+    is_mean = isinstance(versus, str) and versus == "mean"
+    if versus is not None and not is_mean:
+        return Target(positions, tokens, _tokens(trace, versus, "versus"))
+    return Target(positions, tokens, "mean" if is_mean else None)
 
 
 @dataclass(frozen=True, eq=False)
 class Measure:
-    """One number per sequence, computed from a run's logits, for a given batch size.
+    """One number per sequence, computed from a run's logits, for a fixed batch size.
 
-    `positions` is where logits are needed, one position per sequence, or None for all of them.
-    `function` takes [batch, 1, vocab] or [batch, pos, vocab], accordingly.
+    `function` takes the logits at `positions`, one per sequence, [batch, 1, vocab], or at all
+    positions if that is None, [batch, pos, vocab].
     """
 
     text: str
@@ -196,15 +195,14 @@ class Measure:
 
     def of(self, trace: Trace) -> Float[Tensor, " batch"]:
         """The numbers of one run."""
-        here = self.positions
-        return self.of_each(trace.logits if here is None else trace.logits_at(here)[:, None])[0]
+        at = self.positions
+        return self.of_each(trace.logits if at is None else trace.logits_at(at)[:, None])[0]
 
     def of_each(self, logits: Float[Tensor, "sequence out vocab"]) -> Float[Tensor, "run batch"]:
-        """The numbers of several runs after each other, from logits where they are needed."""
-        found = [self._checked(self.function(part)) for part in logits.split(self.batch)]
-        return torch.stack(found)
+        """The numbers of several runs, from their logits at the positions, run by run."""
+        return torch.stack([self._check(self.function(run)) for run in logits.split(self.batch)])
 
-    def _checked(self, value: object) -> Float[Tensor, " batch"]:
+    def _check(self, value: object) -> Float[Tensor, " batch"]:
         if self.batch == 1 and isinstance(value, Tensor) and value.ndim == 0:
             value = value[None]
         return checked_scores(value, self.batch, "sequences").detach()
@@ -225,8 +223,8 @@ def find_measure(
     batch = len(trace.tokens)
     if metric is None:
         target = find_target(trace, -1 if position is None else position, token, versus)
-        here = replace(target, positions=torch.zeros_like(target.positions))
-        return Measure(target.describe(trace.model), batch, target.positions, here.of)
+        at_first = replace(target, positions=torch.zeros_like(target.positions))
+        return Measure(target.describe(trace.model), batch, target.positions, at_first.of)
     if not callable(metric):
         raise InputError(
             f"metric is {metric!r}; give a function of the logits, such as "
@@ -262,23 +260,20 @@ def _tokens(trace: Trace, name: TokenName, what: str) -> Int[Tensor, " batch"]:
     if isinstance(name, str | int | Integral):  # numpy integers are Integral
         ids: list[int] = [model.output_id(name if isinstance(name, str) else int(name))] * batch
     else:
-        ids = [model.output_id(one) for one in name]
+        ids = [model.output_id(token) for token in name]
     return _vector(ids, batch, what).to(trace.tokens.device)
 
 
-def _vector(given: PositionName, batch: int, what: str) -> Int[Tensor, " batch"]:
+def _vector(value: PositionName, batch: int, what: str) -> Int[Tensor, " batch"]:
+    """An integer per sequence, from one integer or a list of them."""
+    advice = f"give an integer, or one for each of the {batch} sequences"
     try:
-        values = torch.as_tensor(given)
+        values = torch.as_tensor(value)
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{what} is {shorten(repr(given), 60)}; give an integer, or one for each of the "
-            f"{batch} sequences"
-        ) from error
+        raise InputError(f"{what} is {shorten(repr(value), 60)}; {advice}") from error
     require_values(values, what)
     if values.is_floating_point() or values.dtype == torch.bool or values.ndim > 1:
-        raise InputError(
-            f"{what} is {given!r}; give an integer, or one for each of the {batch} sequences"
-        )
+        raise InputError(f"{what} is {value!r}; {advice}")
     if values.ndim == 0:
         return values.long().expand(batch)
     if len(values) != batch:

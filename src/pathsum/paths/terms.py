@@ -1,7 +1,7 @@
 """Term importance: how much paths of each order reduce the loss (the paper's section of that name).
 
-Gain of order n = loss with paths of order < n − loss with paths of order ≤ n, with the run's own
-patterns. Order 0 is compared with a uniform guess.
+Gain of order n = loss of paths of order < n − loss of paths of order ≤ n, with the patterns of the
+run. Order 0 is compared with a uniform guess.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def head_set(name: str, heads: Sequence[HeadName]) -> TermSet:
 
 
 def by_layer(model: Model) -> list[TermSet]:
-    """The heads of each layer together."""
+    """One set per layer: its heads."""
     config = model.config
     return [
         head_set(f"layer {layer}", [(layer, head) for head in range(config.n_heads)])
@@ -95,18 +95,18 @@ def by_layer(model: Model) -> list[TermSet]:
 
 
 def by_head(model: Model) -> list[TermSet]:
-    """Each head alone."""
+    """One set per head."""
     return [head_set(head.label, [head.id]) for head in model.heads]
 
 
 def by_mlp(model: Model) -> list[TermSet]:
-    """Each MLP alone; needs mlps="linear"."""
+    """One set per MLP; needs mlps="linear"."""
     mlps = range(model.config.n_layers if model.config.mlp != "none" else 0)
     return [TermSet(f"mlp{layer}", [[Source("mlp", layer)]]) for layer in mlps]
 
 
 def by_virtual_head(model: Model) -> list[TermSet]:
-    """Each pair of heads that can act as a virtual head, the lower one first."""
+    """One set per pair of heads that can act as a virtual head, the lower head first."""
     return [
         TermSet(ARROW.join((low.id, high.id)), [[low.id, high.id]])
         for low in model.heads
@@ -160,17 +160,16 @@ class TermImportance(Record, kind="term-importance"):
         rows: list[tuple[Cell, ...]] = [("uniform guess", self.uniform, None, None, None)]
         for order, loss in enumerate(self.loss):
             rows.append((f"order ≤ {order}", loss, *self.gain_estimates[order].with_interval))
-        counted = "loss" if self.unit == NATS else self.unit
-        columns = (text_column("paths"), Column(counted, ".4f"), *interval_columns("gain", ".4f"))
+        measure = "loss" if self.unit == NATS else self.unit
+        columns = (text_column("paths"), Column(measure, ".4f"), *interval_columns("gain", ".4f"))
         return Table(columns, tuple(rows), title=f"{self.model}: term importance", note=self.note)
 
     def __rich__(self) -> Group:
-        tables = [self.to_table(), *([self.sets_table()] if self.sets else [])]
-        return stacked(*tables)
+        return stacked(self.to_table(), *([self.sets_table()] if self.sets else []))
 
     def sets_table(self) -> Table:
         """One row per set of terms, the most useful first."""
-        ranked = sorted(self.sets, key=lambda found: -found.given_others.value)
+        ranked = sorted(self.sets, key=lambda gain: -gain.given_others.value)
         note = (
             "alone: gain when added to the paths of lower order; given others: cost of removing it "
             "from all paths of its order and lower (with 95% interval)"
@@ -194,46 +193,53 @@ def term_importance(
 ) -> TermImportance:
     """The loss of paths of order ≤ n for every n, in one pass per batch, and each order's gain.
 
-    `batches` is a [n, pos] tensor of token ids or an iterable of them, by default the held-out text
-    that the model comes with; losses are means over predicted positions, from `from_position` on.
-    A position predicts the next token or, for models trained on another task, its entry of
-    `targets` (−1: nothing). `metric` is the loss in nats, the share of predictions that are not the
-    target ("error"), or a function of logits [n, vocab] and targets [n] that returns one number
-    each, the lower the better. `sets` splits orders further, at the cost of two unembeddings per
-    set and batch: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`, or `TermSet`s of
-    your own.
+    Args:
+        model: The model.
+        batches: A [n, pos] tensor of token ids or an iterable of them, by default the model's
+            held-out text.
+        sets: Splits of orders: `by_layer(model)`, `by_head(model)`, `by_virtual_head(model)`, or
+            custom `TermSet`s. Each costs two unembeddings per batch.
+        targets: The correct output per position, or −1 for positions without a target; by default
+            the next token.
+        metric: The loss in nats, the share of predictions that are not the target ("error"), or a
+            function of logits [n, vocab] and targets [n] with one number per prediction, the lower
+            the better.
+        scale: The scale of truncated streams, on a model with normalization.
+        mlps: The MLP outputs in truncated streams. By default, order 0 contains them, and with them
+            what MLPs read from heads. With "linear", gates are held and MLPs are terms like heads,
+            so that order 0 has tokens, positions and biases only. "recomputed" is not a path sum.
+        from_position: The first position that is scored.
+        progress: Called before each piece of a batch.
 
+    Returns:
+        Means over predicted positions, with intervals over sequences.
+
+    Example:
         >>> from pathsum.model import construct
         >>> model = construct.virtual_head()
         >>> terms = term_importance(model, model.tokens("a k t b l u c m v d n w"))
         >>> [f"{gain:.2f}" for gain in terms.gain[1:]]  # it needs two heads in a row
         ['-0.00', '2.47']
 
-    On a model with normalization, `scale` chooses the scale of truncated streams. On a model with
-    MLPs, order 0 contains the MLP outputs and with them what the MLPs read from heads. With
-    mlps="linear" their gates are held and they are terms like heads, so that order 0 has tokens,
-    positions and biases only; mlps="recomputed" is no longer a sum over paths. Patterns are frozen,
-    so the effects of heads on each other's patterns (Q- and K-composition) are part of every order
-    and add to no gain.
+    Patterns are frozen, so the effects of heads on each other's patterns (Q- and K-composition) are
+    part of every order and of no gain.
     """
     scale = parse_option(Scales, scale, "scale")
     mlps = parse_option(MlpOutputs, mlps, "mlps")
     _check_sets(model, sets, scale, mlps)
-    losses = _Losses(model, sets, scale, mlps, from_position, find_metric(metric))
-    checked, wanted = predicted_batches(model, require_text(model, batches), targets, from_position)
+    terms = _Terms(model, sets, scale, mlps, from_position, find_metric(metric))
+    text = require_text(model, batches)
+    batches, ids = predicted_batches(model, text, targets, from_position)
     pieces = [
-        pair
-        for tokens, ids in zip(checked, wanted, strict=True)
-        for pair in zip(
-            split_by_memory(model, tokens, losses.streams),
-            split_by_memory(model, ids, losses.streams),
-            strict=True,
+        piece
+        for batch in zip(batches, ids, strict=True)
+        for piece in zip(
+            *(split_by_memory(model, tensor, terms.streams) for tensor in batch), strict=True
         )
     ]
-    measured = shared_map(pieces, losses.measure, progress, "term importance")
-    return losses.result(
-        [SequenceLosses.concat(list(same)) for same in zip(*measured, strict=True)]
-    )
+    losses = shared_map(pieces, terms.losses, progress, "term importance")
+    joined = [SequenceLosses.concat(list(pieces)) for pieces in zip(*losses, strict=True)]
+    return terms.result(joined)
 
 
 def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpOutputs) -> None:
@@ -265,20 +271,16 @@ def _check_sets(model: Model, sets: Sequence[TermSet], scale: Scales, mlps: MlpO
         )
 
 
-class _Losses:
-    """Losses of truncated sums, sequence by sequence."""
+@dataclass(frozen=True)
+class _Terms:
+    """The options of a measurement of term importance."""
 
-    def __init__(
-        self,
-        model: Model,
-        sets: Sequence[TermSet],
-        scale: Scales,
-        mlps: MlpOutputs,
-        first: int,
-        scored: CheckedMetric,
-    ) -> None:
-        self.model, self.sets, self.scale, self.mlps = model, sets, scale, mlps
-        self.first, self.metric, self.unit = first, scored.metric, scored.unit
+    model: Model
+    sets: Sequence[TermSet]
+    scale: Scales
+    mlps: MlpOutputs
+    first: int
+    metric: CheckedMetric
 
     @property
     def streams(self) -> int:
@@ -287,70 +289,67 @@ class _Losses:
         steps = config.n_layers * (4 if self.mlps is MlpOutputs.LINEAR else 1)
         return 1 + 3 * steps * config.d_model // config.d_vocab_out
 
-    def measure(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
-        """Losses: uniform, each order, each set added, each set removed."""
+    def losses(self, piece: tuple[Tokens, Tokens]) -> list[SequenceLosses]:
+        """Losses of a uniform guess, of each order, and with each set added, then removed."""
         tokens, targets = piece
         truncated = truncate(run(self.model.weights, tokens, keep=RESIDUAL), self.scale, self.mlps)
 
         def losses(stream: Stream) -> SequenceLosses:
-            return truncated.losses(stream, self.first, targets, self.metric)
+            return truncated.losses(stream, self.first, targets, self.metric.metric)
 
         added: list[SequenceLosses] = []
         removed: list[SequenceLosses] = []
         for terms in self.sets:
-            parts = [truncated.term(chain) for chain in terms.chains]
-            written = sum(parts[1:], start=parts[0])
-            added.append(losses(truncated.last[terms.order - 1] + written))
-            removed.append(losses(truncated.last[terms.order] - written))
+            first, *others = terms.chains
+            output = sum(map(truncated.term, others), start=truncated.term(first))
+            added.append(losses(truncated.last[terms.order - 1] + output))
+            removed.append(losses(truncated.last[terms.order] - output))
         return [self._uniform(targets), *map(losses, truncated.last), *added, *removed]
 
     def _uniform(self, targets: Tokens) -> SequenceLosses:
         """The score of a uniform guess."""
         counted = targets[:, self.first :] >= 0
-        wanted = targets[:, self.first :][counted]
+        ids, index = targets[:, self.first :][counted].unique(return_inverse=True)
         outputs = self.model.config.d_vocab_out
-        known, place = wanted.unique(return_inverse=True)
-        guesses = [
-            self.metric(torch.zeros(len(block), outputs).to(block.device, torch.float64), block)
-            for block in known.split(batch_size(8 * outputs))
+        scores = [
+            self.metric.metric(block.new_zeros(len(block), outputs, dtype=torch.float64), block)
+            for block in ids.split(batch_size(8 * outputs))
         ]
-        return sums_per_sequence(counted, torch.cat(guesses)[place])
+        return sums_per_sequence(counted, torch.cat(scores)[index])
 
-    def result(self, measured: list[SequenceLosses]) -> TermImportance:
-        """The result, from the joined pieces that `measure` returned."""
-        guessing, *rest = measured
-        sets = len(self.sets)
-        every = len(rest) - 2 * sets
-        orders, alone, without = rest[:every], rest[every : every + sets], rest[every + sets :]
-        first = orders[0]
+    def result(self, losses: list[SequenceLosses]) -> TermImportance:
+        """The result, from the losses of all pieces."""
+        uniform, *rest = losses
+        n_orders = len(rest) - 2 * len(self.sets)
+        orders, added, removed = rest[:n_orders], rest[n_orders:], rest[n_orders + len(self.sets) :]
         gains = [
-            above.above(below) for above, below in zip([guessing, *orders], orders, strict=False)
+            before.above(after) for before, after in zip([uniform, *orders], orders, strict=False)
         ]
-        losses = [order.mean() for order in orders]
-        sequences, predictions = len(first.total), int(first.count.sum())
+        means = [order.mean() for order in orders]
+        sequences, predictions = len(uniform.total), int(uniform.count.sum())
         return TermImportance(
             model=self.model.name,
-            uniform=guessing.mean().value,
-            loss=tuple(loss.value for loss in losses),
+            uniform=uniform.mean().value,
+            loss=tuple(loss.value for loss in means),
             gain=tuple(gain.value for gain in gains),
-            loss_estimates=tuple(losses),
+            loss_estimates=tuple(means),
             gain_estimates=tuple(gains),
             sets=tuple(
                 TermSetGain(
                     name=terms.name,
                     order=terms.order,
                     terms=len(terms.chains),
-                    alone=orders[terms.order - 1].above(added),
-                    given_others=removed.above(orders[terms.order]),
+                    alone=orders[terms.order - 1].above(with_set),
+                    given_others=without_set.above(orders[terms.order]),
                 )
-                for terms, added, removed in zip(self.sets, alone, without, strict=True)
+                for terms, with_set, without_set in zip(self.sets, added, removed, strict=False)
             ),
             scale=self.scale,
             mlps=self.mlps,
             sequences=sequences,
             predictions=predictions,
-            note=_note(self.model, self.scale, self.mlps, sequences, predictions, self.unit),
-            unit=self.unit,
+            note=_note(self.model, self.scale, self.mlps, sequences, predictions, self.metric.unit),
+            unit=self.metric.unit,
         )
 
 
@@ -364,8 +363,8 @@ def _note(
     if model.config.logit_cap is not None:
         parts.append("truncated logits pass through the soft cap")
     if model.config.norm != "none":
-        whose = "the run's own" if scale is Scales.FROZEN else "recomputed: not a sum over paths"
-        parts.append(f"normalization scales are {whose}")
+        kind = "those of the run" if scale is Scales.FROZEN else "recomputed: not a sum over paths"
+        parts.append(f"normalization scales are {kind}")
     if model.config.mlp != "none":
         if mlps is MlpOutputs.LINEAR:
             parts.append("MLPs are terms like heads, with their gates held")
