@@ -7,8 +7,8 @@ The public names, in reading order:
     low-rank matrices    Factored
     from weights alone   bigram copying skip_trigrams composition bandwidth virtual_head align_heads
     heads and neurons    atlas attention induction in_context_learning neurons neuron
-    on a run             term_importance ablate replace causal_effects patch_sweep Prompt
-                         mean_circuit read_prompts edge_curve rule_agreement mean_lens
+    on a run             Site Graph score term_importance ablate replace causal_effects patch_sweep
+    on many prompts      Prompt read_prompts mean_circuit edge_curve rule_agreement mean_lens
     training             Corpus train dynamics
     readable rules       decompile Program
     pages and reports    explore report paper figures
@@ -34,6 +34,7 @@ from pathsum._version import __version__
 if TYPE_CHECKING:
     from pathsum import figures
     from pathsum.algebra import Factored
+    from pathsum.base import Site
     from pathsum.base.errors import PathsumError
     from pathsum.circuits import align_heads, bandwidth, bigram, composition, copying, skip_trigrams
     from pathsum.claims import paper
@@ -62,15 +63,18 @@ if TYPE_CHECKING:
     )
     from pathsum.paths.circuit import mean_circuit
     from pathsum.paths.edge_curve import edge_curve
+    from pathsum.paths.graph import Graph
     from pathsum.paths.mean_lens import mean_lens
     from pathsum.paths.prompts import Prompt, read_prompts
     from pathsum.paths.rule_agreement import rule_agreement
+    from pathsum.paths.score import score
     from pathsum.program import Program, decompile
     from pathsum.sources import from_hf, from_transformer_lens, load
     from pathsum.text import Corpus
     from pathsum.training import dynamics, train
 
 _NAMES = {
+    "base": "Site",
     "base.errors": "PathsumError",
     "algebra": "Factored",
     "text": "Corpus",
@@ -80,9 +84,11 @@ _NAMES = {
     "paths": "ablate causal_effects patch_sweep replace term_importance virtual_head",
     "paths.circuit": "mean_circuit",
     "paths.edge_curve": "edge_curve",
+    "paths.graph": "Graph",
     "paths.mean_lens": "mean_lens",
     "paths.prompts": "Prompt read_prompts",
     "paths.rule_agreement": "rule_agreement",
+    "paths.score": "score",
     "heads": "atlas attention in_context_learning induction neuron neurons",
     "training": "dynamics train",
     "program": "Program decompile",
@@ -99,6 +105,7 @@ __all__ = [
     "Config",
     "Corpus",
     "Factored",
+    "Graph",
     "Head",
     "Keep",
     "Model",
@@ -106,6 +113,7 @@ __all__ = [
     "PathsumError",
     "Program",
     "Prompt",
+    "Site",
     "Trace",
     "Weights",
     "__version__",
@@ -141,6 +149,7 @@ __all__ = [
     "replace",
     "report",
     "rule_agreement",
+    "score",
     "skip_trigrams",
     "term_importance",
     "train",

@@ -43,6 +43,7 @@ def configs(
         "relu2",
         "gelu",
         "gelu_tanh",
+        "silu",
         "silu_gated",
         "bilinear",
     ),
@@ -111,7 +112,7 @@ def models_with_tokens(
 
 
 MLPS = (
-    *("relu", "relu2", "gelu", "gelu_tanh"),
+    *("relu", "relu2", "gelu", "gelu_tanh", "silu"),
     *("silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated"),
 )
 

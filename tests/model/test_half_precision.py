@@ -47,6 +47,7 @@ ANSWERS: dict[str, Callable[[ps.Model], Any]] = {
     "patch_sweep": lambda m: ps.patch_sweep(m, TOKENS[0], TOKENS[1], token=3),
     "replace": lambda m: ps.replace(m, "L1H0", TOKENS, pattern="previous"),
     "rule_agreement": lambda m: ps.rule_agreement(m, PAIR, token=3),
+    "score": lambda m: ps.score(trace(m), 3, threshold=0.1),
     "skip_trigrams": lambda m: ps.skip_trigrams(m, "L0H1", 5),
     "term_importance": lambda m: ps.term_importance(m, TOKENS),
     "virtual_head": lambda m: ps.virtual_head(m, "L0H0", "L1H1").full_ov.dense(),

@@ -246,6 +246,7 @@ def test_nonlinearities_are_their_formulas() -> None:
     erf = x / 2 * (1 + torch.erf(x / math.sqrt(2)))
     tanh = x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     formulas = {"relu": x.clamp(min=0), "gelu": erf, "gelu_tanh": tanh}
+    formulas["silu"] = x / (1 + (-x).exp())
     formulas |= {"gelu_gated": erf, "gelu_tanh_gated": tanh, "silu_gated": x / (1 + (-x).exp())}
     formulas["bilinear"] = x
     assert not torch.allclose(erf, tanh, rtol=0, atol=1e-4)

@@ -53,7 +53,8 @@ def lens_mlp(cfg: dict[str, Any], state: dict[str, Tensor], x: Tensor) -> Tensor
         post = kind(x @ own["W_gate"]) * (x @ own["W_in"]) + own["b_in"]
         return post @ own["W_out"] + own["b_out"]
     pre = x @ own["W_in"] + own["b_in"]
-    post = F.gelu(pre) if cfg["act_fn"] == "gelu" else pre * pre.softmax(-1)
+    functions = {"gelu": F.gelu, "silu": F.silu}
+    post = functions.get(cfg["act_fn"], lambda x: x * x.softmax(-1))(pre)
     if cfg["act_fn"] == "solu_ln":
         post = F.layer_norm(post, post.shape[-1:], own["ln.w"], own["ln.b"], 1e-5)
     return post @ own["W_out"] + own["b_out"]
@@ -66,6 +67,7 @@ def lens_mlp(cfg: dict[str, Any], state: dict[str, Tensor], x: Tensor) -> Tensor
         {"act_fn": "solu"},
         {"act_fn": "solu_ln"},
         {"act_fn": "silu", "gated_mlp": True},
+        {"act_fn": "silu"},
         {"act_fn": "gelu", "gated_mlp": True},
     ],
 )

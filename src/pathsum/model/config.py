@@ -14,7 +14,9 @@ from pathsum.base.path import HeadId
 
 Positions: TypeAlias = Literal["qk", "residual", "rotary", "none"]
 Norm: TypeAlias = Literal["none", "layer", "rms"]
-Ungated: TypeAlias = Literal["none", "relu", "relu2", "gelu", "gelu_tanh", "solu", "solu_ln"]
+Ungated: TypeAlias = Literal[
+    "none", "relu", "relu2", "gelu", "gelu_tanh", "silu", "solu", "solu_ln"
+]
 Gated: TypeAlias = Literal[
     "silu_gated", "gelu_gated", "gelu_tanh_gated", "clamped_gated", "bilinear"
 ]

@@ -40,16 +40,25 @@ from pathsum.paths.gradients import GradientScores
 from pathsum.paths.graph import Graph, Method
 from pathsum.paths.growth import Growth
 from pathsum.paths.patching import check_runs
-from pathsum.paths.target import PredictionRun, Target
+from pathsum.paths.target import (
+    PositionName,
+    PredictionRun,
+    Target,
+    TokenName,
+    Versus,
+    find_target,
+)
 
 
 @checked
 def score(
     trace: Trace,
-    target: Target,
+    target: Target | TokenName | None = None,
     sites: Sequence[Site | str] | None = None,
     by: Method | str = Method.SHARE,
     *,
+    position: PositionName = -1,
+    versus: Versus = "mean",
     reference: CircuitReference | Trace | str = Reference.ZERO,
     sequence: int = 0,
     threshold: float = 0.02,
@@ -60,7 +69,8 @@ def score(
 ) -> Graph:
     """Score edges of a run by their contribution to a prediction, with one of six methods.
 
-    Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
+    `target` is the token whose logit after `position` is explained, by default the model's
+    prediction, minus the logit of `versus`; or a `Target`, which states all three. Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
     on, at most `max_nodes` of them. `reference` is the value of edges that are cut: "zero",
     "mean" (over a text; see `reference_text`), or another run of the same length. With another run,
     the edges are those of the difference from it, except by "share", which explains the run alone.
@@ -68,11 +78,9 @@ def score(
     are compared with.
 
     >>> from pathsum.model import construct
-    >>> from pathsum.paths import find_target
     >>> trace = construct.induction().trace("a b c d a")
-    >>> target = find_target(trace, -1, "b", "mean")
     >>> for by in ("share", "gradient", "cut"):
-    ...     graph = score(trace, target, ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
+    ...     graph = score(trace, "b", ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
     ...     print(f"{by} {graph['L0H0@2→L1H0@5.k'].share:+.1f}")
     share +9.3
     gradient +0.0
@@ -82,6 +90,8 @@ def score(
     if not isinstance(reference, Trace):
         reference = parse_circuit_reference(reference)
     other = reference if isinstance(reference, Trace) else None
+    if not isinstance(target, Target):
+        target = find_target(trace, position, target, versus)
     of = PredictionRun(trace, target, sequence, other)
     _check(of, rival, threshold, max_nodes)
     only = None if sites is None else [Site.parse(site) for site in sites]

@@ -16,6 +16,7 @@ _MLP = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
 }
 # Sizes of lists that are made before `Config` checks them.
 _BOUNDED = {"num_hidden_layers": "n_layers", "head_dim": "d_head", "hidden_size": "d_model"}

@@ -221,7 +221,7 @@ def _activation(foreign: ForeignConfig) -> str:
         return str(name)
     if not foreign.flag("gated_mlp", False):
         return foreign.mlp()
-    kind = "silu" if name == "silu" else foreign.mlp()
+    kind = foreign.mlp()
     if kind[:4] not in ("silu", "gelu"):
         raise ConfigError(
             f"{foreign.where} has a gated MLP with act_fn={name!r}, and pathsum computes 'silu' "
