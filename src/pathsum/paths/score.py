@@ -70,7 +70,9 @@ def score(
     """Score edges of a run by their contribution to a prediction, with one of six methods.
 
     `target` is the token whose logit after `position` is explained, by default the model's
-    prediction, minus the logit of `versus`; or a `Target`, which states all three. Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
+    prediction, minus the logit of `versus`; or a `Target`, which states all three.
+
+    Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
     on, at most `max_nodes` of them. `reference` is the value of edges that are cut: "zero",
     "mean" (over a text; see `reference_text`), or another run of the same length. With another run,
     the edges are those of the difference from it, except by "share", which explains the run alone.
