@@ -27,7 +27,7 @@ def removal(config: Config) -> tuple[PredictionRun, Growth]:
     model = replace(model, weights=Weights(config, MemoryStore(tensors), torch.float64))
     trace = model.trace([[3, 1, 4, 1, 5, 9]])
     of = PredictionRun(trace, find_target(trace, -1, 6, "mean"), 0, None)
-    return of, Growth(of, 1e-9, removal=True).grown()
+    return of, Growth(of, 1e-9, removal=True).grow()
 
 
 @pytest.mark.parametrize("mlp", MLPS)

@@ -11,21 +11,19 @@ readers. The nodes of a component, one per position, are decomposed together.
 With a reference run, every number is a difference between the two runs, and the shares into a node
 add up to its difference over all kinds of edges.
 
-A second pass (`removal`) has drops instead of shares: how much less the prediction is when one
-writer is removed from one read, which is not linear in attention and MLPs, with everything above
-linear. Neurons or sources that cancel leave a share of 0 to an edge whose removal matters. Edges
-with a large drop are kept besides those with a large share.
+A second pass (`removal`) computes drops instead of shares: the drop of the prediction when one
+writer is removed from one read, with everything above linear. If neurons or sources cancel, an edge
+has a share of 0 although its removal matters. Edges with a large drop are kept, too.
 
 An edge is kept if it carries a floor, or if all weaker edges that leave its node, each from a part
 of the floor on, carry the floor together. A node is kept if one of its edges is. The floor is
 `threshold` times the prediction or, if larger, times a part of the sum of the magnitudes of its
-direct shares. The difference of two tokens that nearly tie is close to zero, and every
-edge of the model would carry a large share of it.
+direct shares: if two tokens nearly tie, every edge carries a large share of their difference.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,14 +32,16 @@ from torch import Tensor
 from pathsum.base import Progress, silent
 from pathsum.base.options import batched
 from pathsum.base.path import level_of
-from pathsum.base.site import LOGITS, Side, Site
+from pathsum.base.site import LOGITS, Side, Site, Writer
 from pathsum.model import HeadId, Source, Trace
 from pathsum.model.folding import Reads
 from pathsum.paths.attention import HeadNodes, Inputs
 from pathsum.paths.edges import (
+    Attended,
     GraphEdge,
     GraphNode,
     LeftOut,
+    component_of,
     edge_between,
     is_inner,
     node_position,
@@ -58,7 +58,7 @@ from pathsum.paths.target import PredictionRun
 CANCELED = 0.5
 # The part of the floor from which weaker edges of a node count together.
 EDGE_PART = 0.25
-# How much the floor is raised at a time if too many nodes are kept.
+# The factor by which the floor is raised if too many nodes are kept.
 _RAISE = 1.5
 
 
@@ -87,23 +87,13 @@ class _Writer:
             self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
-@dataclass(eq=False)
-class _Rest:
-    """The edges into one read of a node that are not kept, and `held`, which no edge carries."""
-
-    exact: float
-    share: float
-    count: int
-    held: float
-
-
 class Growth:
-    """One prediction's circuit while it grows; `grown` finishes it.
+    """One prediction's circuit while it grows; `grow` finishes it.
 
-    With `only`, these edges are kept, however many, and no others; those of `also` are kept besides
-    the strong ones. Nodes below level `lowest` are not decomposed. With a `reference` run, the
-    difference from it is explained. With `removal`, the numbers of edges are drops by removing them
-    (`removal`), not shares.
+    With `only`, these edges are kept, however many, and no others. Edges in `also` are kept
+    besides the strong ones. Nodes below level `lowest` are not decomposed. With a `reference` run,
+    the difference from it is explained. With `removal`, the numbers of edges are drops by removing
+    them (see `removal`), not shares.
     """
 
     def __init__(
@@ -127,7 +117,7 @@ class Growth:
         self.total = self._prediction(self.run)
         self.change = self.total
         if reference is not None:
-            row = of.sequence if len(reference.tokens) > 1 else 0
+            row = self.row if len(reference.tokens) > 1 else 0
             self.start = FrozenRow.of(reference, row, of.length)
             self.carried = self.run.minus(self.start)
             self.change = self.total - self._prediction(self.start)
@@ -142,11 +132,11 @@ class Growth:
         logits = run.trace.uncapped_logits_at(self.position)[run.row : run.row + 1]
         return float(self.target.of_rows(logits)[0])
 
-    def grown(self, max_nodes: int = 1000, progress: Progress = silent) -> "Growth":
-        """The whole circuit; the floor is raised until it has few enough nodes."""
-        # The floor of edges that are given is 0, which cannot be raised.
+    def grow(self, max_nodes: int = 1000, progress: Progress = silent) -> "Growth":
+        """The whole circuit; the floor is raised until it has at most so many nodes."""
+        # With `only`, the floor is 0, which cannot be raised.
         most = max_nodes if self.only is None else sys.maxsize
-        while not self._grow(most, progress):
+        while not self._grow_down(most, progress):
             self._restart(self.floor * _RAISE)
         return self
 
@@ -157,76 +147,69 @@ class Growth:
         self.weak: dict[Site, _Writer] = {}
         self.nodes: list[GraphNode] = []
         self.edges: list[GraphEdge] = []
-        self.rests: dict[tuple[Site, Side], _Rest] = {}
+        self.left_out: dict[tuple[Site, Side], LeftOut] = {}
         self.quadrature_error = 0.0
 
-    @property
-    def left_out(self) -> list[LeftOut]:
-        """The sums of the edges that are not kept, by node and kind."""
-        return [
-            LeftOut(node, side, rest.exact, rest.share + rest.held, rest.count, rest.held)
-            for (node, side), rest in self.rests.items()
-        ]
-
-    def _grow(self, max_nodes: int, progress: Progress) -> bool:
+    def _grow_down(self, max_nodes: int, progress: Progress) -> bool:
         """Grow from the logits to the tokens; stop and return False if there are too many nodes."""
-        self._logits()
+        self._open_logits()
         layers, config = self.run.frozen.n_layers, self.trace.model.config
         for level in reversed(range(2 * layers)):
             progress(2 * layers - 1 - level, 2 * layers, "decomposing layers")
-            opened: dict[HeadId | Source, list[Site]] = {}
-            for node in self._decide(level):
-                assert isinstance(node.writer, HeadId | Source)
-                if level >= self.lowest and not (
-                    self.removal and self._follows_from_first_token(node)
-                ):
-                    opened.setdefault(node.writer, []).append(node)
-            reads = self.run.reads(level // 2) if opened and level % 2 == 0 else None
-            for component, nodes in sorted(opened.items(), key=lambda item: str(item[0])):
+            components: dict[Writer, list[Site]] = {}
+            for node in self._keep_nodes(level):
+                is_fixed = self.removal and self._follows_from_first_token(node)
+                if level >= self.lowest and not is_fixed:
+                    components.setdefault(component_of(node), []).append(node)
+            reads = self.run.reads(level // 2) if components and level % 2 == 0 else None
+            for component, nodes in sorted(components.items(), key=lambda item: str(item[0])):
                 nodes.sort(key=node_position)
-                for some in batched(nodes, self._bytes_of_a_node(nodes[-1])):
+                for part in batched(nodes, self._bytes_of_a_node(nodes[-1])):
                     if isinstance(component, HeadId):
                         assert reads is not None
-                        self._head(component, some, reads)
+                        self._open_head(component, part, reads)
                     else:
-                        self._mlp(component.layer, some)
+                        self._open_mlp(component.layer, part)
                     if self._count > max_nodes:
                         return False
-        for node in self._decide(None):
+        for node in self._keep_nodes(None):
             note = f"mlp={config.mlp!r} is not a value times a gate" if is_inner(node) else ""
-            self.nodes.append(
-                GraphNode(node, self._text(node), self.writers[node].value, note=note)
-            )
+            self._add_node(node, note=note)
         progress(2 * layers, 2 * layers, "decomposing layers")
         return len(self.nodes) <= max_nodes
 
-    def _decide(self, level: int | None) -> list[Site]:
-        """The nodes of a level that are kept, and their edges; None is for all that is no reader.
+    def _keep_nodes(self, level: int | None) -> list[Site]:
+        """Keep nodes of a level, and their edges; None stands for all nodes that do not read.
 
-        Weak edges that do not carry the floor together join those that are left out.
+        Weak edges that do not carry the floor together are left out.
         """
 
-        def is_here(node: Site) -> bool:
-            component = node.writer if sides_of(self.trace.model.config, node) else None
-            return level == (
-                level_of(component) if isinstance(component, HeadId | Source) else None
-            )
+        def is_inside(node: Site) -> bool:
+            reads = bool(sides_of(self.trace.model.config, node))
+            return level == (level_of(component_of(node)) if reads else None)
 
-        for node in filter(is_here, self.weak):
+        for node in filter(is_inside, self.weak):
             weak = self.weak[node]
             if abs(weak.value) >= self.floor:
                 strong = self.writers.setdefault(node, _Writer())
                 strong.add(weak.edges, weak.value, weak.common, weak.gradient)
                 continue
             for edge in weak.edges:
-                rest = self.rests[edge.edge.end, edge.kind]
-                rest.exact += edge.exact
-                rest.share += edge.share
-                rest.count += 1
-        kept = list(filter(is_here, self.writers))
-        for node in kept:
+                rest = self.left_out[edge.edge.end, edge.kind]
+                sums = {"exact": rest.exact + edge.exact, "share": rest.share + edge.share}
+                self.left_out[edge.edge.end, edge.kind] = replace(
+                    rest, **sums, count=rest.count + 1
+                )
+        nodes = list(filter(is_inside, self.writers))
+        for node in nodes:
             self.edges += self.writers[node].edges
-        return kept
+        return nodes
+
+    def _add_node(self, node: Site, attended: Attended | None = None, note: str = "") -> None:
+        """Add the record of a node that is kept."""
+        token = int(self.trace.tokens[self.row, node_position(node)])
+        text, value = self.trace.model.token_text(token), self.writers[node].value
+        self.nodes.append(GraphNode(node, text, value, attended, note))
 
     def _follows_from_first_token(self, node: Site) -> bool:
         """Whether a node is at the first position, where a causal model sees one token.
@@ -238,9 +221,9 @@ class Growth:
 
     @property
     def _count(self) -> int:
-        """About the number of nodes."""
-        together = {node for node, weak in self.weak.items() if abs(weak.value) >= self.floor}
-        return 1 + len(together | self.writers.keys())
+        """The number of nodes so far, approximately."""
+        by_weak_edges = {node for node, weak in self.weak.items() if abs(weak.value) >= self.floor}
+        return 1 + len(by_weak_edges | self.writers.keys())
 
     @property
     def reconstruction_error(self) -> float:
@@ -268,19 +251,18 @@ class Growth:
         """
         direction, bias = self.target.direction(self.trace.model.weights)
         ends = [self.run] if self.start is None else [self.run, self.start]
-        scales = [float(one.frozen.final_scale[0, self.position]) for one in ends]
+        scales = [float(end.frozen.final_scale[0, self.position]) for end in ends]
         gradient = direction * (sum(scales) / len(scales))
         level = 2 * self.run.frozen.n_layers
-        here = self.target.positions[:1]
-        shares = self.carried.writes_at(level, gradient, here)
+        shares = self.carried.writes_at(level, gradient, self.target.positions[:1])
         writers, held = self.run.writers(level), 0.0
         if self.start is None and bool(bias[0]):
             sources = len(self.run.sources)
             writers = (*writers[:sources], Source("unembed_bias"), *writers[sources:])
-            own = bias[:, None].to(shares)
-            shares = torch.cat([shares[:, :sources], own, shares[:, sources:]], 1)
+            column = bias[:, None].to(shares)
+            shares = torch.cat([shares[:, :sources], column, shares[:, sources:]], 1)
         if self.start is not None:
-            streams = [one.final_stream[self.position] for one in ends]
+            streams = [end.final_stream[self.position] for end in ends]
             mean = (streams[0] + streams[1]) / 2
             held = float((mean * direction[0]).sum()) * (scales[0] - scales[1])
         inputs = Inputs(
@@ -293,23 +275,23 @@ class Growth:
         )
         return inputs, held
 
-    def _logits(self) -> None:
+    def _open_logits(self) -> None:
+        """Add the prediction and its direct contributions."""
         node = Site(LOGITS, at=self.position)
         self._collect([node], self.direct, torch.tensor([self.direct_held], dtype=torch.float64))
         predicted = self.trace.model.output_text(int(self.target.tokens[0]))
         self.nodes.append(GraphNode(node, predicted, self.change))
 
-    def _mlp(self, layer: int, nodes: Sequence[Site]) -> None:
-        """Decompose some nodes of an MLP."""
-        opened, common = self._opened_mlp(layer, nodes)
+    def _open_mlp(self, layer: int, nodes: Sequence[Site]) -> None:
+        """Decompose nodes of an MLP."""
+        mlp, common = self._mlp_nodes(layer, nodes)
         for node in nodes:
-            value = self.writers[node].value
-            self.nodes.append(GraphNode(node, self._text(node), value))
+            self._add_node(node)
         if self.removal:
-            for inputs in opened.removals():
+            for inputs in mlp.removals():
                 self._collect(nodes, inputs, None)
             return
-        for inputs, held in opened.inputs():
+        for inputs, held in mlp.inputs():
             # Between two runs, only one kind subtracts the part that keys have in common.
             once = inputs.side is Side.U or self.start is None
             self._collect(nodes, inputs, held - common.to(held) if once else held)
@@ -317,57 +299,50 @@ class Growth:
     def neurons(self, node: Site) -> Float[Tensor, " m"]:
         """The contribution of each neuron of a kept MLP node, once the circuit has grown."""
         assert isinstance(node.writer, Source)
-        return self._opened_mlp(node.writer.layer, [node])[0].by_neuron[0]
+        return self._mlp_nodes(node.writer.layer, [node])[0].by_neuron[0]
 
-    def _opened_mlp(self, layer: int, nodes: Sequence[Site]) -> tuple[MlpNodes, Tensor]:
-        gradients, common = self._opened(nodes)
-        places = torch.tensor([node_position(node) for node in nodes], device=gradients.device)
-        return MlpNodes(self.run, layer, places, gradients, self.start, self.carried), common
+    def _mlp_nodes(self, layer: int, nodes: Sequence[Site]) -> tuple[MlpNodes, Tensor]:
+        positions, gradients, common = self._gradients(nodes)
+        return MlpNodes(self.run, layer, positions, gradients, self.start, self.carried), common
 
-    def _opened(self, nodes: Sequence[Site]) -> tuple[Float[Tensor, "node d"], Tensor]:
-        """The gradients at the outputs of some nodes, and their `common`."""
+    def _gradients(self, nodes: Sequence[Site]) -> tuple[Tensor, Float[Tensor, "node d"], Tensor]:
+        """The positions of nodes, the gradients at their outputs, and their `common`."""
         writers = [self.writers[node] for node in nodes]
-        gradients = [one.gradient for one in writers if one.gradient is not None]
-        common = torch.tensor([one.common for one in writers], dtype=torch.float64)
-        return torch.stack(gradients), common.to(gradients[0].device)
+        stack = torch.stack([node.gradient for node in writers if node.gradient is not None])
+        common = torch.tensor([node.common for node in writers], dtype=torch.float64)
+        positions = torch.tensor([node_position(node) for node in nodes], device=stack.device)
+        return positions, stack, common.to(stack.device)
 
-    def _head(self, head: HeadId, nodes: Sequence[Site], reads: Reads) -> None:
-        """Decompose some nodes of a head."""
-        places = torch.tensor([node_position(node) for node in nodes])
-        gradients, common = self._opened(nodes)
-        given = (self._visible(nodes[-1]), self.rival, self.start, self.carried)
-        opened = HeadNodes(self.run, head, reads, places.to(gradients.device), gradients, *given)
+    def _open_head(self, head: HeadId, nodes: Sequence[Site], reads: Reads) -> None:
+        """Decompose nodes of a head."""
+        positions, gradients, common = self._gradients(nodes)
+        ends = (self._visible(nodes[-1]), self.rival, self.start, self.carried)
+        opened = HeadNodes(self.run, head, reads, positions, gradients, *ends)
         attention, held = opened.attention, opened.held
         if self.removal:
-            self._collect(nodes, opened.values, None)
-            for inputs in removal_inputs(attention):
+            for inputs in (opened.values, *removal_inputs(attention)):
                 self._collect(nodes, inputs, None)
             return
-        added = {
+        also = {
             number
             for number, node in enumerate(nodes)
             if (node, Side.Q) in self.also or (node, Side.K) in self.also
         }
-        explained = sorted(added.union(attention.explained(self.floor)))
+        explained = sorted(also.union(attention.explained(self.floor)))
         if self.start is not None:
-            # Scores that are not decomposed are no edge's.
+            # No edge carries the scores that are not decomposed.
             others = torch.ones(len(nodes), dtype=torch.bool)
             others[explained] = False
             held = held + attention.score_weights.effect * others.to(held.device)
         self._collect(nodes, opened.values, held - common)
         described = attention.described(self.floor, common.tolist())
         for node, (attended, note) in zip(nodes, described, strict=True):
-            value = self.writers[node].value
-            self.nodes.append(GraphNode(node, self._text(node), value, attended, note))
+            self._add_node(node, attended, note)
             if attended is not None:
                 self.quadrature_error = max(self.quadrature_error, attended.error)
-        some = [nodes[number] for number in explained]
-        no_edge = attention.held(explained)
+        readers, held_by_side = [nodes[number] for number in explained], attention.held(explained)
         for inputs in attention.inputs(explained):
-            self._collect(some, inputs, no_edge[inputs.side])
-
-    def _text(self, node: Site) -> str:
-        return self.trace.model.token_text(int(self.trace.tokens[self.row, node_position(node)]))
+            self._collect(readers, inputs, held_by_side[inputs.side])
 
     def _collect(
         self, readers: Sequence[Site], inputs: Inputs, held: Float[Tensor, " node"] | None
@@ -376,41 +351,39 @@ class Growth:
 
         `held` is the part of the rest that no edge carries.
         """
-        shares, exact = inputs.shares.double(), inputs.exact.double()
-        strong, kept = self._masks(readers, inputs, shares)
-        unit = unit_of(inputs.side)
-        into, writers, columns = kept.nonzero().T
+        shares, exact, side = inputs.shares.double(), inputs.exact.double(), inputs.side
+        strong, candidates = self._masks(readers, inputs, shares)
+        cells = into, writers, columns = candidates.nonzero().T
         common = torch.zeros_like(shares) if inputs.common is None else inputs.common.double()
-        numbers = (into, writers, columns, strong[kept], shares[kept], exact[kept], common[kept])
+        numbers = (*cells, *(values[candidates] for values in (strong, shares, exact, common)))
         gradients = inputs.gradient(into, writers, columns) / inputs.views
-        each = zip(*(values.tolist() for values in numbers), gradients, strict=True)
-        for reader, writer, column, carries, share, own, shared, gradient in each:
-            place = column if inputs.positions is None else inputs.positions[reader]
-            edge = edge_between(inputs.writers[writer], place, readers[reader], inputs.side)
-            node = (self.writers if carries else self.weak).setdefault(edge.start, _Writer())
+        edges = zip(*(values.tolist() for values in numbers), gradients, strict=True)
+        for reader, writer, column, is_strong, share, own, shared, gradient in edges:
+            at = column if inputs.positions is None else inputs.positions[reader]
+            edge = edge_between(inputs.writers[writer], at, readers[reader], side)
+            node = (self.writers if is_strong else self.weak).setdefault(edge.start, _Writer())
             sums = share / inputs.views, shared / inputs.views
             inner = gradient if is_inner(edge.start) else None
-            node.add([GraphEdge(edge, own, unit, share)], *sums, inner)
-        rest, others = shares.masked_fill(kept, 0), exact.masked_fill(kept, 0)
-        no_edge = torch.zeros_like(rest[:, 0, 0]) if held is None else held
-        sums = (others.sum((1, 2)), rest.sum((1, 2)), rest.count_nonzero((1, 2)), no_edge)
-        rows = zip(readers, *(values.tolist() for values in sums), strict=True)
-        for reader, *found in rows:
-            self.rests[reader, inputs.side] = _Rest(*found)
+            node.add([GraphEdge(edge, own, unit_of(side), share)], *sums, inner)
+        share, exact = shares.masked_fill(candidates, 0), exact.masked_fill(candidates, 0)
+        held = torch.zeros_like(share[:, 0, 0]) if held is None else held
+        count = share.count_nonzero((1, 2))
+        sums = (exact.sum((1, 2)), share.sum((1, 2)) + held, count, held)
+        for reader, *rest in zip(readers, *(values.tolist() for values in sums), strict=True):
+            self.left_out[reader, side] = LeftOut(reader, side, *rest)
 
     def _masks(
         self, readers: Sequence[Site], inputs: Inputs, shares: Float[Tensor, "node writer src"]
     ) -> tuple[Bool[Tensor, "node writer src"], Bool[Tensor, "node writer src"]]:
         """The edges that are kept, and those that may be, which include them."""
-        size = shares.abs()
+        size, required = shares.abs(), self.also
         if self.only is not None:
-            size = torch.zeros_like(shares)
+            size, required = torch.zeros_like(shares), self.only
         # Exact zeros are dropped: a floor that underflows would keep every edge.
         strong = (size >= self.floor) & (size > 0)
         weak = (size >= EDGE_PART * self.floor) & (size > 0) & (not self.removal)
-        wanted = self.also if self.only is None else self.only
         for number, reader in enumerate(readers):
-            for writer in wanted.get((reader, inputs.side), ()):
+            for writer in required.get((reader, inputs.side), ()):
                 if writer.writer in inputs.writers:
                     column = 0 if inputs.positions is not None else node_position(writer)
                     strong[number, inputs.writers.index(writer.writer), column] = True
@@ -419,7 +392,7 @@ class Growth:
 
 def by_read(edges: Sequence[Site]) -> dict[tuple[Site, Side], list[Site]]:
     """The writers of edges by their reader and its side."""
-    found: dict[tuple[Site, Side], list[Site]] = {}
+    writers: dict[tuple[Site, Side], list[Site]] = {}
     for edge in edges:
-        found.setdefault((edge.end, side_of(edge)), []).append(edge.start)
-    return found
+        writers.setdefault((edge.end, side_of(edge)), []).append(edge.start)
+    return writers

@@ -129,7 +129,7 @@ def _largest_parts(graph: Graph, node: Site, source: int) -> list[list[GraphEdge
     ]
     start = of.other if graph.by is Method.INTEGRATED else None
     only, lowest = [*above, *(edge for edges in sides for edge in edges)], 2 * head.layer
-    growth = Growth(of, graph.threshold, only=only, reference=start, lowest=lowest).grown()
+    growth = Growth(of, graph.threshold, only=only, reference=start, lowest=lowest).grow()
     grown = {edge.edge: edge for edge in growth.edges}
     parts = [[grown[edge] for edge in edges if edge in grown] for edges in sides]
     return [sorted(edges, key=lambda edge: -abs(edge.share))[:PARTS] for edges in parts if edges]

@@ -149,7 +149,7 @@ def split_neurons(graph: Graph, name: str | Site) -> Breakdown:
         raise InputError(f"{node} has no neurons; name an MLP of the graph, such as mlp3@7")
     of, edges = graph.prediction, [edge.edge for edge in graph.edges]
     start = of.other if graph.by is Method.INTEGRATED else None
-    growth = Growth(of, graph.threshold, only=edges, reference=start).grown()
+    growth = Growth(of, graph.threshold, only=edges, reference=start).grow()
     values = growth.neurons(node.node).double()
     neurons = [Source("neuron", mlp.layer, number) for number in range(len(values))]
     rest = values.new_tensor([node.value]) - values.sum()
@@ -169,9 +169,9 @@ def _share_graph(
     """The graph by shares, with the edges that a drop by removal keeps, or with `only` some."""
     config, drops = of.trace.model.config, dict[Site, float]()
     if only is None and start is None and config.mlp != "none" and has_gates(config):
-        removals = Growth(of, threshold, rival, removal=True).grown(max_nodes, progress)
+        removals = Growth(of, threshold, rival, removal=True).grow(max_nodes, progress)
         drops = {edge.edge: edge.share for edge in removals.edges}
-    growth = Growth(of, threshold, rival, only, start, also=[*drops]).grown(max_nodes, progress)
+    growth = Growth(of, threshold, rival, only, start, also=[*drops]).grow(max_nodes, progress)
     graph = _graph(of, growth, threshold, max_nodes, drops)
     # Listed edges that no other listed edge leads to from the prediction.
     reached = {edge.edge for edge in graph.edges}
@@ -213,7 +213,7 @@ def _graph(
         max_nodes=max_nodes,
         nodes=tuple(nodes),
         edges=tuple(edges),
-        left_out=tuple(growth.left_out),
+        left_out=tuple(growth.left_out.values()),
         quadrature_error=growth.quadrature_error,
         # Relative to the logits, unless all of them are zero.
         remainder=growth.reconstruction_error
