@@ -206,7 +206,7 @@ def by_gradients(of: KnownCircuit, steps: int | None) -> Scores:
         found = ComponentRuns(runs[0], runs[1], find_target(runs[0], at, None, of.versus))
         scores, graph = found.eap(steps).abs(), found.graph
         edges = graph.exists.nonzero().tolist()
-        each.append({between_components(graph.name(*edge)): float(scores[*edge]) for edge in edges})
+        each.append({between_components(graph.edge(*edge)): float(scores[*edge]) for edge in edges})
         totals.append(abs(found.value(None)))
     return _summary(each, totals)
 

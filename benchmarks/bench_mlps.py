@@ -32,7 +32,7 @@ from benchmarks.measurement import Measurement, seconds, within_budget
 from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.model import Model
 from pathsum.paths.circuit import find_circuit
-from pathsum.paths.component_edges import ComponentRuns, component_runs, given_scores, strongest
+from pathsum.paths.component_edges import ComponentRuns, component_runs, score_matrix, strongest
 from pathsum.paths.prompts import Prompt, read_prompts
 
 PROMPTS = Path(__file__).resolve().parent.parent / "examples" / "prompts"
@@ -147,7 +147,7 @@ def rankings(runs: ComponentRuns) -> dict[str, Tensor]:
     )
     generator = torch.Generator().manual_seed(0)
     return {
-        "circuit": given_scores(runs.graph, found),
+        "circuit": score_matrix(runs.graph, found),
         "EAP-IG": runs.eap(5),
         "random": torch.rand(runs.graph.exists.shape, generator=generator),
     }

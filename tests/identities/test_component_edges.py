@@ -38,10 +38,10 @@ def test_all_none_and_all_but_some_edges(drawn: Drawn, data: st.DataObject) -> N
     kept = graph.exists.clone()
     for reader, writer in cut:
         kept[reader, writer] = False
-    names = {graph.name(reader, writer) for reader, writer in cut}
+    names = {graph.edge(reader, writer) for reader, writer in cut}
     assert same(runs.value(kept), trace.patch(dict.fromkeys(names, other)).logits)
     for reader, writer in cut:
-        assert graph.place(graph.name(reader, writer)) == (reader, writer)
+        assert graph.entry(graph.edge(reader, writer)) == (reader, writer)
 
 
 @given(models_with_tokens(max_layers=2, max_heads=2, mlps=("none", "gelu", "silu_gated")))
@@ -87,7 +87,7 @@ def test_norm_over_all_heads() -> None:
     target = find_target(trace, -1, 1, "mean")
     runs = ComponentRuns(trace, other, target)
     kept = runs.graph.exists.clone()
-    reader, writer = runs.graph.place(Site.parse("L0H1→L1H0.k"))
+    reader, writer = runs.graph.entry(Site.parse("L0H1→L1H0.k"))
     kept[reader, writer] = False
     patched = trace.patch({"L0H1→L1H0.k": other})
     assert runs.value(kept) == pytest.approx(float(target.of(patched.logits)[0]), abs=1e-9)

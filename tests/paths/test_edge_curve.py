@@ -10,7 +10,7 @@ from pathsum.base import Site
 from pathsum.base.errors import FileError, InputError, NotExactError
 from pathsum.model import Config, Model, construct, random_model
 from pathsum.paths.circuit import find_circuit, mean_circuit
-from pathsum.paths.component_edges import ComponentGraph, given_scores
+from pathsum.paths.component_edges import ComponentGraph, score_matrix
 from pathsum.paths.edge_curve import edge_curve
 from pathsum.paths.exchange import read_links, read_mib, write_mib
 from pathsum.paths.prompts import Prompt
@@ -42,8 +42,8 @@ def test_the_true_edges_keep_everything(model: Model) -> None:
 
 def test_a_graph_ranks_by_effect(model: Model) -> None:
     graph = mean_circuit(model, PROMPTS)
-    scores = given_scores(ComponentGraph(model.config), graph)
-    place = ComponentGraph(model.config).place
+    scores = score_matrix(ComponentGraph(model.config), graph)
+    place = ComponentGraph(model.config).entry
     edges = [edge for edge in graph.edges if "L0H0" in edge.name and edge.name.endswith(".k")]
     total = sum(abs(edge.effect or 0.0) for edge in edges)
     assert float(scores[place(Site.parse("L0H0→L1H0.k"))]) == pytest.approx(total)
@@ -58,7 +58,7 @@ def test_shares_between_two_runs_are_added_with_their_signs() -> None:
     circuit = find_circuit(trace, -1, 7, threshold=0.001, other=other, effects=False)
     into = [e for e in circuit.edges if str(e.edge).startswith("L0H1@") and "→mlp1@" in e.name]
     graph, shares = ComponentGraph(config), torch.tensor([edge.share for edge in into])
-    found = given_scores(graph, circuit)[graph.place(Site.parse("L0H1→mlp1"))]
+    found = score_matrix(graph, circuit)[graph.entry(Site.parse("L0H1→mlp1"))]
     assert float(found) == pytest.approx(float(shares.sum()), rel=1e-5)
     assert abs(float(found)) < 0.9 * float(shares.abs().sum())
 

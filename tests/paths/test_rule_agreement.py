@@ -63,7 +63,7 @@ def test_effects_are_those_of_patches(tokens: list[int]) -> None:
         *(trace := model.trace([1, 2, 3]), other := model.trace(tokens)),
         find_target(trace, -1, 1, "mean"),
     )
-    edges = [runs.graph.name(*edge) for edge in runs.graph.exists.nonzero().tolist()]
+    edges = [runs.graph.edge(*edge) for edge in runs.graph.exists.nonzero().tolist()]
     into = [edge for edge in edges if "→mlp" in str(edge)]
     effects = cut_effects(PredictionRun(trace, runs.target), [[edge] for edge in into], other)
     for edge, effect in zip(into, effects, strict=True):

@@ -11,7 +11,7 @@ so a circuit costs one product of a 0/1 matrix with all differences per layer, w
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
@@ -51,15 +51,15 @@ class ComponentGraph:
     @cached_property
     def readers(self) -> tuple[Site, ...]:
         """Queries, keys and values of each layer's heads, then its MLP; last, the logits."""
-        found: list[Site] = []
+        readers: list[Site] = []
         for layer in range(self.config.n_layers):
             heads = self.config.heads_of(layer)
-            found += [Site(None, head, side) for side in HEAD_SIDES for head in heads]
+            readers += [Site(None, head, side) for side in HEAD_SIDES for head in heads]
             if self.config.mlp != "none":
-                found.append(Site(None, Source("mlp", layer)))
-        return (*found, Site(None, LOGITS))
+                readers.append(Site(None, Source("mlp", layer)))
+        return (*readers, Site(None, LOGITS))
 
-    def seen_by(self, reader: Site) -> int:
+    def count_writers(self, reader: Site) -> int:
         """The number of writers, counted from the bottom, that a reader can read."""
         assert reader.reader is not None
         return len(writers_into(self.config, reader.reader))
@@ -67,28 +67,30 @@ class ComponentGraph:
     @cached_property
     def exists(self) -> EdgeMask:
         """The edges that the model has."""
-        counts = torch.tensor([self.seen_by(reader) for reader in self.readers])
+        counts = torch.tensor([self.count_writers(reader) for reader in self.readers])
         return torch.arange(len(self.writers)) < counts[:, None]
 
     @cached_property
     def into_mlps(self) -> Bool[Tensor, " reader"]:
         """The readers that are MLPs."""
-        kinds = [isinstance(one.reader, Source) and one.reader != LOGITS for one in self.readers]
-        return torch.tensor(kinds)
+        readers = [read.reader for read in self.readers]
+        return torch.tensor([isinstance(one, Source) and one != LOGITS for one in readers])
 
-    def name(self, reader: int, writer: int) -> Site:
+    def candidates(self, hold_mlps: bool) -> EdgeMask:
+        """The edges that a circuit may contain; with MLPs held, edges into them do not count."""
+        return self.exists & ~self.into_mlps[:, None] if hold_mlps else self.exists
+
+    def edge(self, reader: int, writer: int) -> Site:
         """The edge at an entry of a matrix."""
-        read = self.readers[reader]
-        return Site(self.writers[writer], read.reader, read.side)
+        return replace(self.readers[reader], writer=self.writers[writer])
 
-    def place(self, edge: Site) -> tuple[int, int]:
+    def entry(self, edge: Site) -> tuple[int, int]:
         """The matrix entry of an edge; positions and the two sides of an MLP are ignored."""
         side = edge.side if isinstance(edge.reader, HeadId) else None
-        read, writer = Site(None, edge.reader, side), edge.writer
-        if read not in self.readers or writer not in self.writers:
+        read, writers = Site(None, edge.reader, side), list[object](self.writers)
+        if read not in self.readers or edge.writer not in writers:
             raise InputError(f"{str(edge)!r} is not an edge between components of this model")
-        assert isinstance(writer, HeadId | Source)
-        return self.readers.index(read), self.writers.index(writer)
+        return self.readers.index(read), writers.index(edge.writer)
 
 
 class ComponentRuns:
@@ -112,58 +114,58 @@ class ComponentRuns:
             )
         self.trace, self.other, self.target = trace, other, target
         self.graph, self.weights = ComponentGraph(config), trace.model.weights
-        self.held = trace.mlp_outputs if hold_mlps else None
+        self.mlp_outputs = trace.mlp_outputs if hold_mlps else None
         self.own, self.reference = (_outputs(run) for run in (trace, other))
 
-    def value(self, kept: EdgeMask | EdgeScores | None) -> float:
+    def value(self, edges: EdgeMask | EdgeScores | None) -> float:
         """The prediction with only these edges, or these parts of edges; None means all edges."""
-        if kept is None:
+        if edges is None:
             return float(self.target.of(self.trace.logits)[0])
         # The output of each writer minus its reference, filled in as the run proceeds.
         changes = torch.zeros_like(self.reference)
         changes[0] = self.own[0] - self.reference[0]
-        rows = kept.to(changes)
+        rows = edges.to(changes)
 
-        def see(reader: int, stream: Stream) -> Stream:
-            count = self.graph.seen_by(self.graph.readers[reader])
+        def read(reader: int, stream: Stream) -> Stream:
+            count = self.graph.count_writers(self.graph.readers[reader])
             base = self._reference_stream(self.graph.readers[reader])
             return base + torch.tensordot(rows[reader, :count], changes[:count], 1).view_as(stream)
 
-        def note(writer: int, output: Stream) -> None:
+        def record(writer: int, output: Stream) -> None:
             changes[writer] = output[0] - self.reference[writer]
 
-        return float(self._predict(see, note)[0])
+        return float(self._predict(read, record)[0])
 
     def _reference_stream(self, reader: Site) -> Stream:
         """The stream that a component reads in the reference run."""
         component = reader.reader
         if component == LOGITS:
             return self.other.streams[-1]
-        assert isinstance(component, HeadId | Source)
-        if isinstance(component, Source):
-            return mlp_stream(self.other, component.layer)
-        return self.other.streams[component.layer]
+        if isinstance(component, HeadId):
+            return self.other.streams[component.layer]
+        assert component is not None
+        return mlp_stream(self.other, component.layer)
 
     def _predict(
         self,
-        see: Callable[[int, Stream], Stream],
-        note: Callable[[int, Stream], None] | None = None,
+        read: Callable[[int, Stream], Stream],
+        record: Callable[[int, Stream], None] | None = None,
         embed: Stream | None = None,
         requires_grad: bool = False,
     ) -> Float[Tensor, " sequence"]:
-        """The prediction of a run whose readers see other streams, with its outputs noted."""
-        edits = [Edit(read, partial(see, at)) for at, read in enumerate(self.graph.readers)]
+        """The prediction of a run with other streams for its readers; `record` gets its outputs."""
+        edits = [Edit(site, partial(read, at)) for at, site in enumerate(self.graph.readers)]
         if embed is not None:
             edits.append(Edit(Site(Source("embed")), embed))
         for at, writer in enumerate(self.graph.writers[1:], 1):
-            if self.held is not None and isinstance(writer, Source):
-                edits.append(Edit(Site(writer), self.held[writer.layer]))
-            if note is not None:
-                edits.append(Edit(Site(writer), partial(note, at)))
+            if self.mlp_outputs is not None and isinstance(writer, Source):
+                edits.append(Edit(Site(writer), self.mlp_outputs[writer.layer]))
+            if record is not None:
+                edits.append(Edit(Site(writer), partial(record, at)))
         positions = self.target.positions
-        ran = run(self.weights, self.trace.tokens, edits, ONLY_LOGITS, positions, requires_grad)
-        assert ran.recorded_logits is not None
-        return self.target.of_runs(ran.recorded_logits[:, 0])
+        after = run(self.weights, self.trace.tokens, edits, ONLY_LOGITS, positions, requires_grad)
+        assert after.recorded_logits is not None
+        return self.target.of_runs(after.recorded_logits[:, 0])
 
     # ---- gradients
 
@@ -193,26 +195,21 @@ class ComponentRuns:
 def _outputs(run: Trace) -> Float[Tensor, "writer pos d"]:
     """The output of every writer of a run of one sequence."""
     writes, weights = Writes.of(run), run.weights
-    found = [writes.embed]
+    outputs = [writes.embed]
     for layer, z in enumerate(writes.z):
-        found.append(torch.einsum("hpk,hkd->hpd", z[0], weights.layers[layer].W_O))
+        outputs.append(torch.einsum("hpk,hkd->hpd", z[0], weights.layers[layer].W_O))
         if writes.mlp_outputs:
-            found.append(writes.mlp_outputs[layer])
-    return torch.cat(found)
+            outputs.append(writes.mlp_outputs[layer])
+    return torch.cat(outputs)
 
 
 def strongest(graph: ComponentGraph, scores: EdgeScores, count: int, hold_mlps: bool) -> EdgeMask:
-    """The edges with the largest |score|; with MLPs held, edges into them are not counted."""
-    candidates = countable(graph, hold_mlps)
-    ranked = scores.abs().masked_fill(~candidates, -1.0).flatten().argsort(descending=True)
-    kept = torch.zeros_like(candidates).flatten()
-    kept[ranked[:count]] = True
-    return kept.view_as(candidates)
-
-
-def countable(graph: ComponentGraph, hold_mlps: bool) -> EdgeMask:
-    """The edges that a circuit may contain."""
-    return graph.exists & ~graph.into_mlps[:, None] if hold_mlps else graph.exists
+    """The edges with the largest |score|; with MLPs held, edges into them do not count."""
+    candidates = graph.candidates(hold_mlps)
+    order = scores.abs().masked_fill(~candidates, -1.0).flatten().argsort(descending=True)
+    mask = torch.zeros_like(candidates).flatten()
+    mask[order[:count]] = True
+    return mask.view_as(candidates)
 
 
 def component_runs(
@@ -228,27 +225,27 @@ def component_runs(
         raise InputError("it has no corrupted partner; give corrupted= of the same length")
     trace, other = model.trace(prompt.text), model.trace(prompt.corrupted)
     at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
-    wanted = token if prompt.token is None else prompt.token
-    target = find_target(trace, at, wanted, versus if prompt.versus is None else prompt.versus)
+    token = token if prompt.token is None else prompt.token
+    target = find_target(trace, at, token, versus if prompt.versus is None else prompt.versus)
     return ComponentRuns(trace, other, target, hold_mlps)
 
 
-def given_scores(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
-    """A matrix of scores, given by name or as a graph; positions and sides of MLPs are summed.
+def score_matrix(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:
+    """Scores by name, or of a graph, as a matrix; positions and sides of MLPs are summed.
 
-    Shares between two runs add up, so those of opposite sign cancel, as they do in EAP.
+    Shares between two runs add up, so opposite signs cancel, as they do in EAP.
     """
-    found = torch.zeros(graph.exists.shape, dtype=torch.float64)
+    matrix = torch.zeros(graph.exists.shape, dtype=torch.float64)
     if isinstance(scores, Graph):
         for edge in scores.edges:
-            if isinstance(edge.edge.writer, HeadId | Source) and edge.edge.writer in graph.writers:
+            if edge.edge.writer in graph.writers:
                 adds_up = edge.effect is None and scores.by is Method.INTEGRATED
                 value = edge.share if edge.effect is None else edge.effect
-                found[graph.place(edge.edge)] += value if adds_up else abs(value)
-        return found
+                matrix[graph.entry(edge.edge)] += value if adds_up else abs(value)
+        return matrix
     for name, value in scores.items():
-        reader, writer = graph.place(Site.parse(name))
+        reader, writer = graph.entry(Site.parse(name))
         if not bool(graph.exists[reader, writer]):
             raise InputError(f"{name!r} does not exist: the reader comes before the writer")
-        found[reader, writer] += float(value)
-    return found
+        matrix[reader, writer] += float(value)
+    return matrix

@@ -38,8 +38,7 @@ from pathsum.paths.component_edges import (
     EdgeMask,
     EdgeScores,
     component_runs,
-    countable,
-    given_scores,
+    score_matrix,
     strongest,
 )
 from pathsum.paths.graph import Graph
@@ -90,27 +89,27 @@ class EdgeCurve(Record, kind="edge-curve"):
 
     def __getitem__(self, ranking: str) -> RankingCurve:
         """The curve of a ranking by its name."""
-        for found in self.rankings:
-            if found.ranking == ranking:
-                return found
-        known = ", ".join(one.ranking for one in self.rankings)
-        raise InputError(f"there is no ranking {ranking!r}; this curve has {known}")
+        for curve in self.rankings:
+            if curve.ranking == ranking:
+                return curve
+        names = ", ".join(curve.ranking for curve in self.rankings)
+        raise InputError(f"there is no ranking {ranking!r}; this curve has {names}")
 
     def to_table(self) -> Table:
         """One size per row."""
         columns = (
             *(Column("edges"), Column("share", ".1%")),
-            *(Column(one.ranking, ".1%") for one in self.rankings),
+            *(Column(curve.ranking, ".1%") for curve in self.rankings),
         )
         rows: list[tuple[Cell, ...]] = [
             (
                 *(int(fraction * self.edges), fraction),
-                *(one.kept[at].value for one in self.rankings),
+                *(curve.kept[at].value for curve in self.rankings),
             )
             for at, fraction in enumerate(self.fractions)
         ]
         areas = "; ".join(
-            f"{one.ranking}: CPR {one.cpr:.3f}, CMD {one.cmd:.3f}" for one in self.rankings
+            f"{curve.ranking}: CPR {curve.cpr:.3f}, CMD {curve.cmd:.3f}" for curve in self.rankings
         )
         note = (
             f"kept: (value − corrupted) / (clean − corrupted) with these edges alone, over "
@@ -144,69 +143,79 @@ def edge_curve(
 
     >>> from pathsum.model import construct
     >>> prompts = [Prompt("a b c d a", token="b", corrupted="e b c d a")]
-    >>> found = edge_curve(construct.induction(), prompts, {"L1H0→logits": 1.0, "L0H0→L1H0.k": 1.0})
-    >>> found.edges, [ranking.ranking for ranking in found.rankings]
+    >>> curve = edge_curve(construct.induction(), prompts, {"L1H0→logits": 1.0, "L0H0→L1H0.k": 1.0})
+    >>> curve.edges, [ranking.ranking for ranking in curve.rankings]
     (29, ['given', 'EAP', 'EAP-IG', 'random'])
     """
     mode = parse_option(MlpMode, mlps, "mlps")
     if not prompts:
         raise InputError("there are no prompts; give at least one with a corrupted partner")
-    if not fractions or not all(0 < one <= 1 for one in fractions):
+    if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
         raise InputError(
             f"fractions={list(fractions)} are not shares of edges, above 0 and up to 1"
         )
-    fractions = sorted(fractions)
     graph, hold = ComponentGraph(model.config), mode is MlpMode.HELD
-    rankings: dict[str, EdgeScores] = {}
-    if scores is not None:
-        rankings["given"] = given_scores(graph, scores)
+    rankings = {} if scores is None else {"given": score_matrix(graph, scores)}
     runs = list[ComponentRuns]()
     for number, prompt in enumerate(prompts):
         with name_prompt(number):
             runs.append(component_runs(model, prompt, position, token, versus, hold))
-    rankings |= _by_gradients(runs, steps, progress)
+    rankings["EAP"] = _mean_eap(runs, "EAP", None, progress)
+    rankings["EAP-IG"] = _mean_eap(runs, "EAP-IG", steps, progress)
     rankings["random"] = torch.rand(graph.exists.shape, generator=seeded(seed))
-    total = int(countable(graph, hold).sum())
-    clean = _values(runs, None)
-    corrupted = _values(runs, torch.zeros_like(graph.exists))
-
-    def measure(name: str, ranked: EdgeScores) -> RankingCurve:
-        kept: list[Estimate] = []
-        for at, fraction in enumerate(fractions):
-            progress(at, len(fractions), f"circuits by {name}")
-            values = _values(runs, strongest(graph, ranked, int(fraction * total), hold))
-            kept.append(ratio(values - corrupted, clean - corrupted))
-        f = torch.tensor([one.value for one in kept], dtype=torch.float64)
-        shares = torch.tensor(fractions, dtype=torch.float64)
-        cpr, cmd = torch.trapezoid(f, shares), torch.trapezoid((1 - f).abs(), shares)
-        return RankingCurve(name, tuple(kept), float(cpr), float(cmd))
-
+    curves = _Curves(runs, sorted(fractions), hold, progress)
     return EdgeCurve(
         model=model.name,
         prompts=len(runs),
         mlps=mode,
-        edges=total,
-        clean=mean_estimate(clean),
-        corrupted=mean_estimate(corrupted),
-        fractions=tuple(fractions),
-        rankings=tuple(measure(*ranking) for ranking in rankings.items()),
+        edges=curves.edges,
+        clean=mean_estimate(curves.clean),
+        corrupted=mean_estimate(curves.corrupted),
+        fractions=tuple(curves.fractions),
+        rankings=tuple(curves.measure(*ranking) for ranking in rankings.items()),
     )
 
 
-def _values(runs: Sequence[ComponentRuns], kept: EdgeMask | None) -> Float[Tensor, " prompt"]:
-    """The predictions of all prompts with some edges, or with all."""
-    return torch.tensor([one.value(kept) for one in runs], dtype=torch.float64)
+class _Curves:
+    """The predictions of all prompts, and the share of them that each ranking of edges keeps."""
+
+    def __init__(
+        self,
+        runs: Sequence[ComponentRuns],
+        fractions: Sequence[float],
+        hold_mlps: bool,
+        progress: Progress,
+    ) -> None:
+        self.runs, self.fractions, self.progress = runs, fractions, progress
+        self.graph, self.hold_mlps = runs[0].graph, hold_mlps
+        self.edges = int(self.graph.candidates(hold_mlps).sum())
+        self.clean = self._values(None)
+        self.corrupted = self._values(torch.zeros_like(self.graph.exists))
+
+    def measure(self, name: str, scores: EdgeScores) -> RankingCurve:
+        """The curve of one ranking."""
+        kept: list[Estimate] = []
+        for number, fraction in enumerate(self.fractions):
+            self.progress(number, len(self.fractions), f"circuits by {name}")
+            count = int(fraction * self.edges)
+            values = self._values(strongest(self.graph, scores, count, self.hold_mlps))
+            kept.append(ratio(values - self.corrupted, self.clean - self.corrupted))
+        f = torch.tensor([estimate.value for estimate in kept], dtype=torch.float64)
+        x = torch.tensor(self.fractions, dtype=torch.float64)
+        cpr, cmd = torch.trapezoid(f, x), torch.trapezoid((1 - f).abs(), x)
+        return RankingCurve(name, tuple(kept), float(cpr), float(cmd))
+
+    def _values(self, edges: EdgeMask | None) -> Float[Tensor, " prompt"]:
+        """The predictions with these edges, or with all."""
+        return torch.tensor([each.value(edges) for each in self.runs], dtype=torch.float64)
 
 
-def _by_gradients(
-    runs: Sequence[ComponentRuns], steps: int, progress: Progress
-) -> dict[str, EdgeScores]:
-    """EAP and EAP-IG scores, as means over prompts."""
-    rankings: dict[str, EdgeScores] = {}
-    for name, count in (("EAP", None), ("EAP-IG", steps)):
-        found: list[EdgeScores] = []
-        for number, one in enumerate(runs):
-            progress(number, len(runs), name)
-            found.append(one.eap(count).cpu())
-        rankings[name] = torch.stack(found).mean(0)
-    return rankings
+def _mean_eap(
+    runs: Sequence[ComponentRuns], name: str, steps: int | None, progress: Progress
+) -> EdgeScores:
+    """The mean over prompts of EAP scores, or of EAP-IG scores with steps."""
+    scores: list[EdgeScores] = []
+    for number, each in enumerate(runs):
+        progress(number, len(runs), name)
+        scores.append(each.eap(steps).cpu())
+    return torch.stack(scores).mean(0)

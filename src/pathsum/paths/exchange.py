@@ -15,7 +15,7 @@ from pathsum.base.errors import FileError
 from pathsum.base.files import read_object, write_output
 from pathsum.base.site import LOGITS, Side
 from pathsum.model import Model
-from pathsum.paths.component_edges import ComponentGraph, EdgeScores, given_scores, strongest
+from pathsum.paths.component_edges import ComponentGraph, EdgeScores, score_matrix, strongest
 from pathsum.paths.edges import GraphEdge, LeftOut, layer_of, node_position
 from pathsum.paths.graph import Graph, Method
 
@@ -156,7 +156,7 @@ def write_mib(file: str | Path, model: Model, scores: EdgeScores, size: int) -> 
     edges: dict[str, dict[str, Any]] = {}
     inside = {"logits"}
     for reader, writer in graph.exists.nonzero().tolist():
-        name = _mib_name(graph.name(reader, writer))
+        name = _mib_name(graph.edge(reader, writer))
         edges[name] = {
             "score": float(scores[reader, writer]),
             "in_graph": bool(kept[reader, writer]),
@@ -184,7 +184,7 @@ def read_mib(file: str | Path, model: Model) -> EdgeScores:
     if not isinstance(edges, dict):
         raise FileError(f"{file} has no 'edges'; {advice}")
     named = {_from_mib(name, file): _mib_score(name, about, file) for name, about in edges.items()}
-    return given_scores(ComponentGraph(model.config), named)
+    return score_matrix(ComponentGraph(model.config), named)
 
 
 def _mib_score(name: str, about: Any, file: str | Path) -> float:

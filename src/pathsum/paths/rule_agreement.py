@@ -170,7 +170,7 @@ def _measure(
     edges: list[tuple[int, int]] = []
     layers: list[int] = []
     for reader in graph.into_mlps.nonzero()[:, 0].tolist():
-        count = graph.seen_by(graph.readers[reader])
+        count = graph.count_writers(graph.readers[reader])
         best = size[:count].topk(min(k, count)).indices.sort().values.tolist()
         edges += [(reader, writer) for writer in best]
         source = graph.readers[reader].reader
@@ -178,7 +178,7 @@ def _measure(
         layers += [source.layer] * len(best)
     rows, columns = torch.tensor(edges).T
     picked = torch.stack([shares[rule][rows, columns] for rule in RULES], -1)
-    names = [graph.name(*edge) for edge in edges]
+    names = [graph.edge(*edge) for edge in edges]
     of = PredictionRun(runs.trace, runs.target)
     effects = cut_effects(of, [[name] for name in names], runs.other)
     return torch.tensor(layers), picked.double().cpu(), torch.tensor(effects, dtype=torch.float64)
@@ -196,7 +196,7 @@ def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
         above = graph.exists[:, graph.writers.index(source)]
         at_output = gradients[above.to(gradients.device)].sum(0)
         here, there = (neurons_of(run, source.layer) for run in (runs.trace, runs.other))
-        width = graph.seen_by(graph.readers[reader])
+        width = graph.count_writers(graph.readers[reader])
         slopes = _slopes(runs, here, there)
         for rule, (by_value, by_gate) in slopes.items():
             along = _direction(runs.trace, source.layer, at_output, by_value, by_gate)
