@@ -14,7 +14,7 @@ from pathsum.heads.probe import (
     PREFIX_MATCHING,
     PREVIOUS_TOKEN,
 )
-from pathsum.heads.score import LayerView, own_ov
+from pathsum.heads.score import LayerView, layer_ov
 from pathsum.text.token_pool import random_repeats
 
 PROBE = random_repeats(range(1, 60), length=8, repeats=4, sequences=3, start_token=0)
@@ -25,7 +25,7 @@ def view(pattern: Tensor, **changes: Tensor) -> LayerView:
     """A layer of one head with this pattern, and an OV that moves the stream as it is."""
     stream = torch.randn(3, SIZE, 4, generator=torch.Generator().manual_seed(0))
     parts = {"W_V": torch.eye(4)[None], "W_O": torch.eye(4)[None], "W_U": torch.zeros(4, 60)}
-    ov = own_ov(**{**parts, **changes})
+    ov = layer_ov(**{**parts, **changes})
     full = pattern.expand(3, 1, SIZE, SIZE)
     return LayerView(probe=PROBE, pattern=full, stream=stream, read=stream, ov=ov)
 

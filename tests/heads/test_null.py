@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pathsum.algebra.rotations import random_frames, root
 from pathsum.heads.null import FrameProjector, RandomHeads, random_ov, to_triangular
-from pathsum.heads.score import layer_views, own_ov
+from pathsum.heads.score import layer_ov, layer_views
 from pathsum.model import Config, Model, from_tensors, random_model
 from pathsum.text.token_pool import random_repeats
 
@@ -40,7 +40,7 @@ def test_a_rotated_head_moves_what_its_matrices_do() -> None:
         FrameProjector(lambda: value), FrameProjector(lambda: write), core, lambda _: effects
     )
     # Two draws as two heads, their matrices made.
-    own = own_ov(value @ root(W_V), (write @ root(W_O.mT)).mT, W_U)
+    own = layer_ov(value @ root(W_V), (write @ root(W_O.mT)).mT, W_U)
     read, stream = (gaussian(seed, 1, d, d).tril() for seed in (7, 8))
     pattern = gaussian(9, 1, 2, d, d).softmax(-1)
     found, expected = rotated.values(read), own.values(read)
@@ -74,8 +74,7 @@ def test_threads_that_share_frames_do_not_wait_for_each_other(
 
 
 def test_random_heads_without_biases_are_those_with_biases_of_zero() -> None:
-    sizes = {"n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "d_model": 12, "d_head": 4}
-    config = Config(**sizes, d_vocab=20, n_ctx=16)
+    config = Config(1, 4, 12, 4, 20, 16, n_kv_heads=2)
     plain = random_model(config, seed=3, dtype=torch.float64)
     zero = torch.zeros(1, 4, 4, dtype=torch.float64)
     biased = from_tensors(config, {**stacked(plain), "b_Q": zero, "b_K": zero[:, :2]})

@@ -226,17 +226,9 @@ def align_heads(
         score = float(similarity[row, column])
         nulls = by_left[:, row], by_right[:, column]
         p = max(_p(score, null, share) for null, share in zip(nulls, shares, strict=True))
-        matches.append(
-            HeadMatch(
-                left=left.heads[row].id,
-                right=right.heads[column].id,
-                score=score,
-                qk=float(qk[row, column]),
-                ov=float(ov[row, column]),
-                null=float(torch.cat(nulls).nanmean()),
-                p=p,
-            )
-        )
+        parts = (score, float(qk[row, column]), float(ov[row, column]))
+        null = float(torch.cat(nulls).nanmean())
+        matches.append(HeadMatch(left.heads[row].id, right.heads[column].id, *parts, null, p))
     normed = any(model.config.qk_norm != "none" for model in (left, right))
     return HeadAlignment(
         left=left.name,

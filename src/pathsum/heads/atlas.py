@@ -14,19 +14,16 @@ from torch import Tensor
 from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import DRAWS
 from pathsum.base import Progress, Record, Table, find_head, prose_column, silent, text_column
-from pathsum.base.errors import InputError, near_misses
-from pathsum.base.options import checked, parse_draws, parse_probability
+from pathsum.base.errors import InputError
+from pathsum.base.options import checked
 from pathsum.base.record import HeadMapping
 from pathsum.base.sentence import shade
 from pathsum.base.table import columns_table, format_number
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import join_notes, logit_cap_note, require_heads, score_cap_note
-from pathsum.heads.circuit_scores import (
-    MATCHING_THROUGH_PREVIOUS,
-    score_by_weights,
-    through_previous,
-)
+from pathsum.heads import circuit_scores, probe_scores
+from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS
 from pathsum.heads.kinds import (
     ALL_SCORES,
     KINDS,
@@ -38,10 +35,13 @@ from pathsum.heads.kinds import (
     HeadEvidence,
     first_by_weights,
     judge,
+    parse_name,
+    parse_scores,
     why_silent,
+    with_thresholds,
     without_kind,
 )
-from pathsum.heads.null import RandomHeads
+from pathsum.heads.null import RandomHeads, check_draws
 from pathsum.heads.probe import (
     PREVIOUS_TOKEN,
     SEQUENCES,
@@ -50,15 +50,8 @@ from pathsum.heads.probe import (
     repeats_probe,
     why_no_repeats,
 )
-from pathsum.heads.probe_scores import (
-    REPEATS_SCORES,
-    score_on_repeats,
-    score_on_similar_tokens,
-    score_on_split_words,
-    score_on_text,
-)
-from pathsum.heads.score import HeadScores, Score, ScoreInfo, text_name
-from pathsum.model import HeadId, HeadName, Model
+from pathsum.heads.score import HeadScores, Score, ScoreInfo
+from pathsum.model import Config, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_causal
 
 SOME_SCORES = (
@@ -90,7 +83,7 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
 
     def score(self, name: str) -> dict[HeadId, float]:
         """One score of every head that has it."""
-        _require_known(name, TITLES, "score")
+        parse_name(name, TITLES, "score")
         return {
             entry.head: entry.scores[name].value for entry in self.heads if name in entry.scores
         }
@@ -98,10 +91,10 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
     def of_kind(self, kind: str) -> tuple[HeadEntry, ...]:
         """The heads of a kind, also where a more specific kind names them.
 
-        `found.of_kind("copying")` is the one list of copying heads: eigenvalues of OV positive
-        beyond the null, and the attended token itself raised.
+        `atlas.of_kind("copying")` is the list of copying heads: eigenvalues of OV positive beyond
+        the null, and the attended token raised.
         """
-        _require_known(kind, [each.name for each in KINDS], "kind")
+        parse_name(kind, [row.name for row in KINDS], "kind")
         return tuple(entry for entry in self.heads if kind in entry.kinds)
 
     def by_layer(self) -> tuple[dict[str, int], ...]:
@@ -141,47 +134,47 @@ _TITLE, _CELL = 33, 16
 class PrintedAtlas:
     """The atlas in a terminal: heat maps, kinds, then every score of every head next to its null.
 
-    As many heads side by side as the terminal is wide.
+    The terminal's width determines the number of heads side by side.
     """
 
-    found: Atlas
+    atlas: Atlas
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        found = self.found
-        for info in found.infos:
-            values = found.score(info.name)
+        atlas = self.atlas
+        for info in atlas.infos:
+            values = atlas.score(info.name)
             if values and info.name in ("previous_token", "induction", "copying"):
                 yield score_grid(info.title, values)
                 yield Text()
-        if any(entry.evidence for entry in found.heads):
-            yield found.kinds_table()
+        if any(entry.evidence for entry in atlas.heads):
+            yield atlas.kinds_table()
             yield Text()
-            for layer, counts in enumerate(found.by_layer()):
+            for layer, counts in enumerate(atlas.by_layer()):
                 kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
                 yield Text(f"L{layer}: {kinds}")
         else:
-            yield Text(f"{found.model}: no score passes the threshold of a kind\n\n{found.note}")
+            yield Text(f"{atlas.model}: no score passes the threshold of a kind\n\n{atlas.note}")
         side_by_side = max(1, (options.max_width - _TITLE) // _CELL)
-        for layer in range(len(found.by_layer())):
-            heads = [entry for entry in found.heads if entry.head.layer == layer]
+        for layer in range(len(atlas.by_layer())):
+            heads = [entry for entry in atlas.heads if entry.head.layer == layer]
             for start in range(0, len(heads), side_by_side):
                 yield Text()
-                yield _scores_table(found, heads[start : start + side_by_side])
-        for name, why in found.absent.items():
+                yield _scores_table(atlas, heads[start : start + side_by_side])
+        for name, why in atlas.absent.items():
             yield Text(f"{name}: {why}", style="italic")
 
 
-def _scores_table(found: Atlas, heads: Sequence[HeadEntry]) -> Table:
+def _scores_table(atlas: Atlas, heads: Sequence[HeadEntry]) -> Table:
     """One row per score, one column per head: its value, the null in brackets, a star beyond it."""
     rows = tuple(
-        (info.title, *(_with_null(entry.scores.get(info.name), found.alpha) for entry in heads))
-        for info in found.infos
-        if info.name not in found.absent
+        (info.title, *(_with_null(entry.scores.get(info.name), atlas.alpha) for entry in heads))
+        for info in atlas.infos
+        if info.name not in atlas.absent
     )
     columns = (text_column("score"), *(text_column(entry.head) for entry in heads))
-    note = f"value (null); *: p ≤ {found.alpha:g}"
+    note = f"value (null); *: p ≤ {atlas.alpha:g}"
     return Table(columns, rows, f"scores of {heads[0].head} to {heads[-1].head}", note)
 
 
@@ -222,13 +215,12 @@ def atlas(
     """Every score of every head, compared with its null, and each head's kind.
 
     Scores from data are measured on repeated random tokens (25 tokens, 4 times, in `sequences`
-    sequences; shorter where the context is), and those that need no repeats also on text: `text`
+    sequences; shorter where the context is), and scores that need no repeats also on text: `text`
     (ids, a text, a corpus; `tokens` is the same), by default the model's held-out text. For a model
     that was trained on sequences of one format, pass such sequences. If the context is too short
-    for repeats, their scores are omitted, and `absent` gives the reason. The null is each head
-    itself, `draws` times, with its reads and writes rotated at random: the same scale, singular
-    values and stream, but random directions. Half-precision models are computed in
-    float32.
+    for repeats, their scores are omitted, and `absent` lists the reason. The null draws each head
+    `draws` times with its reads and writes rotated at random: the same scale, singular values and
+    stream, but random directions. Half-precision models are computed in float32.
 
     `scores` restricts the atlas to some scores, such as ["copying", "copying_weights"], to save
     time. Heads are then assigned only the kinds that these scores can establish.
@@ -237,8 +229,8 @@ def atlas(
     p ≤ `alpha`, and weights that agree. `thresholds` overrides defaults: {"previous_token": 0.4}.
 
     >>> from pathsum.model import construct
-    >>> found = atlas(construct.induction())
-    >>> found["L0H0"].kind, found["L1H0"].kind
+    >>> heads = atlas(construct.induction())
+    >>> heads["L0H0"].kind, heads["L1H0"].kind
     ('previous token', 'induction')
 
     An atlas does not prove a mechanism. `induction(model)` tests the mechanism of induction heads
@@ -249,111 +241,90 @@ def atlas(
     if text is not None and tokens is not None:
         raise InputError("text and tokens are two names of one option; give one of them")
     check_draws(draws, alpha)
-    infos = _with_thresholds(thresholds or {})
-    wanted = _wanted(scores)
+    infos = with_thresholds(thresholds or {})
+    names = parse_scores(scores)
     measured, first = _measure(
-        model, tokens if text is None else text, wanted, sequences, draws, seed, progress
+        model, tokens if text is None else text, names, sequences, draws, seed, progress
     )
     limits = {info.name: info.threshold for info in infos}
     entries = _entries(model, measured.scores, first, limits, alpha, progress)
-    absent, matching = measured.absent, MATCHING_THROUGH_PREVIOUS.name
-    on_text = f" and {measured.measured_on}" if measured.measured_on else ""
-    notes = [
+    absent, matching, through = measured.absent, MATCHING_THROUGH_PREVIOUS.name, ""
+    if matching in names:
+        why, through = _add_matching(model, entries, seed, alpha, progress)
+        absent |= {matching: why} if why else {}
+    note = _note(model.config, names, measured.measured_on, through, sequences, draws)
+    infos = tuple(info for info in infos if info.name in names)
+    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, note)
+
+
+def _note(
+    config: Config,
+    names: Collection[str],
+    measured_on: str,
+    through: str,
+    sequences: int,
+    draws: int,
+) -> str:
+    on_text = f" and {measured_on}" if measured_on else ""
+    capped = join_notes((score_cap_note(config), logit_cap_note(config)))
+    notes = (
         f"A head has a kind if data and weights agree; {MIXED}: data only; {UNKNOWN}: neither.",
         f"{sequences} sequences of repeated random tokens{on_text};",
         f"p: share of {draws} random rotations of the same head that score at least as much,",
         "on a few of the sequences.",
-    ]
-    if matching in wanted:
-        why, through = _add_matching(model, entries, seed, alpha, progress)
-        notes.append(through)
-        absent |= {matching: why} if why else {}
-    capped = join_notes((score_cap_note(model.config), logit_cap_note(model.config)))
-    notes += [f"From weights: {capped}."] if capped else []
-    infos = tuple(info for info in infos if info.name in wanted)
-    notes += [] if len(infos) == len(ALL_SCORES) else [SOME_SCORES]
-    return Atlas(model.name, tuple(entries.values()), infos, absent, alpha, " ".join(notes))
+        through,
+        f"From weights: {capped}." if capped else "",
+        "" if len(names) == len(ALL_SCORES) else SOME_SCORES,
+    )
+    return " ".join(filter(None, notes))
 
 
 def _measure(
     model: Model,
     text: TextOrTokens | None,
-    wanted: frozenset[str],
+    requested: frozenset[str],
     sequences: int,
     draws: int,
     seed: int,
     progress: Progress,
 ) -> tuple[HeadScores, dict[HeadId, Float[Tensor, " dest"]]]:
-    """Every wanted score that does not depend on kinds, and attention to the first token."""
+    """Requested scores that do not depend on kinds, and attention to the first token."""
     absent: dict[str, str] = {}
     if not model.config.predicts_tokens:
         compared = [score.name for score in ALL_SCORES if score.of_tokens_out]
-        absent = dict.fromkeys(wanted.intersection(compared), OUTPUTS_ARE_NOT_TOKENS)
+        absent = dict.fromkeys(requested.intersection(compared), OUTPUTS_ARE_NOT_TOKENS)
     null, make_probe = RandomHeads(model, draws, seed), repeats_probe
     if too_short := why_no_repeats(model):
         make_probe = random_tokens
-        absent = {one.name: too_short for one in REPEATS_SCORES if one.name in wanted} | absent
-    names, probe = wanted - set(absent), make_probe(model, sequences, seed)
+        absent = {
+            s.name: too_short for s in probe_scores.REPEATS_SCORES if s.name in requested
+        } | absent
+    measured, probe = requested - set(absent), make_probe(model, sequences, seed)
     trace = attention_trace(model, probe.tokens, progress, "random tokens")
     first = first_by_weights(trace, progress)
-    on_text = score_on_text(null, names, text, progress)
+    on_text = probe_scores.score_on_text(null, measured, text, progress)
     groups = (
-        score_on_repeats(null, names, trace, probe, progress),
-        score_on_similar_tokens(null, names, sequences, seed, progress),
-        score_on_split_words(null, names, seed, progress),
+        probe_scores.score_on_repeats(null, measured, trace, probe, progress),
+        probe_scores.score_on_similar_tokens(null, measured, sequences, seed, progress),
+        probe_scores.score_on_split_words(null, measured, seed, progress),
         on_text,
-        score_by_weights(model, names, draws, seed, progress),
+        circuit_scores.score_by_weights(model, measured, draws, seed, progress),
     )
     scores: dict[HeadId, dict[str, Score]] = {}
     for number, head in enumerate(model.heads):
         progress(number, len(model.heads), "heads that write nothing")
-        named = {name: one for it in groups for name, one in it.scores.get(head.id, {}).items()}
+        by_name: dict[str, Score] = {}
+        for group in groups:
+            by_name |= group.scores.get(head.id, {})
         silent = bool(why_silent(model, head.id))
         scores[head.id] = {
-            score.name: Score(math.nan) if silent and score.of_ov else named[score.name]
+            score.name: Score(math.nan) if silent and score.of_ov else by_name[score.name]
             for score in ALL_SCORES
-            if score.name in named
+            if score.name in by_name
         }
     for group in groups:
         absent |= group.absent
     return HeadScores(scores, absent, on_text.measured_on), first
-
-
-def _wanted(scores: Sequence[str] | None) -> frozenset[str]:
-    """The names of the scores to measure, by default all."""
-    if scores is None:
-        return frozenset(TITLES)
-    if isinstance(scores, str) or not scores:
-        raise InputError(
-            f"scores is {scores!r}; give a list of names, such as ['copying', 'copying_weights']"
-        )
-    for name in scores:
-        _require_known(name, TITLES, "score")
-    return frozenset(scores)
-
-
-def _with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
-    """Every score with its threshold; one for random tokens is also that on text, unless given."""
-    for name, value in thresholds.items():
-        _require_known(name, TITLES, "score")
-        if not math.isfinite(value):
-            raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
-    chosen = {text_name(name): value for name, value in thresholds.items()} | dict(thresholds)
-    given = {name: {"threshold": value, "reason": "as given"} for name, value in chosen.items()}
-    return tuple(replace(score.info, **given.get(score.name, {})) for score in ALL_SCORES)
-
-
-def _require_known(name: str, known: Collection[str], what: str) -> None:
-    if name not in known:
-        raise InputError(
-            f"there is no {what} {name!r}{near_misses(name, known)}; the {what}s are "
-            f"{', '.join(known)}"
-        )
-
-
-def check_draws(draws: int, alpha: float = ALPHA) -> None:
-    """Raise an error if there are too few random heads for p to reach alpha."""
-    parse_draws(draws, least=round(1 / parse_probability(alpha, "alpha")) - 1)
 
 
 def _entries(
@@ -368,26 +339,26 @@ def _entries(
     composed = composition(model, progress=progress)
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
-        profiles = {each.head: each for each in positional(model, progress=progress).heads}
+        profiles = {profile.head: profile for profile in positional(model, progress=progress).heads}
     silent = without_kind(model, scores, progress)
     entries: dict[HeadId, HeadEntry] = {}
-    for number, (head, named) in enumerate(scores.items()):
+    for number, (head, head_scores) in enumerate(scores.items()):
         progress(number, len(scores), "naming kinds")
-        known = (model.head(head), named, profiles.get(head), composed, first[head])
-        entries[head] = silent.get(head) or judge(HeadEvidence(*known, thresholds, alpha))
+        details = (model.head(head), head_scores, profiles.get(head), composed, first[head])
+        entries[head] = silent.get(head) or judge(HeadEvidence(*details, thresholds, alpha))
     return entries
 
 
 def _add_matching(
     model: Model, entries: dict[HeadId, HeadEntry], seed: int, alpha: float, progress: Progress
 ) -> tuple[str, str]:
-    """Add the score that reads through a previous-token head; why it is absent, and a note."""
+    """Add the score that reads through a previous-token head; return why it is absent, a note."""
     previous = {
         head: entry.scores[PREVIOUS_TOKEN.name].value
         for head, entry in entries.items()
         if "previous token" in entry.kinds
     }
-    matching = through_previous(model, previous, seed, progress=progress)
+    matching = circuit_scores.through_previous(model, previous, seed, progress=progress)
     for head, score in matching.scores.items():
         entry = entries[head]
         entry.scores[MATCHING_THROUGH_PREVIOUS.name] = score

@@ -19,12 +19,12 @@ from pathsum.base.table import rows_table, stacked, token_column
 from pathsum.model import Trace
 
 # Columns of a heat map that fit into 100 characters.
-WIDEST = 40
+MAX_COLUMNS = 40
 
 
 @dataclass(frozen=True)
 class TopSources:
-    """The two sources that get most of a destination's attention."""
+    """The two sources with most of a destination's attention."""
 
     position: Annotated[int, Column("position")]
     token: Annotated[str, token_column("destination")]
@@ -37,7 +37,7 @@ class TopSources:
 
 @dataclass(frozen=True)
 class MeanAttention:
-    """A head's mean attention over all destinations but the first; NaN if there is only one."""
+    """A head's mean attention over destinations after the first; NaN if there are none."""
 
     head: Annotated[HeadId, text_column("head")]
     current: Annotated[float, Column("current", ".0%")]
@@ -48,7 +48,7 @@ class MeanAttention:
 
 @dataclass(frozen=True, eq=False)
 class Attention(Record, kind="attention"):
-    """The attention patterns of some heads on one text: `patterns[head, destination, source]`."""
+    """The attention patterns of heads on one text: `patterns[head, destination, source]`."""
 
     model: str
     tokens: tuple[str, ...]
@@ -74,10 +74,10 @@ class Attention(Record, kind="attention"):
 
     def _top_sources(self, at: int) -> TopSources:
         weights = self.patterns[0, at]
-        # A source without weight is not one, as all later ones in a causal model.
-        best = weights.topk(max(1, min(2, int(weights.count_nonzero()))))
-        (source, *rest), values = best.indices.tolist(), best.values.tolist()
-        second = (self.tokens[rest[0]], values[1]) if rest else (None, None)
+        # Sources without weight are omitted, such as later positions in a causal model.
+        top = weights.topk(max(1, min(2, int(weights.count_nonzero()))))
+        (source, *others), values = top.indices.tolist(), top.values.tolist()
+        second = (self.tokens[others[0]], values[1]) if others else (None, None)
         return TopSources(at, self.tokens[at], self.tokens[source], source, values[0], *second)
 
     def __rich__(self) -> RenderableType:
@@ -87,7 +87,7 @@ class Attention(Record, kind="attention"):
 
     def _heat_map(self) -> list[Text]:
         """The last positions of the pattern, two characters per cell."""
-        start = max(0, len(self.tokens) - WIDEST)
+        start = max(0, len(self.tokens) - MAX_COLUMNS)
         names = [printable(token)[:10] for token in self.tokens]
         wide = max(map(len, names))
         numbers = "".join(f"{at:<4}" if at % 2 == 0 else "" for at in range(start, len(names)))
@@ -101,12 +101,12 @@ class Attention(Record, kind="attention"):
 
 def _mean_attention(head: HeadId, pattern: Float[Tensor, "dest src"]) -> MeanAttention:
     rows = torch.arange(len(pattern) - 1)
-    left, parts = pattern[1:].clone(), list[float]()
+    unassigned, means = pattern[1:].clone(), list[float]()
     for sources in (rows + 1, rows, torch.zeros_like(rows)):
-        parts.append(float(left[rows, sources].mean()))
-        left[rows, sources] = 0
-    current, previous, first = parts
-    return MeanAttention(head, current, previous, first, float(left.sum(-1).mean()))
+        means.append(float(unassigned[rows, sources].mean()))
+        unassigned[rows, sources] = 0
+    current, previous, first = means
+    return MeanAttention(head, current, previous, first, float(unassigned.sum(-1).mean()))
 
 
 @checked
@@ -132,12 +132,13 @@ def attention(trace: Trace, heads: Sequence[HeadName] | HeadName | None = None) 
             "trace one of them"
         )
     model = trace.model
-    one = isinstance(heads, tuple) and len(heads) == 2 and all(type(x) is int for x in heads)
-    if isinstance(heads, str) or one:
+    is_pair = isinstance(heads, tuple) and len(heads) == 2 and all(type(x) is int for x in heads)
+    if isinstance(heads, str) or is_pair:
         heads = (cast("HeadName", heads),)
-    named = cast("Sequence[HeadName] | None", heads)
-    names = tuple(head.id for head in (model.heads if named is None else map(model.head, named)))
-    if not names:
+    requested = cast("Sequence[HeadName] | None", heads)
+    heads_of = model.heads if requested is None else map(model.head, requested)
+    labels = tuple(head.id for head in heads_of)
+    if not labels:
         raise InputError(f"{model.name} has no heads, so it has no attention patterns")
-    patterns = torch.stack([trace.pattern(name)[0] for name in names])
-    return Attention(model.name, trace.token_texts[0], names, patterns)
+    patterns = torch.stack([trace.pattern(name)[0] for name in labels])
+    return Attention(model.name, trace.token_texts[0], labels, patterns)

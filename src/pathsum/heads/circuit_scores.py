@@ -53,16 +53,16 @@ def score_layers(
 ) -> dict[HeadId, T]:
     """Scores of every head; `compute` scores the heads of one layer, and layers run in threads."""
     scores = shared_map(range(model.config.n_layers), compute, progress, what)
-    every = chain.from_iterable(scores)
-    return {head.id: score for head, score in zip(model.heads, every, strict=True)}
+    by_head = chain.from_iterable(scores)
+    return {head.id: score for head, score in zip(model.heads, by_head, strict=True)}
 
 
 def _copying(view: LayerView) -> Float[Tensor, "sequence head 1"]:
-    """For each token of the probe's first copy, attended alone, its share of the raised logits."""
+    """The share of each token of the first copy in the logits that attending to it raises."""
     block = slice(view.probe.first, view.probe.first + view.probe.length)
     raised = view.ov.logits(view.values[:, :, block], view.probe.tokens[:, block]).clamp_min(0)
-    own = raised.diagonal(dim1=-2, dim2=-1)
-    return (own / raised.sum(-1).clamp_min(1e-30)).mean(-1, keepdim=True)
+    own_logits = raised.diagonal(dim1=-2, dim2=-1)
+    return (own_logits / raised.sum(-1).clamp_min(1e-30)).mean(-1, keepdim=True)
 
 
 COPYING_BY_DATA = DataScore(score_info("copying"), _copying, of_ov=True, of_tokens_out=True)
@@ -83,10 +83,10 @@ def _copying_by_weights(
 
 
 def _deleting(view: LayerView) -> Float[Tensor, "sequence head 1"]:
-    """The share of the stream that a head subtracts where it writes; 1 removes everything."""
+    """The share of the stream that a head subtracts at each position; 1 removes all of it."""
     size = view.stream.square().sum(-1).clamp_min(1e-30)
-    written = view.ov.overlaps(view.pattern @ view.values, view.stream)
-    return (-written / size[:, None])[..., 1:].mean(-1, keepdim=True)
+    overlap = view.ov.overlaps(view.pattern @ view.values, view.stream)
+    return (-overlap / size[:, None])[..., 1:].mean(-1, keepdim=True)
 
 
 DELETING = DataScore(replace(score_info("deleting"), ceiling=None), _deleting, of_ov=True)
@@ -107,11 +107,11 @@ def _deleting_by_weights(
         size = W_O.norm(dim=(1, 2)) * W_V.norm(dim=(1, 2))
         values = -positivity(eigenvalues_above_noise(W_O @ W_V, size)).cpu()
         ov = Factored(W_V, W_O)
-        own = significant_values(ov)
-        p = sequential_p(values, cores, [own])
+        spectra = significant_values(ov)
+        p = sequential_p(values, cores, [spectra])
         for head in p.isfinite().nonzero()[:, 0].tolist():
-            one, permuted = slice(head, head + 1), permuted_cores(ov[head], draws=draws, seed=seed)
-            p[one] = torch.maximum(p[one], sequential_p(values[one], [permuted], [own[one]]))
+            at, permuted = slice(head, head + 1), permuted_cores(ov[head], draws=draws, seed=seed)
+            p[at] = torch.maximum(p[at], sequential_p(values[at], [permuted], [spectra[at]]))
         return against_rotations(values, p, draws)
 
     return score_layers(model, layer_scores, progress, "deleting")
@@ -125,7 +125,7 @@ def _matching_scores(
     progress: Progress,
     what: str,
 ) -> dict[HeadId, Score]:
-    """Σλ / Σ|λ| of each QK of layers, through a writer or not, against its reads rotated."""
+    """Σλ / Σ|λ| of each QK of layers, through a writer or not, against random rotations."""
 
     @cache
     def product(keys: int, queries: int) -> Float[Tensor, "d d"]:
@@ -147,12 +147,12 @@ def _matching_scores(
         (layer, writer), depth = through, depth_of(*through)
         readers = model.config.heads_of(layer)
         values = positivity(matching_spectra(model, readers, writer, product(*depth))).cpu()
-        own = torch.stack([qk_values(model.head(reader)) for reader in readers])
-        p = sequential_p(values, cores(writer, depth), [own])
+        spectra = torch.stack([qk_values(model.head(reader)) for reader in readers])
+        p = sequential_p(values, cores(writer, depth), [spectra])
         return dict(zip(readers, against_rotations(values, p, draws, writer), strict=True))
 
     by_layer = shared_map(layers, layer_scores, progress, what)
-    return {head: score for part in by_layer for head, score in part.items()}
+    return {head: score for of_layer in by_layer for head, score in of_layer.items()}
 
 
 def _matching_by_weights(
@@ -163,7 +163,7 @@ def _matching_by_weights(
 
 
 MeasureWeights: TypeAlias = Callable[[Model, int, int, Progress], Mapping[HeadId, Score]]
-"""Scores every head of a model from its weights, given an even number of null draws and a seed."""
+"""Scores every head of a model from its weights; arguments: an even number of draws, a seed."""
 WEIGHT_SCORES: dict[HeadScore, MeasureWeights] = {
     HeadScore(score_info("copying_weights"), of_ov=True, of_tokens_out=True): _copying_by_weights,
     HeadScore(score_info("matching_weights")): _matching_by_weights,
@@ -180,8 +180,8 @@ def score_by_weights(
     even = draws + draws % 2  # each rotation counts with its negative
     for score, measure in WEIGHT_SCORES.items():
         if score.name in names:
-            for head, one in measure(model, even, seed, progress).items():
-                result[head][score.name] = one
+            for head, value in measure(model, even, seed, progress).items():
+                result[head][score.name] = value
     return HeadScores(result, {})
 
 
@@ -190,7 +190,7 @@ MATCHING_THROUGH_PREVIOUS = HeadScore(score_info("matching_through_previous"))
 
 @dataclass(frozen=True)
 class MatchingScores:
-    """The scores of the heads that have it, or in `absent` why none has."""
+    """The scores by head, or the reason in `absent` why there is none."""
 
     scores: dict[HeadId, Score]
     absent: str = ""
@@ -202,12 +202,12 @@ def through_previous(
     seed: int = 0,
     progress: Progress = silent,
 ) -> MatchingScores:
-    """How every head matches tokens through the best previous-token head below it.
+    """Matching of tokens through the best previous-token head below each head.
 
     The vertical axis of the paper's induction scatter. `previous` maps previous-token heads to
-    their scores; the best below a layer has the largest. Layers without one below have no such
-    score. Costs one product of embeddings per depth of such a head, and d_head × d_head products
-    per draw.
+    their scores; the best head below a layer has the largest. Layers without a previous-token head
+    below have no such score. The cost is one product of embeddings per depth of such a head, and
+    d_head × d_head products per draw.
     """
     if model.config.n_layers == 1:
         return MatchingScores({}, "one layer of heads has no layer below it to read")

@@ -1,22 +1,23 @@
 """`top_contexts`: the contexts of a text in which a head, or a neuron, is most active.
 
-A context is a destination of the text with the source that mattered there. There are two rankings:
+A context is a destination of the text with its most important source. There are two rankings:
 
     attention    the largest weight on a source after the first position, max_{s>0} A[d, s]
     effect       the head's effect on the logit of the actual next token, vocabulary mean removed,
                  Σ_s effect[d, s] (`pathsum.paths.logit_effects`), by magnitude; the source has the
                  largest part of it
 
-Heads rest on the first position, so attention to it is not counted. Among contexts with the same
-source and destination tokens only the strongest is listed, with their number. The averages over all
-contexts are given too.
+Many heads attend to the first position by default, so attention to it is excluded. Among contexts
+with the same source and destination tokens only the strongest is listed, with their number. The
+result includes averages over all contexts.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 from statistics import fmean
 from typing import TypeVar
 
@@ -33,23 +34,24 @@ from pathsum.model import HeadName, Model, Trace
 from pathsum.model.sequences import TextOrTokens, require_text, token_batches
 from pathsum.paths import logit_effects
 
-# Contexts per ranking, sequences read, and tokens that tables show before and after a context.
-K, SEQUENCES, SHOWN = 10, 64, 6
+# Contexts per ranking, sequences, and tokens printed before and after a context.
+K, SEQUENCES, AROUND = 10, 64, 6
 MAX_K, MAX_SEQUENCES = 1000, 100_000
 BATCH = 4
 
 _Item = TypeVar("_Item")
+_value = attrgetter("value")
 
 
 @dataclass(frozen=True)
 class Context:
-    """A destination in a text and the source that mattered there.
+    """A destination in a text and its most important source.
 
     `ids` are the tokens of the sequence from its start to a few after the destination, enough to
     run the context again. `weight` is the attention from the destination to the source, `off_first`
-    all its attention after the first position, `effect` its effect on the logit of the next
-    token (None if effects are not exact on the model, or nothing follows). `times` is the number of
-    contexts with the same two tokens.
+    all its attention after the first position, and `effect` the head's effect on the logit of the
+    next token (None if effects are not exact on the model, or no token follows). `times` is the
+    number of contexts with the same two tokens.
     """
 
     sequence: int
@@ -66,10 +68,10 @@ class Context:
 class TopContexts(Record, kind="top-contexts"):
     """The contexts of a text in which a head is most active, by attention and by logit effect.
 
-    `deciles` are ordinary contexts: those that 90%, 80%, … 10% of all are weaker than by attention.
+    `deciles` are ordinary contexts, at the 90th, 80th, … 10th percentile of attention.
     `mean_weight` and `mean_effect` are averages over all contexts: of the largest weight after the
-    first position, and of the magnitude of the effect. `tokens` are the texts of all tokens that
-    occur in them.
+    first position, and of the magnitude of the effect. `tokens` has the texts of all tokens that
+    occur in the listed contexts.
     """
 
     head: str
@@ -86,9 +88,9 @@ class TopContexts(Record, kind="top-contexts"):
     def to_table(self) -> Table:
         """Both rankings; the source is in ⟨⟩, the destination in [], the next token after →."""
         rows = [
-            (order, self._words(one), one.weight, one.effect, one.times)
+            (order, self._words(context), context.weight, context.effect, context.times)
             for order, contexts in (("attention", self.by_attention), ("effect", self.by_effect))
-            for one in contexts
+            for context in contexts
         ]
         average = f"mean over {self.contexts} contexts: weight {self.mean_weight:.2f}"
         if self.mean_effect is not None:
@@ -102,10 +104,10 @@ class TopContexts(Record, kind="top-contexts"):
 
     def _words(self, context: Context) -> str:
         texts = {token.id: token.text for token in self.tokens}
-        first = max(0, context.destination - SHOWN)
-        shown = sorted({context.source, *range(first, context.destination + 1)})
+        first = max(0, context.destination - AROUND)
+        positions = sorted({context.source, *range(first, context.destination + 1)})
         words: list[str] = []
-        for at, before in zip(shown, [None, *shown], strict=False):
+        for at, before in zip(positions, [None, *positions], strict=False):
             text = texts[context.ids[at]]
             text = f"⟨{text}⟩" if at == context.source else text
             text = f"[{text}]" if at == context.destination else text
@@ -125,14 +127,13 @@ def top_contexts(
 ) -> TopContexts:
     """The k contexts of a text in which a head is most active, by attention and by logit effect.
 
-    `text` is anything that `model.loss` takes; by default the held-out text that the model comes
-    with. Among more than `sequences` sequences, that many are read, evenly spaced. For several
-    heads, `read_contexts` reads the text once.
+    `text` is anything that `model.loss` takes, by default the model's held-out text. At most
+    `sequences` evenly spaced sequences are used. For several heads, `read_contexts` reads the text
+    once.
 
     >>> import pathsum as ps
     >>> model = ps.load("hand-built-induction")
-    >>> found = top_contexts(model, "L1H0", "a b c a b", k=1)
-    >>> context = found.by_attention[0]
+    >>> context = top_contexts(model, "L1H0", "a b c a b", k=1).by_attention[0]
     >>> [model.token_text(context.ids[at]) for at in (context.destination, context.source)]
     ['a', 'b']
 
@@ -145,13 +146,13 @@ def top_contexts(
 
 @dataclass(frozen=True, eq=False)
 class ReadContexts:
-    """A text, read for some heads: `top` ranks the contexts of one of them."""
+    """The activity of several heads on a text: `top` ranks the contexts of one head."""
 
     model: Model
-    rows: "dict[str, list[_Row]]"
+    rows: "dict[str, list[_SequenceActivity]]"
 
     def top(self, head: HeadName, k: int = K) -> TopContexts:
-        """The k contexts in which one of the heads is most active."""
+        """The k contexts in which a head is most active."""
         parse_count(k, "contexts", most=MAX_K)
         label = self.model.head(head).label
         if label not in self.rows:
@@ -160,26 +161,24 @@ class ReadContexts:
                 f"{label} too"
             )
         rows = self.rows[label]
-        places, effective = (
-            sorted((place for row in rows for place in ranking(row)), key=lambda one: -one.value)
-            for ranking in (_Row.by_attention, _Row.by_effect)
-        )
-        by_attention, by_effect = _strongest(places, k), _strongest(effective, k)
-        times, last = Counter(place.tokens for place in places), len(places) - 1
-        ordinary = (places[round(last * ten / 10)] for ten in range(1, 10))
-        deciles = tuple(place.context(times[place.tokens]) for place in ordinary)
-        shown = (*by_attention, *by_effect, *deciles)
-        used = sorted({token for context in shown for token in context.ids})
+        weights = sorted(chain(*(row.by_attention() for row in rows)), key=_value, reverse=True)
+        effects = sorted(chain(*(row.by_effect() for row in rows)), key=_value, reverse=True)
+        by_attention, by_effect = _strongest(weights, k), _strongest(effects, k)
+        times, last = Counter(position.tokens for position in weights), len(weights) - 1
+        ordinary = (weights[round(last * tenth / 10)] for tenth in range(1, 10))
+        deciles = tuple(position.context(times[position.tokens]) for position in ordinary)
+        listed = (*by_attention, *by_effect, *deciles)
+        ids = sorted({token for context in listed for token in context.ids})
         return TopContexts(
             head=label,
             by_attention=by_attention,
             by_effect=by_effect,
             deciles=deciles,
             sequences=len(rows),
-            contexts=len(places),
-            mean_weight=fmean(place.value for place in places),
-            mean_effect=fmean(place.value for place in effective) if effective else None,
-            tokens=tuple(token_of(self.model, token) for token in used),
+            contexts=len(weights),
+            mean_weight=fmean(map(_value, weights)),
+            mean_effect=fmean(map(_value, effects)) if effects else None,
+            tokens=tuple(token_of(self.model, token) for token in ids),
             note=next((row.note for row in rows if row.note), ""),
         )
 
@@ -195,25 +194,25 @@ def read_contexts(
     """Read a text once for several heads; `text` and `sequences` are as for `top_contexts`."""
     parse_count(sequences, "sequences", "sequences", most=MAX_SEQUENCES)
     rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
-    read: dict[str, list[_Row]] = {model.head(head).label: [] for head in heads}
+    activity: dict[str, list[_SequenceActivity]] = {model.head(head).label: [] for head in heads}
     done = 0
-    for _, same in groupby(rows, key=len):
-        for batch in torch.stack(list(same)).split(BATCH):
+    for _, group in groupby(rows, key=len):
+        for batch in torch.stack(list(group)).split(BATCH):
             progress(done, len(rows), "reading the text")
             trace = model.trace(batch)
-            for label, of_head in read.items():
-                of_head += _read(trace, label, done)
+            for label, of_head in activity.items():
+                of_head += _head_activity(trace, label, done)
             done += len(batch)
     progress(len(rows), len(rows), "reading the text")
-    return ReadContexts(model, read)
+    return ReadContexts(model, activity)
 
 
 @dataclass(frozen=True, eq=False)
-class _Row:
+class _SequenceActivity:
     """A head's activity at each destination of one sequence except the first.
 
-    `weight` and `source` are the largest attention and where it goes, `effect_source` has the
-    largest part of the effect, and `effect_weight` is the attention there.
+    `weight` is the largest attention and `source` its source, `effect_source` has the largest part
+    of the effect, and `effect_weight` is the attention there.
     """
 
     sequence: int
@@ -226,24 +225,24 @@ class _Row:
     effect_source: list[int]
     effect_weight: list[float]
 
-    def by_attention(self) -> "Iterator[_Place]":
+    def by_attention(self) -> "Iterator[_Activity]":
         """The destinations by their largest weight."""
         for at, (weight, source) in enumerate(zip(self.weight, self.source, strict=True), start=1):
-            yield _Place(self, at, weight, source, weight)
+            yield _Activity(self, at, weight, source, weight)
 
-    def by_effect(self) -> "Iterator[_Place]":
-        """The destinations by the magnitude of the effect, where it is known."""
+    def by_effect(self) -> "Iterator[_Activity]":
+        """The destinations by the magnitude of the effect, if there is one."""
         numbers = zip(self.effect, self.effect_source, self.effect_weight, strict=True)
         for at, (effect, source, weight) in enumerate(numbers, start=1):
             if not math.isnan(effect):
-                yield _Place(self, at, abs(effect), source, weight)
+                yield _Activity(self, at, abs(effect), source, weight)
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """A destination of a row, its value in a ranking, and the source and attention behind it."""
+class _Activity:
+    """A destination of a sequence, its value in a ranking, and its source and attention."""
 
-    row: _Row
+    row: _SequenceActivity
     destination: int
     value: float
     source: int
@@ -255,13 +254,13 @@ class _Place:
         return self.row.ids[self.source], self.row.ids[self.destination]
 
     def context(self, times: int) -> Context:
-        """The place as a context."""
+        """The record of this destination."""
         row, effect = self.row, self.row.effect[self.destination - 1]
         return Context(
             sequence=row.sequence,
             destination=self.destination,
             source=self.source,
-            ids=row.ids[: self.destination + 1 + SHOWN],
+            ids=row.ids[: self.destination + 1 + AROUND],
             weight=self.weight,
             off_first=row.off_first[self.destination - 1],
             effect=None if math.isnan(effect) else effect,
@@ -269,21 +268,21 @@ class _Place:
         )
 
 
-def _alike(items: Iterable[_Item], key: Callable[[_Item], object]) -> list[list[_Item]]:
-    """Items with the same key together, in the order in which keys first occur."""
+def _group(items: Iterable[_Item], key: Callable[[_Item], object]) -> list[list[_Item]]:
+    """Groups of items with the same key, in the order in which keys first occur."""
     groups: dict[object, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.values())
 
 
-def _strongest(places: list[_Place], k: int) -> tuple[Context, ...]:
-    """The strongest context of each (source, destination) pair of tokens, from ranked places."""
-    alike = _alike(places, lambda place: place.tokens)
-    return tuple(same[0].context(len(same)) for same in alike[:k])
+def _strongest(positions: list[_Activity], k: int) -> tuple[Context, ...]:
+    """The strongest context of each (source, destination) pair of tokens, from ranked ones."""
+    groups = _group(positions, lambda position: position.tokens)
+    return tuple(group[0].context(len(group)) for group in groups[:k])
 
 
-def _read(trace: Trace, head: str, number: int) -> list[_Row]:
+def _head_activity(trace: Trace, head: str, number: int) -> list[_SequenceActivity]:
     patterns = trace.pattern(head)
     note = ""
     try:
@@ -295,10 +294,11 @@ def _read(trace: Trace, head: str, number: int) -> list[_Row]:
     effect_source = effects[:, 1:].abs().nan_to_num(-1).argmax(-1)
     effect_weight = patterns[:, 1:].gather(-1, effect_source[..., None])[..., 0]
     off_first, effect = 1 - patterns[:, 1:, 0], effects[:, 1:].sum(-1)
-    each = (weight, source + 1, off_first, effect, effect_source, effect_weight)
+    columns = (weight, source + 1, off_first, effect, effect_source, effect_weight)
+    rows = zip(trace.tokens.tolist(), *(column.tolist() for column in columns), strict=True)
     return [
-        _Row(number + at, tuple(ids), note, *(one[at].tolist() for one in each))
-        for at, ids in enumerate(trace.tokens.tolist())
+        _SequenceActivity(number + index, tuple(ids), note, *values)
+        for index, (ids, *values) in enumerate(rows)
     ]
 
 
@@ -306,10 +306,10 @@ def _read(trace: Trace, head: str, number: int) -> list[_Row]:
 class NeuronContext:
     """A position of a text at which a neuron is active.
 
-    `tokens` are those up to the position, the last one included; `next` is the token that follows
-    and `effect` the neuron's direct effect on its logit, relative to the mean over the vocabulary
-    (None if nothing follows or a norm follows the MLP). `times` is the number of positions with the
-    same last two tokens and the same sign.
+    `tokens` are the tokens up to and including the position; `next` is the token that follows and
+    `effect` the neuron's direct effect on its logit, relative to the mean over the vocabulary (None
+    if no token or a norm follows). `times` is the number of positions with the same last two tokens
+    and the same sign.
     """
 
     sequence: int
@@ -330,29 +330,29 @@ def neuron_contexts(
 ) -> tuple[NeuronContext, ...]:
     """The k contexts of largest |activation|; only the strongest of similar contexts.
 
-    `effects` is empty where the neuron's effect on logits is not known.
+    `effects` is empty if the neuron has no direct effect on logits.
     """
-    places = [
+    active = [
         (act, sequence, position)
         for sequence, row in enumerate(rows)
         for position, act in enumerate(row.tolist())
         if position > 0 and act != 0
     ]
-    places.sort(key=lambda place: -abs(place[0]))
-    alike = _alike(places, lambda one: (one[0] > 0, *ids[one[1]][one[2] - 1 : one[2] + 1]))
-    found: list[NeuronContext] = []
-    for same in alike[:k]:
-        act, sequence, position = same[0]
+    active.sort(key=lambda key: -abs(key[0]))
+    groups = _group(active, lambda key: (key[0] > 0, *ids[key[1]][key[2] - 1 : key[2] + 1]))
+    contexts: list[NeuronContext] = []
+    for group in groups[:k]:
+        act, sequence, position = group[0]
         tokens = ids[sequence]
         follows = position + 1 < len(tokens)
-        found.append(
+        contexts.append(
             NeuronContext(
                 *(sequence, position),
                 tokens=tuple(map(model.token_text, tokens[max(0, position - 15) : position + 1])),
                 next=model.token_text(tokens[position + 1]) if follows else None,
                 activation=act,
                 effect=float(effects[sequence][position]) if effects and follows else None,
-                times=len(same),
+                times=len(group),
             )
         )
-    return tuple(found)
+    return tuple(contexts)

@@ -23,7 +23,6 @@ from pathsum.circuits.composition import composition
 from pathsum.circuits.composition_edges import MEANING
 from pathsum.circuits.copying import layer_eigenvalues
 from pathsum.circuits.token_basis import require_logit_edges, token_product
-from pathsum.heads.atlas import check_draws
 from pathsum.heads.kinds import why_silent
 from pathsum.heads.mechanism import (
     LEAST_SHARE_LOST,
@@ -34,7 +33,7 @@ from pathsum.heads.mechanism import (
     measure_cut_edges,
     score_shares,
 )
-from pathsum.heads.null import RandomHeads, score_on_runs
+from pathsum.heads.null import RandomHeads, check_draws, score_on_runs
 from pathsum.heads.probe import (
     INDUCTION_STRIPE,
     PREFIX_MATCHING,
@@ -62,10 +61,10 @@ class InductionHead(Record, kind="induction-head"):
     `qk_positivity`  Σλ/Σ|λ| of its QK through the partner's OV: the scatter's y
     `k_share`        share of the score at the stripe, above the row's mean, from terms with a head
                      on the key side only; `q_share`, `qk_share` and `none_share` likewise
-    `cost`           rise of the second copy's loss without the head, everything after recomputed;
-                     `cost_patterns_kept` with all patterns kept
+    `cost`           rise of the second copy's loss without the head, with all later computation
+                     repeated; `cost_patterns_kept` with all patterns frozen
     `recovered`      share of the ablation cost that the ideal induction pattern recovers;
-                     `partner_recovered` that of the ideal previous-token pattern in the partner
+                     `partner_recovered` likewise for the partner's ideal previous-token pattern
     """
 
     head: Annotated[HeadId, text_column("head")]
@@ -129,11 +128,11 @@ class InductionHead(Record, kind="induction-head"):
 
 @dataclass(frozen=True, eq=False)
 class Induction(Record, HeadMapping[InductionHead], kind="induction"):
-    """The induction heads of a model, indexed by head: `found["L1H4"]`.
+    """The induction heads of a model, indexed by head: `induction["L1H4"]`.
 
-    If there are none, the result gives the reason. `rejected` maps each head that attends like an
-    induction head but is not one to the reason. `stripes` is the induction stripe of every head.
-    `first_copy` and `second_copy` are losses on repeated random tokens.
+    If there are none, `why_none` is the reason. `rejected` maps each head that attends like an
+    induction head without being one to the reason. `stripes` has the induction stripe of every
+    head. `first_copy` and `second_copy` are losses on repeated random tokens.
     """
 
     model: str
@@ -151,8 +150,8 @@ class Induction(Record, HeadMapping[InductionHead], kind="induction"):
         head = HeadId.parse(label)
         if head not in self.stripes:
             labels = list(self.stripes)
-            there = f"its heads are {labels[0]} to {labels[-1]}" if labels else "it has no layers"
-            return HeadError(f"head {head} does not exist in {self.model}: {there}")
+            what = f"its heads are {labels[0]} to {labels[-1]}" if labels else "it has no layers"
+            return HeadError(f"head {head} does not exist in {self.model}: {what}")
         why = self.rejected.get(head) or (
             f"has a stripe of {self.stripes[head]:.2f}, and an induction head needs at least "
             f"{INDUCTION_STRIPE.info.threshold} with p ≤ {ALPHA}"
@@ -210,7 +209,7 @@ def induction(
     trace = model.trace(probe.tokens, progress=progress)
     threshold = score.info.threshold
     stripes, previous = _stripes_and_previous(trace, probe)
-    # Random heads run only for the heads that they can decide about.
+    # Random heads are only needed for heads above the threshold.
     large = [head for head, stripe in stripes.items() if stripe >= threshold]
     scores = induction_scores(trace, probe, large, draws=draws, seed=seed, progress=progress)
     candidates = [head for head, it in scores.items() if it[score.name].passes(threshold, ALPHA)]
@@ -232,7 +231,7 @@ def induction(
 
 
 def _stripe_score(probe: RepeatedTokens) -> DataScore:
-    """The score that finds candidates: prefix matching on text, which has no second copy."""
+    """The score for candidates: prefix matching on text, which has no second copy."""
     return PREFIX_MATCHING if probe.repeats == 1 else INDUCTION_STRIPE
 
 
@@ -258,18 +257,18 @@ def induction_scores(
     seed: int = 0,
     progress: Progress = silent,
 ) -> dict[HeadId, dict[str, Score]]:
-    """Induction stripe and prefix matching of some heads, by name, with their p-values."""
-    wanted = list(dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING)))
-    found = score_on_runs(
-        *([(trace, probe)], wanted, RandomHeads(trace.model, draws, seed)),
+    """Induction stripe and prefix matching of heads, by name, with their p-values."""
+    measured = list(dict.fromkeys((_stripe_score(probe), PREFIX_MATCHING)))
+    result = score_on_runs(
+        *([(trace, probe)], measured, RandomHeads(trace.model, draws, seed)),
         what="random tokens",
         phase="candidates against random heads",
         heads=heads,
         progress=progress,
     )
     return {
-        head: {name: replace_fields(score, part=None) for name, score in named.items()}
-        for head, named in found.scores.items()
+        head: {name: replace_fields(score, part=None) for name, score in by_name.items()}
+        for head, by_name in result.scores.items()
     }
 
 
@@ -284,9 +283,9 @@ def _test_heads(
     if trace.model.config.n_layers < 2:
         return ()
     composed = composition(trace.model, progress=progress)
-    other = trace
+    shuffled_run = trace
     if candidates:
-        other = trace.model.trace(shuffled(probe.tokens, probe.first), progress=progress)
+        shuffled_run = trace.model.trace(shuffled(probe.tokens, probe.first), progress=progress)
     heads: list[InductionHead] = []
     for number, (head, scores) in enumerate(candidates.items()):
 
@@ -294,7 +293,7 @@ def _test_heads(
             progress(number, len(candidates), f"{what} {head}")
 
         writers = candidate_partners(head, composed, previous)
-        edges = measure_cut_edges(trace, probe, head, writers, composed, other, step)
+        edges = measure_cut_edges(trace, probe, head, writers, composed, shuffled_run, step)
         heads.append(_verify(trace, probe, head, scores, edges, step))
     progress(len(candidates), len(candidates), "testing")
     return tuple(heads)
@@ -329,7 +328,7 @@ def _verify(
         step("ideal pattern below")
         below = replace(model, partner, tokens, pattern="previous", **predictions).share
     step("ablating")
-    kept = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, **predictions).cost
+    frozen = ablate(model, head, tokens, after=After.FREEZE_PATTERNS, **predictions)
     return InductionHead(
         head=head,
         stripe=scores[_stripe_score(probe).name],
@@ -341,7 +340,7 @@ def _verify(
         qk_positivity=qk,
         **shares,
         cost=ideal.cost,
-        cost_patterns_kept=kept,
+        cost_patterns_kept=frozen.cost,
         recovered=ideal.share,
         partner_recovered=below,
     )

@@ -1,10 +1,11 @@
 """Kinds of heads, one row each, and `judge`, which decides the kind of a head.
 
-A kind is assigned where two sources of evidence agree: a score from data that suggests it, and a
-check of the weights. The first kind that holds names the head, so the most specific come first.
+A kind is assigned if two sources of evidence agree: a score from data that suggests it, and a check
+of the weights. The first kind that holds names the head, so the most specific come first.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from pathsum.algebra.nulls import ALPHA
 from pathsum.base import Column, Progress, Record, Table, interval_columns, silent, text_column
+from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.table import Cell
 from pathsum.circuits.composition import Composition
@@ -20,7 +22,7 @@ from pathsum.circuits.positional import OffsetProfile, position_rows
 from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS, WEIGHT_SCORES
 from pathsum.heads.probe import HALF, WINDOW
 from pathsum.heads.probe_scores import PROBE_SCORES, WORD_PIECE_BY_WEIGHTS
-from pathsum.heads.score import ContextPart, HeadScore, Score, text_name
+from pathsum.heads.score import ContextPart, HeadScore, Score, ScoreInfo, text_name
 from pathsum.model import Head, HeadId, Model, Trace
 from pathsum.model.transformer import attend, attention_read, queries_and_keys
 
@@ -43,7 +45,7 @@ NEAREST = 8
 
 @dataclass(frozen=True, eq=False)
 class HeadEvidence:
-    """Everything known about one head when its kind is decided.
+    """The evidence about one head, from which `judge` decides its kind.
 
     `first` is its attention to position 0 at every position, from its weights on the probe's tokens
     (`first_by_weights`). `part` is set for the check of a kind that holds only in that part of the
@@ -68,17 +70,17 @@ NO_POSITIONS = False, "its scores have no position part"
 def position_peak(offset: int) -> Check:
     """The position part of the head's QK is largest at this offset."""
 
-    def check(known: HeadEvidence) -> tuple[bool, str]:
-        if known.profile is None:
+    def check(evidence: HeadEvidence) -> tuple[bool, str]:
+        if evidence.profile is None:
             return NO_POSITIONS
-        peak, where, config = known.profile.peak, "", known.head.model.config
-        if known.part is not None and config.positions != "rotary":
+        peak, suffix, config = evidence.profile.peak, "", evidence.head.model.config
+        if evidence.part is not None and config.positions != "rotary":
             # Among the nearest few offsets, in this part of the context.
             window = min(NEAREST, config.n_ctx)
-            first, last = known.part.first - window + 1, known.part.last - window + 1
-            inside = position_rows(known.head, window)[max(0, first) : max(1, last + 1)]
-            peak, where = int(inside.mean(0).argmax()), " there"
-        return peak == offset, f"its position part peaks at offset {peak}{where}"
+            first, last = evidence.part.first - window + 1, evidence.part.last - window + 1
+            inside = position_rows(evidence.head, window)[max(0, first) : max(1, last + 1)]
+            peak, suffix = int(inside.mean(0).argmax()), " there"
+        return peak == offset, f"its position part peaks at offset {peak}{suffix}"
 
     return check
 
@@ -86,12 +88,12 @@ def position_peak(offset: int) -> Check:
 def positive_score(name: str, description: str) -> Check:
     """A score from weights is positive beyond its null."""
 
-    def check(known: HeadEvidence) -> tuple[bool, str]:
-        found = known.scores.get(name)
-        if found is None:
+    def check(evidence: HeadEvidence) -> tuple[bool, str]:
+        score = evidence.scores.get(name)
+        if score is None:
             return False, f"there is no score {TITLES[name]}"
-        agrees = found.value > 0 and found.passes(0.0, known.alpha)
-        return agrees, f"{description} {found.value:+.2f}, {found.p_text}"
+        agrees = score.value > 0 and score.passes(0.0, evidence.alpha)
+        return agrees, f"{description} {score.value:+.2f}, {score.p_text}"
 
     return check
 
@@ -99,16 +101,16 @@ def positive_score(name: str, description: str) -> Check:
 _copies = positive_score("copying_weights", "OV eigenvalue ratio")
 
 
-def _copies_and_reads_a_lower_head(known: HeadEvidence) -> tuple[bool, str]:
-    copies, because = _copies(known)
-    column = known.composition.heads.index(known.head.id)
+def _copies_and_reads_a_lower_head(evidence: HeadEvidence) -> tuple[bool, str]:
+    copies, because = _copies(evidence)
+    column = evidence.composition.heads.index(evidence.head.id)
     edges: list[tuple[float, float, str]] = []
     for kind in ("k", "q"):
-        scores = known.composition.scores(kind)
+        scores = evidence.composition.scores(kind)
         p, z = scores.p[:, column].tolist(), scores.z[:, column].tolist()
         edges += [
             (p_value, -size, f"{kind.upper()}-composition with {writer}")
-            for p_value, size, writer in zip(p, z, known.composition.heads, strict=True)
+            for p_value, size, writer in zip(p, z, evidence.composition.heads, strict=True)
             if p_value == p_value
         ]
     if not edges:
@@ -116,30 +118,32 @@ def _copies_and_reads_a_lower_head(known: HeadEvidence) -> tuple[bool, str]:
     # The best of many edges, so p is corrected for their number. Beyond the reach of p, z decides.
     least, _, edge = min((max(p_value, LEAST_FITTED), *rest) for p_value, *rest in edges)
     corrected = min(1.0, least * len(edges))
-    agrees = copies and corrected <= known.alpha
+    agrees = copies and corrected <= evidence.alpha
     return agrees, f"{edge}, {format_p(corrected)}; {because}"
 
 
-def _position_window(known: HeadEvidence) -> tuple[bool, str]:
-    profile = known.profile
+def _position_window(evidence: HeadEvidence) -> tuple[bool, str]:
+    profile = evidence.profile
     if profile is None or profile.attention is None:
         return NO_POSITIONS
     share = float(profile.attention[1 : WINDOW + 1].sum())
     return share >= HALF, f"attention to the last {WINDOW} by position alone {share:.2f}"
 
 
-def _position_variance(known: HeadEvidence) -> tuple[bool, str]:
-    if known.profile is None:
+def _position_variance(evidence: HeadEvidence) -> tuple[bool, str]:
+    if evidence.profile is None:
         return NO_POSITIONS
-    share = known.profile.share
+    share = evidence.profile.share
     return share >= HALF, f"position explains {share:.2f} of its score's variance"
 
 
-def _first_by_tokens_and_positions(known: HeadEvidence) -> tuple[bool, str]:
-    inside = known.first[1:]
-    if known.part is not None:
-        end = min(known.part.last + 1, len(known.first))  # a text can be longer than the probe
-        inside = known.first[min(known.part.first, end - 1) : end]
+def _first_by_tokens_and_positions(evidence: HeadEvidence) -> tuple[bool, str]:
+    inside = evidence.first[1:]
+    if evidence.part is not None:
+        end = min(
+            evidence.part.last + 1, len(evidence.first)
+        )  # a text can be longer than the probe
+        inside = evidence.first[min(evidence.part.first, end - 1) : end]
     share = float(inside.mean())
     return share >= HALF, f"first-position attention by tokens and positions alone {share:.2f}"
 
@@ -147,10 +151,10 @@ def _first_by_tokens_and_positions(known: HeadEvidence) -> tuple[bool, str]:
 def first_by_weights(
     trace: Trace, progress: Progress = silent
 ) -> dict[HeadId, Float[Tensor, " dest"]]:
-    """Attention to position 0 where later positions hold their token's embedding alone.
+    """Attention to position 0 if every later position contains only its token's embedding.
 
-    The first position holds its vector in the run, which is the same in every text that begins with
-    the start token.
+    The first position contains its vector in the run, which is the same in every text that begins
+    with the start token.
     """
     config, result = trace.model.config, dict[HeadId, Tensor]()
     for layer, raw in enumerate(trace.model.weights.layers):
@@ -167,9 +171,9 @@ def first_by_weights(
 class Kind:
     """A kind of head: the score from data that suggests it, and the check of its weights.
 
-    The score must reach its threshold and `times_null` times its null, which is above 1 where
-    data and weights depend on the same matrix, so that their agreement is weaker evidence. On text
-    the same score may suggest it or, if that needs repeats, `on_text`.
+    The score must reach its threshold and `times_null` times its null. `times_null` is above 1
+    where data and weights depend on the same matrix, because their agreement is then weaker
+    evidence. On text the same score may suggest the kind or, if that needs repeats, `on_text`.
     """
 
     name: str
@@ -200,7 +204,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("positional", "positional", _position_variance),
     Kind("first token", "first_token", _first_by_tokens_and_positions),
 )
-"""Every kind, the most specific first; heads of every kind rest on the first token, the last."""
+"""Every kind, the most specific first; heads of all kinds attend to the first token, the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +222,9 @@ class HeadEntry(Record, kind="atlas-head"):
     against: tuple[str, ...]
 
     def value(self, score: str) -> float | None:
-        """A score's value; None where this head has no such score."""
-        found = self.scores.get(score)
-        return None if found is None else found.value
+        """A score's value; None if this head has no such score."""
+        result = self.scores.get(score)
+        return None if result is None else result.value
 
     def to_table(self) -> Table:
         """One row per score, and the evidence below."""
@@ -238,49 +242,49 @@ class HeadEntry(Record, kind="atlas-head"):
         return tuple(rows)
 
 
-def judge(known: HeadEvidence) -> HeadEntry:
+def judge(evidence: HeadEvidence) -> HeadEntry:
     """A head with the most specific kind on which data and weights agree, else mixed or unknown."""
     kinds: list[str] = []
-    evidence: list[str] = []
+    lines: list[str] = []
     against: list[str] = []
     for kind in KINDS:
-        passed = list(_passed(known, kind))
+        passed = list(_passed(evidence, kind))
         if not passed:
             continue
         # The claim is about a part of the context only if no score holds over all of it.
         part = passed[0][1] if all(part for _, part in passed) else None
-        agrees, because = kind.check(replace(known, part=part))
+        agrees, because = kind.check(replace(evidence, part=part))
         word = "agree" if agrees else "do not agree"
         scores = ", ".join(text for text, _ in passed)
-        evidence.append(f"{kind.name}: {scores}; weights {word}: {because}")
+        lines.append(f"{kind.name}: {scores}; weights {word}: {because}")
         kinds += [kind.name] if agrees else []
-        against += [] if agrees else evidence[-1:]
-    name = kinds[0] if kinds else MIXED if evidence else UNKNOWN
-    head = known.head.id
-    return HeadEntry(head, name, tuple(kinds), known.scores, tuple(evidence), tuple(against))
+        against += [] if agrees else lines[-1:]
+    name = kinds[0] if kinds else MIXED if lines else UNKNOWN
+    head = evidence.head.id
+    return HeadEntry(head, name, tuple(kinds), evidence.scores, tuple(lines), tuple(against))
 
 
-def _passed(known: HeadEvidence, kind: Kind) -> Iterator[tuple[str, ContextPart | None]]:
-    """Scores that suggest a kind, on random tokens or on text, as text.
+def _passed(evidence: HeadEvidence, kind: Kind) -> Iterator[tuple[str, ContextPart | None]]:
+    """Scores on random tokens or on text that suggest a kind, as text.
 
-    Each with the part of the context where it passes, or None if it passes over all of it.
+    Each comes with the part of the context where it passes, or None for the whole context.
     """
     for name, where in ((kind.score, ""), (text_name(kind.on_text or kind.score), " on text")):
-        score = known.scores.get(name)
+        score = evidence.scores.get(name)
         if score is None:
             continue
-        threshold = known.thresholds[name]
-        if score.passes(max(threshold, kind.times_null * (score.null or 0.0)), known.alpha):
+        threshold = evidence.thresholds[name]
+        if score.passes(max(threshold, kind.times_null * (score.null or 0.0)), evidence.alpha):
             yield f"{score}{where}", None
-        elif score.part is not None and score.part.passes(threshold, known.alpha):
-            whole = f"{score.value:.2f} over the whole context"
-            yield f"{score.part}{where} ({whole})", score.part
+        elif score.part is not None and score.part.passes(threshold, evidence.alpha):
+            mean = f"{score.value:.2f} over the whole context"
+            yield f"{score.part}{where} ({mean})", score.part
 
 
 def without_kind(
     model: Model, scores: Mapping[HeadId, dict[str, Score]], progress: Progress = silent
 ) -> dict[HeadId, HeadEntry]:
-    """Heads that get no kind, whatever they attend to: they write nothing, or are duplicates.
+    """Heads without a kind, whatever they attend to: their output is zero, or they are duplicates.
 
     Heads with identical weights cannot be distinguished, so none of them gets a kind.
     """
@@ -305,9 +309,42 @@ def without_kind(
 
 
 def why_silent(model: Model, name: HeadId) -> str:
-    """Why a head moves nothing from source to destination; empty if it moves something."""
+    """The reason why a head's output is always zero; empty if it is not."""
     head = model.head(name)
     for matrix, weight in (("W_O", head.W_O), ("W_V", head.W_V)):
         if not bool(weight.any()):
             return f"its {matrix} is zero"
     return "" if bool((head.W_V @ head.W_O).any()) else "its OV = W_V W_O is zero"
+
+
+def parse_scores(scores: Sequence[str] | None) -> frozenset[str]:
+    """The names of the scores to measure, by default all."""
+    if scores is None:
+        return frozenset(TITLES)
+    if isinstance(scores, str) or not scores:
+        raise InputError(
+            f"scores is {scores!r}; give a list of names, such as ['copying', 'copying_weights']"
+        )
+    for name in scores:
+        parse_name(name, TITLES, "score")
+    return frozenset(scores)
+
+
+def with_thresholds(thresholds: Mapping[str, float]) -> tuple[ScoreInfo, ...]:
+    """Every score with its threshold; thresholds on random tokens also apply on text."""
+    for name, value in thresholds.items():
+        parse_name(name, TITLES, "score")
+        if not math.isfinite(value):
+            raise InputError(f"the threshold of {name!r} is {value}; use a finite number")
+    by_name = {text_name(name): value for name, value in thresholds.items()} | dict(thresholds)
+    changes = {name: {"threshold": value, "reason": "as given"} for name, value in by_name.items()}
+    return tuple(replace(score.info, **changes.get(score.name, {})) for score in ALL_SCORES)
+
+
+def parse_name(name: str, choices: Collection[str], what: str) -> None:
+    """Raise an error if a name is not one of the choices."""
+    if name not in choices:
+        raise InputError(
+            f"there is no {what} {name!r}{near_misses(name, choices)}; the {what}s are "
+            f"{', '.join(choices)}"
+        )

@@ -1,4 +1,4 @@
-"""How an induction head works: which edge carries its stripe, and from which score terms."""
+"""The mechanism of an induction head: the edge behind its stripe, and the score terms."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ Mechanism: TypeAlias = Literal["K-composition", "Q-composition", "none"]
 
 # A mechanism is named if cutting one edge removes at least this share of the stripe.
 LEAST_SHARE_LOST = 0.25
-# In deep models only the edges that weights or patterns suggest are cut.
+# In deep models, only edges suggested by weights or patterns are cut.
 MOST_BY_COMPOSITION = 6
 MOST_BY_PATTERN = 3
 
@@ -31,9 +31,9 @@ MOST_BY_PATTERN = 3
 class PartnerEdge(Record, kind="partner-edge"):
     """An edge from a lower head into an induction head's query or key.
 
-    `stripe_left` is the head's stripe if this edge alone is patched with its value on shuffled
-    tokens, and `share_lost` is the share of the stripe that this removes. `score`, `z`
-    and `p` are the edge's composition.
+    `stripe_left` is the head's stripe if only this edge is patched with its value on shuffled
+    tokens, and `share_lost` is the share of the stripe that this removes. `score`, `z` and `p` are
+    the edge's composition.
     """
 
     edge: Annotated[Site, text_column("edge")]
@@ -59,17 +59,17 @@ class PartnerEdge(Record, kind="partner-edge"):
 def candidate_partners(
     reader: HeadId, composed: Composition, previous_token: Mapping[HeadId, float]
 ) -> list[HeadId]:
-    """Lower heads whose edges to cut: all in a small model, else those with the best evidence."""
+    """Lower heads whose edges to cut: all in a small model, else the most likely partners."""
     lower = [head for head in previous_token if head.layer < reader.layer]
     if len(lower) <= 2 * MOST_BY_COMPOSITION + MOST_BY_PATTERN:
         return lower
     column = composed.heads.index(reader)
-    chosen = sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
+    candidates = sorted(lower, key=lambda head: -previous_token[head])[:MOST_BY_PATTERN]
     for side in ("k", "q"):
         z = composed.scores(side).z[:, column].nan_to_num(nan=-torch.inf)
         ranked = sorted(lower, key=lambda head: -float(z[composed.heads.index(head)]))
-        chosen += ranked[:MOST_BY_COMPOSITION]
-    return sorted(set(chosen))
+        candidates += ranked[:MOST_BY_COMPOSITION]
+    return sorted(set(candidates))
 
 
 def measure_cut_edges(
@@ -78,10 +78,10 @@ def measure_cut_edges(
     reader: HeadId,
     writers: Sequence[HeadId],
     composed: Composition,
-    other: Trace,
+    shuffled_run: Trace,
     step: Callable[[str], None],
 ) -> tuple[PartnerEdge, ...]:
-    """Patch each edge from another run, that of shuffled tokens; the largest loss comes first.
+    """Patch each edge from a run on shuffled tokens; largest loss of the stripe first.
 
     `step` is called before each writer.
     """
@@ -93,10 +93,10 @@ def measure_cut_edges(
         row = composed.heads.index(writer)
         for kind in ("k", "q"):
             edge = composed.edge_at(kind, row, column)
-            patched = patched_pattern(trace, edge.edge, other)
-            left = float(stripe(patched[:, None], probe).nanmean())
-            lost = 1 - left / before if before > 0 else 0.0
-            edges.append(PartnerEdge(edge.edge, left, lost, edge.score, edge.z, edge.p))
+            patched = patched_pattern(trace, edge.edge, shuffled_run)
+            remaining = float(stripe(patched[:, None], probe).nanmean())
+            lost = 1 - remaining / before if before > 0 else 0.0
+            edges.append(PartnerEdge(edge.edge, remaining, lost, edge.score, edge.z, edge.p))
     return tuple(sorted(edges, key=lambda edge: -edge.share_lost))
 
 
@@ -105,7 +105,7 @@ def matching_through(
 ) -> float | None:
     """Σλ/Σ|λ| of the head's QK through its partner's OV.
 
-    None for pointers to positions: they carry no tokens to match, so there is no eigenvalue.
+    None for pointers to positions, which contain no tokens to match and have no eigenvalues.
     """
     through, by_key = Path("embed", [partner]), mechanism == "K-composition"
     sides = (None, through) if by_key else (through, None)
@@ -115,7 +115,7 @@ def matching_through(
 
 
 def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str, float]:
-    """The share of the score at the stripe that each group of terms carries, `k_share` and so on.
+    """The share of each group of terms in the score at the stripe: `k_share` and so on.
 
     Each row's mean is removed first, because softmax ignores a constant over sources.
     """
@@ -127,6 +127,6 @@ def score_shares(trace: Trace, probe: RepeatedTokens, head: HeadId) -> dict[str,
         return float((group[sequences, rows, columns] - means).mean())
 
     groups = {"none": scores.none, "q": scores.q, "k": scores.k, "qk": scores.qk}
-    parts = {name: above_row_mean(group) for name, group in groups.items()}
-    total = sum(parts.values())
-    return {f"{name}_share": part / total if total else math.nan for name, part in parts.items()}
+    shares = {name: above_row_mean(group) for name, group in groups.items()}
+    total = sum(shares.values())
+    return {f"{name}_share": share / total if total else math.nan for name, share in shares.items()}

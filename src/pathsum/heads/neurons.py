@@ -1,9 +1,10 @@
 """MLP neurons: their gate and value inputs, their readers, and the contexts where they are active.
 
-`neurons(model, "mlp3")` summarizes all neurons of an MLP, `neuron(model, "mlp3.n512")` is the page
-of one. Reads and writes are from weights alone, with nulls in closed form (`circuits.neurons`).
-Activity and cost are measured on a text: by default the model's held-out text, or a short neutral
-one (`reference_text`). Position 0 is left out, because many models write one huge vector there.
+`neurons(model, "mlp3")` summarizes all neurons of an MLP, `neuron(model, "mlp3.n512")` describes
+one neuron in detail. Reads and writes are from weights alone, with nulls in closed form
+(`circuits.neurons`). Activity and cost are measured on a text: by default the model's held-out
+text, or a short neutral text (`reference_text`). Position 0 is omitted, because many models write
+a huge vector there.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ from pathsum.model.reference import ReferenceText, reference_text
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.ablation import ablate
 
-K, MOST_ROWS, SHOWN = 10, 1000, 8
+K, MOST_ROWS, AROUND = 10, 1000, 8
 """Rows of each list, the most that may be chosen, and tokens shown before a context."""
 
 
@@ -54,11 +55,12 @@ class NeuronSummary:
 
     `written` is the mean of |activation| ‖w_out‖ over a text, `open` the share of positions at
     which the gate's input is positive. `embed` is the score of its gate's read (its input, if the
-    MLP has no W_gate) with the token embeddings and `logits` that of its write with the
+    MLP has no W_gate) with the token embeddings, and `logits` the score of its write with the
     unembedding, each with z and p under random rotations. `cosine` is the cosine of its write and
-    its value's read; neurons with a strongly negative cosine delete what they read. `opens` is the
-    token that raises the gate's input most, `raises` the one whose logit its row of W_out raises
-    most, each None if there is none. A neuron with a negative activation lowers that logit.
+    its value's read; neurons with a strongly negative cosine delete directions that they read.
+    `opens` is the token that raises the gate's input most, `raises` the token whose logit its row
+    of W_out raises most, each None if there is none. If the activation is negative, the neuron
+    lowers that logit.
     """
 
     neuron: Annotated[str, text_column("neuron")]
@@ -78,7 +80,7 @@ class NeuronSummary:
 
 @dataclass(frozen=True, eq=False)
 class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
-    """The neurons of an MLP, indexed by name or number: `found["mlp3.n512"]`, `found["n512"]`."""
+    """The neurons of an MLP, indexed by name: `neurons["mlp3.n512"]` or `neurons["n512"]`."""
 
     ENTRIES: ClassVar[str] = "neurons"
     LABEL: ClassVar[str] = "neuron"
@@ -91,7 +93,7 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
     note: str
 
     def label_of(self, name: HeadName) -> str:
-        """The name of a neuron of this MLP, given with or without the MLP's name."""
+        """The name of a neuron of this MLP, from a name with or without the MLP's."""
         text = str(name).strip()
         number = text.removeprefix(f"{self.mlp}.").removeprefix("n")
         if not is_number(number):
@@ -107,7 +109,7 @@ class Neurons(Record, HeadMapping[NeuronSummary], kind="neurons"):
 
     def to_table(self) -> Table:
         """The k neurons that write most."""
-        ranked = sorted(self.neurons, key=lambda one: -one.written)[: self.k]
+        ranked = sorted(self.neurons, key=lambda summary: -summary.written)[: self.k]
         note = (
             f"the {len(ranked)} of {len(self.neurons)} neurons that write most on {self.text}; "
             "embed: alignment of the gate's read vector with the embeddings; logits: alignment of "
@@ -151,8 +153,8 @@ class Neuron(Record, kind="neuron"):
             f"{side.side} {side.significant} of {side.tested} (null: {side.tested / 100:.1f})"
             for side in sides
         )
-        named = (text_column("side"), text_column("component"), Column("score"))
-        columns = (*named, Column("z", "+.1f"), ProbabilityColumn())
+        labels = (text_column("side"), text_column("component"), Column("score"))
+        columns = (*labels, Column("z", "+.1f"), ProbabilityColumn())
         note = f"z and p against random rotations; p ≤ 0.01: {counts}"
         return Table(columns, rows, "components, from weights", note)
 
@@ -170,9 +172,10 @@ class Neuron(Record, kind="neuron"):
         )
 
     def _context_table(self) -> Table:
-        def words(one: NeuronContext) -> str:
-            *before, last = one.tokens[-SHOWN:]
-            return " ".join((*before, f"[{last}]", *([f"→ {one.next}"] if one.next else [])))
+        def words(context: NeuronContext) -> str:
+            *before, last = context.tokens[-AROUND:]
+            after = [f"→ {context.next}"] if context.next else []
+            return " ".join((*before, f"[{last}]", *after))
 
         columns = (
             text_column("context: … [position] → next", words),
@@ -207,37 +210,37 @@ def neurons(
 
     Example:
         >>> import pathsum as ps
-        >>> found = neurons(ps.construct.memory(), "mlp0")
-        >>> len(found), found["mlp0.n0"].opens == found["n0"].opens
+        >>> summaries = neurons(ps.construct.memory(), "mlp0")
+        >>> len(summaries), summaries["mlp0.n0"].opens == summaries["n0"].opens
         (26, True)
 
     p-values test directions only. A neuron with a small p-value need not be active or matter: see
     `written`, and `neuron` for the cost of its ablation.
     """
-    wanted, k = parse_neurons(model, mlp), parse_count(k, "rows", most=MOST_ROWS)
-    if wanted.kind != "mlp":
-        raise InputError(f"{wanted} is one neuron; use neuron(model, '{wanted}') for its page")
-    layer, over = LayerNeurons(model, wanted), reference_text(model, text)
+    source, k = parse_neurons(model, mlp), parse_count(k, "rows", most=MOST_ROWS)
+    if source.kind != "mlp":
+        raise InputError(f"{source} is one neuron; use neuron(model, '{source}') for its page")
+    layer, reference = LayerNeurons(model, source), reference_text(model, text)
     size = torch.zeros(model.config.d_mlp, dtype=torch.float64)
     opened, count = torch.zeros_like(size), 0
-    for trace in _read(model, over, wanted, progress):
-        found = neurons_of(trace, wanted.layer)
-        size += found.activation[:, 1:].abs().double().sum((0, 1)).cpu()
-        opened += (found.gate_input[:, 1:] > 0).double().sum((0, 1)).cpu()
+    for trace in _runs(model, reference, source.layer, progress):
+        activity = neurons_of(trace, source.layer)
+        size += activity.activation[:, 1:].abs().double().sum((0, 1)).cpu()
+        opened += (activity.gate_input[:, 1:] > 0).double().sum((0, 1)).cpu()
         count += trace.tokens[:, 1:].numel()
     side = "gate" if model.config.gated else "input"
     (opens, embed), (raises, logits) = layer.with_tokens(side), layer.with_logits()
     if embed is None or logits is None:
-        which = "embeddings are" if embed is None else "unembedding is"
-        raise InputError(f"the {which} zero, so no neuron can be compared with tokens")
+        what = "embeddings are" if embed is None else "unembedding is"
+        raise InputError(f"the {what} zero, so no neuron can be compared with tokens")
     written = size / count * layer.writes.double().norm(dim=-1).cpu()
     cosine = layer.cosines()
     columns: tuple[Any, ...] = (written, opened / count, opens, *embed, raises, *logits)
-    lists = (one if isinstance(one, list) else one.tolist() for one in columns)
+    lists = (column if isinstance(column, list) else column.tolist() for column in columns)
     rows = zip(*lists, cosine.score.tolist(), cosine.p.tolist(), strict=True)
-    summaries = tuple(NeuronSummary(f"{wanted}.n{at}", *row) for at, row in enumerate(rows))
-    note = token_basis_note(model.weights, wanted.layer)
-    return Neurons(model.name, str(wanted), summaries, k, over.tokens, note)
+    summaries = tuple(NeuronSummary(f"{source}.n{at}", *row) for at, row in enumerate(rows))
+    note = token_basis_note(model.weights, source.layer)
+    return Neurons(model.name, str(source), summaries, k, reference.tokens, note)
 
 
 @torch.no_grad()
@@ -252,45 +255,45 @@ def neuron(
 ) -> Neuron:
     """Describe one neuron, such as `"mlp3.n512"`, in detail.
 
-    The tokens and components that open its gate and set its value, the tokens that it raises and
-    lowers, the later heads and MLPs that read it, the k contexts of a text in which it is most
-    active, and the cost of replacing its activation by its mean.
+    The result lists the tokens and components that open its gate and set its value, the tokens that
+    it raises and lowers, the later heads and MLPs that read it, the k contexts of a text in which
+    it is most active, and the cost of replacing its activation by its mean.
 
     >>> import pathsum as ps
-    >>> found = neuron(ps.construct.memory(), "mlp0.n0", "a b c d", k=1)
-    >>> [side.side for side in found.inputs], found.inputs[0].edges[0].component
+    >>> inputs = neuron(ps.construct.memory(), "mlp0.n0", "a b c d", k=1).inputs
+    >>> [side.side for side in inputs], inputs[0].edges[0].component
     (['input'], 'L0H0')
 
     Scores omit normalization scales, patterns and intermediate components: an edge shows only that
     two directions overlap. An ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) tests whether
     the model uses it. Contexts are only examples.
     """
-    wanted, k = parse_neurons(model, name), parse_count(k, "rows", most=MOST_ROWS)
-    if wanted.kind != "neuron":
+    source, k = parse_neurons(model, name), parse_count(k, "rows", most=MOST_ROWS)
+    if source.kind != "neuron":
         raise InputError(
-            f"{wanted} is an MLP; use neurons(model, '{wanted}') for all of its neurons, or name "
-            f"one: '{wanted}.n0'"
+            f"{source} is an MLP; use neurons(model, '{source}') for all of its neurons, or name "
+            f"one: '{source}.n0'"
         )
-    layer, over = LayerNeurons(model, Source("mlp", wanted.layer)), reference_text(model, text)
-    at, cosine = wanted.neuron, layer.cosines()
+    layer, reference = LayerNeurons(model, Source("mlp", source.layer)), reference_text(model, text)
+    at, cosine = source.neuron, layer.cosines()
     to_logits = unembed_through(model.weights, layer.writes[at])
     direct = model.config.norm_place == "before" and model.config.predicts_tokens
     rows, effects, ids, opened = list[Tensor](), list[Tensor](), list[list[int]](), 0
-    for trace in _read(model, over, wanted, progress):
-        found = neurons_of(trace, wanted.layer)
-        act, after = found.activation[..., at], trace.tokens[:, 1:]
-        opened += int((found.gate_input[:, 1:, at] > 0).sum())
+    for trace in _runs(model, reference, source.layer, progress):
+        activity = neurons_of(trace, source.layer)
+        act, after = activity.activation[..., at], trace.tokens[:, 1:]
+        opened += int((activity.gate_input[:, 1:, at] > 0).sum())
         rows += act.double().cpu().unbind()
         ids += trace.tokens.tolist()
         if direct:
             effects += ((act * trace.scales.final)[:, :-1] * to_logits[after]).cpu().unbind()
-    inside, batches = torch.cat([row[1:] for row in rows]), list(over.batches)
+    inside, batches = torch.cat([row[1:] for row in rows]), list(reference.batches)
     cost = None
     if model.config.predicts_tokens:
-        cost = ablate(model, wanted, batches, reference="mean", text=batches).cost
+        cost = ablate(model, source, batches, reference="mean", text=batches).cost
     return Neuron(
         model=model.name,
-        neuron=str(wanted),
+        neuron=str(source),
         inputs=layer.inputs(at, k),
         output=layer.output(at, k),
         cosine=float(cosine.score[at]),
@@ -298,26 +301,27 @@ def neuron(
         mean=float(inside.mean()),
         open=opened / len(inside),
         contexts=neuron_contexts(model, rows, ids, effects, k),
-        text=over.tokens,
+        text=reference.tokens,
         cost=cost,
-        note=token_basis_note(model.weights, wanted.layer),
+        note=token_basis_note(model.weights, source.layer),
     )
 
 
-def _read(model: Model, over: ReferenceText, of: Source, progress: Progress) -> Iterator[Trace]:
-    """Runs of a text that keep what the neurons of one MLP follow from."""
+def _runs(
+    model: Model, reference: ReferenceText, layer: int, progress: Progress
+) -> Iterator[Trace]:
+    """Runs of a text that record the inputs of one MLP's neurons."""
     for edit in model.edits:
-        if edit.value is not None and edit.changes_neurons(of.layer):
+        if edit.value is not None and edit.changes_neurons(layer):
             raise NotExactError(
-                f"the neurons of mlp{of.layer} do not follow from the stream, because {edit.site} "
+                f"the neurons of mlp{layer} do not follow from the stream, because {edit.site} "
                 "was edited; use a model without this edit"
             )
-    here = of.layer
     # Edited models read the MLP's stream off the next one.
-    keep = Keep(patterns=[here], streams=[here, here + 1], mlp_outputs=[here])
-    for number, batch in enumerate(over.batches):
+    keep = Keep(patterns=[layer], streams=[layer, layer + 1], mlp_outputs=[layer])
+    for number, batch in enumerate(reference.batches):
         for piece in split_by_memory(model, batch):
-            progress(number, len(over.batches), "reading the text")
+            progress(number, len(reference.batches), "reading the text")
             yield model.trace(piece, keep=keep)
 
 
@@ -329,6 +333,6 @@ def _token_table(side: NeuronSide) -> Table:
     columns = [(token_column(word), Column("value", "+.3f"), Column("z", "+.1f")) for word in words]
     rows: list[tuple[Cell, ...]] = []
     for pair in zip_longest(side.raised, side.lowered):
-        cells = ((None,) * 3 if one is None else (one.token.text, one.value, one.z) for one in pair)
+        cells = ((s.token.text, s.value, s.z) if s else (None,) * 3 for s in pair)
         rows.append(tuple(chain(*cells)))
     return Table(tuple(chain(*columns)), tuple(rows), title=title, note=note)

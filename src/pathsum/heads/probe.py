@@ -4,8 +4,8 @@ The probe is repeated random tokens, or text. A[i, j] is the attention of destin
 A threshold of 0.5 means half of the attention, so that no other single position can have as much.
 Thresholds of 0.3 are far above the scores of random heads, while trained heads reach 0.4 to 1.
 
-`in_context_learning` is the score of the 2022 paper on any text: how much better a model predicts
-late in it than early.
+`in_context_learning` is the score of the 2022 paper on any text: the loss late in the text minus
+the loss early in it.
 """
 
 from dataclasses import replace
@@ -36,23 +36,23 @@ WINDOW = 5
 
 
 def attention_to(
-    pattern: Float[Tensor, "sequence head dest src"], wanted: Bool[Tensor, "sequence dest src"]
+    pattern: Float[Tensor, "sequence head dest src"], targets: Bool[Tensor, "sequence dest src"]
 ) -> Float[Tensor, "sequence head dest"]:
-    """The sum of each row over the wanted sources, NaN at destinations without one.
+    """The sum of each row over the target sources, NaN at destinations without a target.
 
-    Reads only those entries: they are few, and the patterns of random heads are many.
+    Only these entries are read: they are few, and the patterns of random heads are large.
     """
     result = pattern.new_zeros(pattern.shape[:-1])
-    for sums, rows, sources in zip(result, pattern, wanted.to(pattern.device), strict=True):
+    for sums, rows, sources in zip(result, pattern, targets.to(pattern.device), strict=True):
         dest, src = sources.nonzero(as_tuple=True)
         sums.index_add_(-1, dest, rows[:, dest, src])
-    return result.masked_fill_(~wanted.any(-1).to(result.device)[:, None], torch.nan)
+    return result.masked_fill_(~targets.any(-1).to(result.device)[:, None], torch.nan)
 
 
 def _from_second(
     values: Float[Tensor, "sequence head row"],
 ) -> Float[Tensor, "sequence head dest"]:
-    """Values of the destinations after the first, which gets NaN."""
+    """Values of the destinations after the first, with NaN for the first."""
     return F.pad(values, (1, 0), value=torch.nan)
 
 
@@ -125,10 +125,10 @@ INDUCTION_STRIPE = DataScore(score_info("induction"), _stripe_by_position)
 
 
 def _prefix_matching(view: LayerView) -> Float[Tensor, "sequence head dest"]:
-    """For each query with an earlier copy, the sum of attention over all such positions.
+    """For each query with an earlier copy, the sum of attention over all induction targets.
 
-    The sum, not the mean over entries: with n repeats a query has up to n − 1 such positions, and a
-    mean over entries could not exceed 0.5 on four repeats for a head that does nothing else.
+    The sum and not the mean over entries: with n repeats a query has up to n − 1 targets, so on
+    four repeats a mean over entries could not exceed 0.5, even for an ideal head.
     """
     return attention_to(view.pattern, induction_cells(replace(view.probe, repeats=1)))
 
@@ -141,8 +141,8 @@ PREFIX_MATCHING = DataScore(
 def _positional(view: LayerView) -> Float[Tensor, "sequence head 1"]:
     """The share of the pattern's variance around its row means that the offset explains.
 
-    Over the first copy alone, because in a repeat matching resembles an offset. The first column,
-    where heads rest, is left out. Uniform attention has nothing to explain and scores 0.
+    Only the first copy is used, because in a repeat, matching resembles an offset. The first
+    column, to which heads attend by default, is omitted. Uniform attention scores 0.
     """
     end = view.probe.first + view.probe.length
     pattern = view.pattern[:, :, 1:end, 1:end]
@@ -156,7 +156,7 @@ def _positional(view: LayerView) -> Float[Tensor, "sequence head 1"]:
     total = square - (pattern.sum(-1).square() / counts.flip(0)).sum(-1)
     # A pattern that hardly differs from uniform attention has no variance to explain.
     varies = total > 1e-2 * square
-    # A profile that fits worse than the row's mean explains nothing, however much worse it is.
+    # A profile that fits worse than the row's mean scores 0.
     share = torch.where(varies, 1 - residual / total.clamp_min(1e-30), 0.0)
     return share.clamp_min(0.0)[..., None]
 
@@ -168,8 +168,8 @@ def offset_sums(pattern: Float[Tensor, "*some n n"]) -> Float[Tensor, "*some n"]
     tensor([1.7500, 0.2500])
     """
     size = pattern.shape[-1]
-    # A row one longer than the matrix is wide moves each row of the flipped pattern on by one, so
-    # that an offset is a column, the last for offset 0; above the diagonal everything is 0.
+    # Rows one longer than the matrix is wide shift each row of the flipped pattern by one, so that
+    # an offset is a column, the last for offset 0; entries above the diagonal are 0.
     rows = F.pad(pattern.flip(-1), (0, 1)).flatten(-2).unflatten(-1, (size + 1, size))
     return rows.sum(-2).roll(1, -1)
 
@@ -178,7 +178,7 @@ POSITIONAL = DataScore(score_info("positional"), _positional)
 
 
 def _local_window(view: LayerView) -> Float[Tensor, "sequence head dest"]:
-    """Attention to the five positions before, from positions that have more than five."""
+    """Attention to the five preceding positions, from positions with more than five."""
     attended = view.pattern.new_zeros(view.pattern.shape[:-1])
     for back in range(1, min(WINDOW + 1, attended.shape[-1])):
         attended[..., back:] += view.pattern.diagonal(-back, dim1=-2, dim2=-1)
@@ -206,7 +206,7 @@ def repeats_probe(model: Model, sequences: int = SEQUENCES, seed: int = 0) -> Re
 
 
 def why_no_repeats(model: Model) -> str:
-    """Why repeated tokens do not fit into a model's context; empty if they do."""
+    """The reason why repeated tokens do not fit into a model's context; empty if they do."""
     if _repeats(model)[0] >= 2:
         return ""
     return (
@@ -225,12 +225,12 @@ def _repeats(model: Model) -> tuple[int, int]:
 def random_tokens(model: Model, sequences: int, seed: int = 0) -> RepeatedTokens:
     """Random tokens without repeats, of the whole context or of `LENGTH`."""
     length = min(LENGTH, model.config.n_ctx)
-    drawn = model.token_pool().draw(sequences, length, torch.Generator().manual_seed(seed))
-    return RepeatedTokens(drawn, length, repeats=1, first=0)
+    tokens = model.token_pool().draw(sequences, length, torch.Generator().manual_seed(seed))
+    return RepeatedTokens(tokens, length, repeats=1, first=0)
 
 
 def text_probe(model: Model, text: TextOrTokens) -> RepeatedTokens:
-    """Text as a probe of one copy; its repeats are where tokens occur again."""
+    """Text as a probe of one copy, with natural repeats of its tokens."""
     batches = token_batches(model, text)
     lengths = sorted({batch.shape[1] for batch in batches})
     if len(lengths) > 1:
@@ -251,7 +251,7 @@ def text_probe(model: Model, text: TextOrTokens) -> RepeatedTokens:
 def attention_trace(
     model: Model, tokens: Tokens, progress: Progress = silent, what: str = "tokens"
 ) -> Trace:
-    """A run that keeps patterns and streams but no logits, which a large vocabulary makes large."""
+    """A run with patterns and streams but without logits, to save memory."""
 
     def running(done: int, total: int, _: str) -> None:
         progress(done, total, f"running the model on {what}")
@@ -260,7 +260,7 @@ def attention_trace(
 
 
 def second_copy(probe: RepeatedTokens) -> int:
-    """Where the second copy begins: the first position whose next token can be known."""
+    """The start of the second copy: the first position whose next token is predictable."""
     return probe.first + probe.length
 
 
@@ -270,27 +270,27 @@ def two_copies(probe: RepeatedTokens) -> Tokens:
 
 
 def predictions_on_repeats(probe: RepeatedTokens) -> tuple[Tokens, dict[str, Any]]:
-    """Tokens, and the predictions on them that induction can make, as options of `ablate`."""
+    """Tokens, and options of `ablate` that select the predictions that induction can make."""
     if probe.repeats > 1:
         return two_copies(probe), {"from_position": second_copy(probe)}
-    again = induction_cells(probe).any(-1)
-    return probe.tokens, {"targets": next_tokens(probe.tokens).masked_fill(~again, -1)}
+    repeated = induction_cells(probe).any(-1)
+    return probe.tokens, {"targets": next_tokens(probe.tokens).masked_fill(~repeated, -1)}
 
 
 def copy_losses(trace: Trace, probe: RepeatedTokens) -> tuple[Estimate, Estimate]:
     """Mean loss on the first copy, which is unpredictable, and on the second.
 
-    The second copy's first token is left out: nothing before it shows that a copy begins. On text,
-    the losses after tokens that occur for the first time, and after all others.
+    The second copy's first token is omitted, because it is unpredictable too. On text, the results
+    are the losses after tokens that occur for the first time, and after all others.
     """
     if probe.repeats == 1:
-        again, loss = induction_cells(probe).any(-1), find_metric("loss")
+        repeated, loss = induction_cells(probe).any(-1), find_metric("loss")
         after = next_tokens(probe.tokens)
-        targets = (
-            after.masked_fill(hidden, -1).to(trace.logits.device) for hidden in (again, ~again)
+        new, old = (
+            loss.of(trace.logits, after.masked_fill(mask, -1).to(trace.logits.device)).mean()
+            for mask in (repeated, ~repeated)
         )
-        new, known = (loss.of(trace.logits, each).mean() for each in targets)
-        return new, known
+        return new, old
     start = second_copy(probe)
     end = start + probe.length
     first = sequence_losses(trace.logits[:, :start], trace.tokens[:, :start])
@@ -313,12 +313,12 @@ def in_context_learning(
     Measured on `batches`, by default the model's held-out text. The 2022 paper uses tokens 50 and
     500: its models score about −0.15 nats before induction heads form and about −0.4 after,
     whatever their size. Sequences too short for token 500 are compared at their last token and at a
-    tenth of that, and such scores are not comparable with the paper's. With a `window` above 1 each
-    loss is a mean over that many tokens up to and including the named one, which narrows the
-    interval.
+    tenth of that position, and such scores are not comparable with the paper's. With a `window`
+    above 1, each loss is a mean over that many tokens, ending at `early` or `late`, which narrows
+    the interval.
     """
-    read = token_batches(model, require_text(model, batches))
-    shortest = min(tokens.shape[1] for tokens in read)
+    tokens_of = token_batches(model, require_text(model, batches))
+    shortest = min(tokens.shape[1] for tokens in tokens_of)
     if late is None and early is None and shortest < 3:
         raise InputError(
             f"a sequence of {shortest} tokens has no early and late token to compare; use "
@@ -326,9 +326,9 @@ def in_context_learning(
         )
     late = min(LATE, shortest - 1) if late is None else late
     early = max(1, min(EARLY, late // 10)) if early is None else early
-    check_places(early, late, window)
+    check_positions(early, late, window)
     losses: list[Tensor] = []
-    for tokens in read:
+    for tokens in tokens_of:
         length = tokens.shape[1]
         if length <= late:
             raise InputError(
@@ -342,16 +342,16 @@ def in_context_learning(
 def late_minus_early(
     losses: Float[Tensor, "sequence next"], *, early: int, late: int, window: int = 1
 ) -> Estimate:
-    """The score from known losses; column i holds the loss of token i + 1."""
-    check_places(early, late, window)
+    """The score from losses; column i is the loss of token i + 1."""
+    check_positions(early, late, window)
     at_early, at_late = (
-        losses[:, place - window : place].double().mean(1) for place in (early, late)
+        losses[:, position - window : position].double().mean(1) for position in (early, late)
     )
     return mean_estimate(at_late - at_early)
 
 
-def check_places(early: int, late: int, window: int) -> None:
-    """An error if early is not before late, or a window begins before the first prediction."""
+def check_positions(early: int, late: int, window: int) -> None:
+    """Raise an error if early is not before late, or a window begins before the first token."""
     if not 0 < early < late:
         raise InputError(f"early={early} and late={late}, but 0 < early < late is required")
     if not 1 <= window <= early:

@@ -1,14 +1,13 @@
 """Probes and the scores measured on them: repeats, text, similar tokens and split words.
 
-Fuzzy induction is attention to what followed a *similar* token. Induction heads of larger models
-also complete [a*][b*] … [a] → [b] with a* like a. Two tokens are similar here if one has the other
-as its nearest neighbor by the cosine of their embeddings, W_E with the mean over the vocabulary
-removed, and that cosine is at least 0.3.
+Fuzzy induction is attention to the token after a *similar* token. Induction heads of larger models
+also complete [a*][b*] … [a] → [b] with a* like a. Two tokens are similar if one is the other's
+nearest neighbor by the cosine of their embeddings, W_E minus its mean over the vocabulary, and that
+cosine is at least 0.3.
 
 Word-piece heads predict a word's second piece from its first: `[ab] … [a] → [b]`. " Ralph" is one
-token and "Ralph" is "R" + "alph", so a head that has seen the whole word earlier knows what follows
-the first piece. It attends from the piece to the whole word, and its OV turns the whole word into
-the second piece.
+token and "Ralph" is "R" + "alph", so an earlier whole word determines the token after the first
+piece. Such a head attends from the piece to the whole word, and its OV raises the second piece.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -55,7 +54,7 @@ TEXT_SCORES: tuple[DataScore, ...] = tuple(
 """The same on text, for those that need no repeats."""
 
 TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
-# Bytes of a run's patterns held at a time.
+# Bytes of the patterns of one run.
 _PATTERN_BYTES = 1 << 28
 
 
@@ -67,69 +66,69 @@ def score_on_repeats(
     progress: Progress,
 ) -> HeadScores:
     """Scores on a run of repeated random tokens."""
-    wanted = [score for score in REPEATS_SCORES if score.name in names]
-    return score_on_runs([(trace, probe)], wanted, null, what="random tokens", progress=progress)
+    requested = [score for score in REPEATS_SCORES if score.name in names]
+    return score_on_runs([(trace, probe)], requested, null, what="random tokens", progress=progress)
 
 
 def attention_on_repeats(model: Model, progress: Progress) -> dict[HeadId, dict[str, Score]]:
-    """Attention scores on repeated random tokens without their nulls, which take longest."""
+    """Attention scores on repeated random tokens without their nulls, to save time."""
     probe = repeats_probe(model)
     trace = attention_trace(model, probe.tokens, progress, "random tokens")
-    found: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
+    result: dict[HeadId, dict[str, Score]] = {head.id: {} for head in model.heads}
     for layer, view in enumerate(layer_views(trace, probe)):
         for score in PATTERN_SCORES:
             values = score.measure(view)
             values = values[~values.isnan().all(-1)]
-            for head, one in enumerate(against_null(values, values[:0])):
-                found[HeadId(layer, head)][score.name] = one
-    return found
+            for head, value in enumerate(against_null(values, values[:0])):
+                result[HeadId(layer, head)][score.name] = value
+    return result
 
 
 def score_on_text(
     null: RandomHeads, names: Collection[str], text: TextOrTokens | None, progress: Progress
 ) -> HeadScores:
-    """Scores on text: the text given, else the model's held-out text."""
-    model, whose = null.model, "held-out text" if text is None else "the given tokens"
-    wanted = [score for score in TEXT_SCORES if score.name in names]
-    if not wanted:
+    """Scores on `text`, or on the model's held-out text."""
+    model, name = null.model, "held-out text" if text is None else "the given tokens"
+    requested = [score for score in TEXT_SCORES if score.name in names]
+    if not requested:
         return HeadScores({}, {})
     if text is None:
         if model.held_out is None:
             why = "the model has no held-out text (Python: tokens=…; command line: --text FILE)"
-            return HeadScores({}, {score.name: why for score in wanted})
+            return HeadScores({}, {score.name: why for score in requested})
         text = model.held_out[spaced(len(model.held_out), TEXT_SEQUENCES)]
     # Nothing is predicted here, so outputs need not be tokens.
     batches = token_batches(model, text, targets_given=True)
-    cut = [batch[:, :TEXT_LENGTH] for batch in batches]
+    truncated = [batch[:, :TEXT_LENGTH] for batch in batches]
 
     def runs() -> Iterator[tuple[Trace, RepeatedTokens]]:
         start = int(model.config.start_token is not None)
-        for batch in cut:
+        for batch in truncated:
             length = batch.shape[1]
             size = batch_size(len(model.heads) * length**2 * 4, _PATTERN_BYTES)
-            for part in batch.split(max(TEXT_NULL_SEQUENCES, size)):
+            for piece in batch.split(max(TEXT_NULL_SEQUENCES, size)):
                 # Text as a probe whose first copy is all of it.
-                probe = RepeatedTokens(part.cpu(), length - start, repeats=1, first=start)
-                yield attention_trace(model, part, progress, "text"), probe
+                probe = RepeatedTokens(piece.cpu(), length - start, repeats=1, first=start)
+                yield attention_trace(model, piece, progress, "text"), probe
 
-    count, longest = sum(map(len, cut)), max(batch.shape[1] for batch in cut)
+    count, longest = sum(map(len, truncated)), max(batch.shape[1] for batch in truncated)
     first = "the first " if any(batch.shape[1] > TEXT_LENGTH for batch in batches) else ""
-    few = TEXT_NULL_SEQUENCES
+    null_sequences = TEXT_NULL_SEQUENCES
     measured = score_on_runs(
-        runs(), wanted, null, what="text", null_sequences=few, progress=progress
+        runs(), requested, null, what="text", null_sequences=null_sequences, progress=progress
     )
-    return replace(measured, measured_on=f"{count} sequences of {whose} ({first}{longest} tokens)")
+    return replace(measured, measured_on=f"{count} sequences of {name} ({first}{longest} tokens)")
 
 
 LEAST_COSINE, FEWEST_PAIRS, COPY_LENGTH = 0.3, 4, 25
-# A probe needs a few hundred pairs, and all of them would take vocabulary² products. So only some
-# tokens of a large vocabulary are drawn, at least FEWEST_DRAWN and more while they take at most
-# PRODUCTS products, and each is paired with its nearest neighbor among all tokens.
+# A probe needs a few hundred pairs, and all pairs would take vocabulary² products. Of a large
+# vocabulary, only a sample of at least FEWEST_DRAWN tokens is paired with nearest neighbors among
+# all tokens, or more if they take at most PRODUCTS products.
 PRODUCTS, FEWEST_DRAWN = 1 << 25, 1024
 
 
 def _similar_stripe(view: LayerView) -> Float[Tensor, "sequence head 1"]:
-    """The induction stripe in the last rows, those of the second block."""
+    """The induction stripe in the last rows, which are the second block."""
     rows = view.pattern[:, :, -view.probe.length :, view.probe.first + 1 :]
     return rows.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
 
@@ -156,7 +155,7 @@ def score_on_similar_tokens(
 
 
 def similar_tokens_probe(model: Model, sequences: int, seed: int) -> RepeatedTokens:
-    """Random pairs of similar tokens: a block of one token of each, then a block of the other."""
+    """Random pairs of similar tokens: a block of the first tokens, then a block of the second."""
     pairs = similar_pairs(model, seed)
     start = model.config.start_token
     room = (model.config.n_ctx - (start is not None)) // 2
@@ -171,9 +170,9 @@ def similar_tokens_probe(model: Model, sequences: int, seed: int) -> RepeatedTok
     generator = seeded(seed)
     rows: list[Tensor] = []
     for _ in range(sequences):
-        chosen = pairs[torch.randperm(len(pairs), generator=generator)[:length]]
+        sample = pairs[torch.randperm(len(pairs), generator=generator)[:length]]
         swap = torch.rand(length, generator=generator) < 0.5
-        rows.append(torch.where(swap[:, None], chosen.flip(1), chosen).mT.flatten())
+        rows.append(torch.where(swap[:, None], sample.flip(1), sample).mT.flatten())
     tokens = prepend_start(torch.stack(rows), start)
     return RepeatedTokens(tokens, length, repeats=2, first=int(start is not None))
 
@@ -181,35 +180,35 @@ def similar_tokens_probe(model: Model, sequences: int, seed: int) -> RepeatedTok
 def similar_pairs(model: Model, seed: int = 0) -> Int[Tensor, "pair 2"]:
     """Tokens that may be drawn, each with its nearest neighbor among them, no token twice.
 
-    The most similar pairs come first. In a large vocabulary these are the pairs of some tokens
-    drawn at random.
+    The most similar pairs come first. In a large vocabulary, only a random sample of tokens is
+    paired.
     """
     ids = model.token_pool().ids()
     W_E = model.weights.W_E
     vectors = (W_E[ids] - W_E.mean(0)).float()
     vectors = vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-    many = max(FEWEST_DRAWN, PRODUCTS // max(1, len(ids)))
-    drawn = torch.randperm(len(ids), generator=seeded(seed))[:many].sort().values
-    products = vectors[drawn] @ vectors.mT
-    products[torch.arange(len(drawn)), drawn] = -1.0
-    best = products.max(-1)
-    cosine, neighbor = best.values.cpu(), best.indices.cpu()
-    taken: set[int] = set()
+    count = max(FEWEST_DRAWN, PRODUCTS // max(1, len(ids)))
+    sample = torch.randperm(len(ids), generator=seeded(seed))[:count].sort().values
+    products = vectors[sample] @ vectors.mT
+    products[torch.arange(len(sample)), sample] = -1.0
+    nearest = products.max(-1)
+    cosine, neighbor = nearest.values.cpu(), nearest.indices.cpu()
+    used: set[int] = set()
     pairs: list[tuple[int, int]] = []
     for row in cosine.argsort(descending=True, stable=True).tolist():
-        token, other = int(drawn[row]), int(neighbor[row])
+        token, other = int(sample[row]), int(neighbor[row])
         if float(cosine[row]) < LEAST_COSINE:
             break
-        if token not in taken and other not in taken:
-            taken |= {token, other}
+        if token not in used and other not in used:
+            used |= {token, other}
             pairs.append((int(ids[token]), int(ids[other])))
     return torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
 
 
-# Random heads run on a few words, and p compares heads on the same few.
+# Random heads run on a few words, and p compares heads on the same words.
 MOST_WORDS, WORDS_FOR_NULL, FEWEST_WORDS = 64, 16, 5
 # p ranks the second piece among RIVALS tokens, the value among at most MOST_RANKED. The error of a
-# rank among 8,192 tokens is below .006, a tenth of that of a mean over 64 words.
+# rank among 8,192 tokens is below 0.006, a tenth of the error of a mean over 64 words.
 RIVALS, MOST_RANKED = 256, 8192
 WORD_PROBE_LENGTH = 24
 TOO_FEW_WORDS = "the tokenizer splits too few words into two pieces"
@@ -228,7 +227,7 @@ WORD_PIECE_BY_WEIGHTS = HeadScore(score_info("word_piece_weights"), of_ov=True, 
 
 @dataclass(frozen=True, eq=False)
 class SplitWordsProbe(RepeatedTokens):
-    """One sequence per word; `positions` are those of the whole words."""
+    """One sequence per word; `positions` has the positions of the whole words."""
 
     positions: Int[Tensor, " word"]
 
@@ -237,29 +236,34 @@ def score_on_split_words(
     null: RandomHeads, names: Collection[str], seed: int, progress: Progress
 ) -> HeadScores:
     """Word-piece scores of every head; absent if the tokenizer splits too few words."""
-    wanted = {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.intersection(names)
-    if not wanted:
+    requested = {WORD_PIECE.name, WORD_PIECE_BY_WEIGHTS.name}.intersection(names)
+    if not requested:
         return HeadScores({}, {})
     model, what = null.model, "split words"
     progress(0, model.config.n_layers, f"finding {what}")
     words = split_words(model)
     if len(words) < FEWEST_WORDS:
-        return HeadScores({}, dict.fromkeys(sorted(wanted), TOO_FEW_WORDS))
+        return HeadScores({}, dict.fromkeys(sorted(requested), TOO_FEW_WORDS))
     generator = seeded(seed)
     probe = split_words_probe(model, words, generator)
     trace = attention_trace(model, probe.tokens, progress, what)
-    scores, few = [WORD_PIECE] if WORD_PIECE.name in wanted else [], WORDS_FOR_NULL
     measured = score_on_runs(
-        [(trace, probe)], scores, null, what=what, null_sequences=few, last=1, progress=progress
+        [(trace, probe)],
+        [WORD_PIECE] if WORD_PIECE.name in requested else [],
+        null,
+        what=what,
+        null_sequences=WORDS_FOR_NULL,
+        last=1,
+        progress=progress,
     )
-    if WORD_PIECE_BY_WEIGHTS.name in wanted:
+    if WORD_PIECE_BY_WEIGHTS.name in requested:
         rivals = model.token_pool().draw(1, RIVALS, generator)[0]
-        every = torch.randperm(model.config.d_vocab, generator=generator)[:MOST_RANKED]
+        ranked_among = torch.randperm(model.config.d_vocab, generator=generator)[:MOST_RANKED]
         W_U = centered_unembedding(model.weights)
 
         def rank(layer: int) -> Sequence[Score]:
-            own = layer_view(trace, probe, layer, W_U).ov
-            return rank_second_pieces(null, layer, own, words, (rivals, every))
+            ov = layer_view(trace, probe, layer, W_U).ov
+            return rank_second_pieces(null, layer, ov, words, (rivals, ranked_among))
 
         ranked = score_layers(model, rank, progress, "ranks of second pieces")
         for head, score in ranked.items():
@@ -306,13 +310,13 @@ def split_words_probe(
 def rank_second_pieces(
     null: RandomHeads,
     layer: int,
-    own: LayerOV,
+    ov_of_heads: LayerOV,
     words: Int[Tensor, "word 3"],
     among: tuple[Int[Tensor, " rival"], Int[Tensor, " token"]],
 ) -> list[Score]:
-    """How high OV ranks the second piece; p by ranks among rivals, the value among more tokens."""
+    """OV's rank of the second piece; p from ranks among rivals, the value among more tokens."""
     read = embeddings_as_read(null.model.weights, layer, words[:, 0])[None]
-    tokens, more = (torch.cat((words[:, 2], others)) for others in among)
+    tokens, many = (torch.cat((words[:, 2], tokens_of)) for tokens_of in among)
 
     def rank(
         ov: LayerOV, read: Float[Tensor, "1 word q"], tokens: Int[Tensor, " n"] = tokens
@@ -323,11 +327,12 @@ def rank_second_pieces(
         return (2 * below.to(read.dtype).mean(-1) - 1).T
 
     rotated = null.random_read(layer, read)
-    drawn = [list[Tensor]() for _ in range(null.model.config.n_heads)]
+    null_ranks = [list[Tensor]() for _ in range(null.model.config.n_heads)]
     for _, ovs in null.ovs(layer, len(words) * len(tokens) * 4):
         for head, ov in enumerate(ovs):
-            drawn[head].append(rank(ov, rotated).mean(0))
-    return against_null(rank(own, read, more), by_draw(drawn), rank(own, read).mean(0))
+            null_ranks[head].append(rank(ov, rotated).mean(0))
+    among_rivals = rank(ov_of_heads, read).mean(0)
+    return against_null(rank(ov_of_heads, read, many), by_draw(null_ranks), among_rivals)
 
 
 PROBE_SCORES: tuple[DataScore, ...] = (*REPEATS_SCORES, FUZZY_INDUCTION, WORD_PIECE, *TEXT_SCORES)

@@ -1,8 +1,7 @@
-"""Scores of heads: what one is (`ScoreInfo`), how it is measured, and its value (`Score`).
+"""Scores of heads: descriptions (`ScoreInfo`), measurements (`DataScore`), values (`Score`).
 
 A score from data is a function of a `LayerView`, the heads of one layer on a probe, real or random.
-
-A head may do something only in one part of the context, which a mean over all of it hides.
+A head may have a function in only one part of the context, which a mean over all of it hides:
 `ContextPart` is the part where a score is largest.
 """
 
@@ -35,8 +34,8 @@ PART = 16
 
 
 @dataclass(frozen=True)
-class _Tested(Estimate):
-    """An estimate that is compared with a threshold and with its null."""
+class _TestedEstimate(Estimate):
+    """An estimate to compare with a threshold and with its null."""
 
     def passes(self, threshold: float, alpha: float) -> bool:
         """Whether the value reaches the threshold and the null does not explain it."""
@@ -44,12 +43,12 @@ class _Tested(Estimate):
 
 
 @dataclass(frozen=True)
-class ContextPart(_Tested):
+class ContextPart(_TestedEstimate):
     """The part of the context in which a head's score is largest.
 
-    `value` is the mean over the 16 consecutive positions where that is largest. `null` and `p`
-    compare it with random heads, each at its own best positions, which corrects for the search.
-    `first` to `last` are the positions around them where the score stays above half the value.
+    `value` is the mean over the 16 consecutive positions with the largest mean. `null` and `p`
+    compare it with random heads, each at its best positions, which corrects for the search. From
+    `first` to `last`, the score stays above half the value.
     """
 
     first: int = 0
@@ -60,13 +59,13 @@ class ContextPart(_Tested):
 
 
 @dataclass(frozen=True)
-class Score(_Tested):
+class Score(_TestedEstimate):
     """An `Estimate` about one head: its value, its error over probe sequences, and its null.
 
-    `null` is the mean over random heads and `p` the share of them that score at least as much,
-    counted as (1 + number at or above) / (1 + draws). A score from weights alone has no error. A
-    head that does nothing has the value NaN and no p. `through` is the lower head that the score
-    reads through, if any.
+    `null` is the mean over random heads and `p` the share that score at least as much, as
+    (1 + number at or above) / (1 + draws). A score from weights alone has no error. A head with
+    zero output has the value NaN and no p. `through` is the lower head that the score reads
+    through, if any.
     """
 
     through: HeadId | None = None
@@ -80,8 +79,8 @@ class Score(_Tested):
 class ScoreInfo(Record, kind="head-score-info"):
     """The description of a score, shown next to its numbers.
 
-    `about` is one plain sentence on what a head with a high score does. The defaults are those of a
-    score on repeated random tokens. Scores from weights have a null that is symmetric around 0,
+    `about` is one plain sentence on the function of a head with a high score. The defaults are for
+    scores on repeated random tokens. Scores from weights have a null that is symmetric around 0,
     which is their threshold.
     """
 
@@ -114,11 +113,11 @@ def score_info(name: str) -> ScoreInfo:
 
 @dataclass(frozen=True, eq=False)
 class LayerOV:
-    """The OV circuits of some heads, those of a layer (`own_ov`) or random ones, as three maps.
+    """The OV circuits of a layer's heads (`layer_ov`) or of random heads, as three maps.
 
     `values` maps the read of each position to values, without biases. `along` maps the stream to
-    its inner products with what a value of 1 in each dimension writes. `effects` maps tokens to the
-    effect of such a value on their logits, relative to the mean logit.
+    its inner products with the rows of W_O. `effects` maps tokens to the effect of these rows on
+    their logits, relative to the mean logit.
     """
 
     values: Callable[[Float[Tensor, "sequence pos d"]], Float[Tensor, "sequence head pos k"]]
@@ -128,20 +127,20 @@ class LayerOV:
     def overlaps(
         self, z: Float[Tensor, "sequence head pos k"], stream: Float[Tensor, "sequence pos d"]
     ) -> Float[Tensor, "sequence head pos"]:
-        """⟨z W_O, stream⟩ at each position, without computing the d-wide write itself."""
+        """⟨z W_O, stream⟩ at each position, without the d-wide write."""
         return (z * self.along(stream)).sum(-1)
 
     def logits(
         self, values: Float[Tensor, "sequence head n k"], tokens: Int[Tensor, "sequence m"]
     ) -> Float[Tensor, "sequence head n m"]:
-        """The effect of values on the logits of some tokens, relative to the mean logit."""
+        """The effect of values on the logits of tokens, relative to the mean logit."""
         return values @ self.effects(tokens)
 
 
-def own_ov(
+def layer_ov(
     W_V: Float[Tensor, "head d k"], W_O: Float[Tensor, "head k d"], W_U: Float[Tensor, "d vocab"]
 ) -> LayerOV:
-    """The OV circuits of a layer's own heads. W_U has its mean over the vocabulary removed."""
+    """The OV circuits of a layer's heads; W_U is centered over the vocabulary."""
     return LayerOV(
         values=lambda read: torch.einsum("bpd,hdk->bhpk", read, W_V),
         along=lambda stream: torch.einsum("bpd,hkd->bhpk", stream, W_O),
@@ -151,11 +150,11 @@ def own_ov(
 
 @dataclass(frozen=True, eq=False)
 class LayerView:
-    """Heads of one layer on a probe; real ones, or random ones that read the same stream.
+    """Heads of one layer on a probe: the model's, or random heads that read the same stream.
 
     `read` is the input of the values: the stream times its normalization scale for real heads,
-    whose reads are folded, and with the norm's gain and centering too for random heads. A score is
-    a function of a view alone, so it means the same for real and for random heads.
+    whose reads are folded; for random heads also with the norm's gain and centering. A score is a
+    function of only a view, so it is the same for real and for random heads.
     """
 
     probe: RepeatedTokens
@@ -165,7 +164,7 @@ class LayerView:
     ov: LayerOV
 
     def first(self, sequences: int) -> "LayerView":
-        """The same heads on the first few sequences."""
+        """The same heads on the first sequences."""
         return replace(
             self,
             probe=replace(self.probe, tokens=self.probe.tokens[:sequences]),
@@ -176,12 +175,12 @@ class LayerView:
 
     @cached_property
     def values(self) -> Float[Tensor, "sequence head pos k"]:
-        """Each head's value at each position, without biases; several scores use it."""
+        """Each head's value at each position, without biases."""
         return self.ov.values(self.read)
 
 
 def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
-    """The heads of each layer in turn, on a run of the probe."""
+    """The heads of each layer on a run of the probe."""
     W_U = centered_unembedding(trace.model.weights)
     for layer in range(trace.model.config.n_layers):
         yield layer_view(trace, probe, layer, W_U)
@@ -190,27 +189,27 @@ def layer_views(trace: Trace, probe: RepeatedTokens) -> Iterator[LayerView]:
 def layer_view(
     trace: Trace, probe: RepeatedTokens, layer: int, W_U: Float[Tensor, "d vocab"]
 ) -> LayerView:
-    """The heads of one layer, given the centered unembedding, which all layers share."""
+    """The heads of one layer; `W_U` is the centered unembedding, which all layers share."""
     weights = trace.model.weights
     return LayerView(
         probe=probe,
         stream=trace.streams[layer],
         read=trace.streams[layer] * trace.scales.attention[layer][..., None],
         pattern=trace.patterns[layer],
-        ov=own_ov(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
+        ov=layer_ov(value_reads(weights, layer), weights.attention[layer].W_O, W_U),
     )
 
 
 Profile: TypeAlias = Callable[[LayerView], Float[Tensor, "sequence head dest"]]
-"""A score at every destination, NaN at those that do not count; some have one number for all."""
+"""A score at every destination, NaN where it is not valid; or one number for all destinations."""
 
 
 @dataclass(frozen=True)
 class HeadScore:
     """A score that heads can have.
 
-    `of_ov` marks scores of a head's output, which a head that writes nothing does not have;
-    `of_tokens_out` those that compare outputs with tokens.
+    `of_ov` marks scores of a head's output, which heads with zero output lack; `of_tokens_out`
+    marks scores that compare outputs with tokens.
     """
 
     info: ScoreInfo
@@ -227,14 +226,14 @@ class HeadScore:
 class DataScore(HeadScore):
     """A score measured on a run, of the probe or of text.
 
-    `needs` names the requirement for a destination to count, for scores that not every text allows.
+    `needs` is the requirement on a destination, for messages about texts without such positions.
     """
 
     profile: Profile
     needs: str = field(default="a position before it", kw_only=True)
 
     def measure(self, view: LayerView) -> Float[Tensor, "sequence head"]:
-        """The score of each sequence: the mean over the destinations that count."""
+        """The score of each sequence: the mean over valid destinations."""
         return self.profile(view).nanmean(-1)
 
 
@@ -251,7 +250,7 @@ def on_text(score: DataScore) -> DataScore:
 
 
 def text_name(name: str) -> str:
-    """The name of a score when it is measured on text."""
+    """The name of a score on text."""
     return f"{name}_text"
 
 
@@ -265,63 +264,63 @@ class HeadScores:
 
 
 def largest_parts(profile: Float[Tensor, "*head dest"]) -> Float[Tensor, "*head"] | None:
-    """The largest mean over consecutive positions that count; None if too few do."""
-    counted = ~profile.isnan().flatten(0, -2).any(0)
-    if int(counted.sum()) < 2 * PART:
+    """The largest mean over consecutive valid positions; None if there are too few."""
+    valid = ~profile.isnan().flatten(0, -2).any(0)
+    if int(valid.sum()) < 2 * PART:
         return None
-    return profile[..., counted].unfold(-1, PART, 1).mean(-1).amax(-1)
+    return profile[..., valid].unfold(-1, PART, 1).mean(-1).amax(-1)
 
 
 def best_parts(
     profile: Float[Tensor, "head dest"],
-    compared: Float[Tensor, " head"],
-    null: Float[Tensor, "drawn head"],
+    head_values: Float[Tensor, " head"],
+    null: Float[Tensor, "draw head"],
 ) -> list[ContextPart | None]:
-    """The best part of each head; None where fewer positions count than two parts have.
+    """The best part of each head; None if fewer positions are valid than two parts have.
 
-    `compared` and `null` are `largest_parts` of each head and of its random heads, on the same
-    sequences: random heads are searched in the same way.
+    `head_values` and `null` are `largest_parts` of each head and of its random heads, on the same
+    sequences.
     """
-    counted = ~profile.isnan().any(0)
-    places = counted.nonzero()[:, 0].tolist()
-    if len(places) < 2 * PART:
+    valid = ~profile.isnan().any(0)
+    positions = valid.nonzero()[:, 0].tolist()
+    if len(positions) < 2 * PART:
         return [None] * len(profile)
-    rows = profile[:, counted]
-    best = rows.unfold(-1, PART, 1).mean(-1).max(-1)
-    above, means, draws = (null >= compared - TIE).sum(0), null.mean(0), len(null)
-    found: list[ContextPart | None] = []
-    for head, start in enumerate(best.indices.tolist()):
-        value, p = float(best.values[head]), (1 + int(above[head])) / (1 + draws)
+    rows = profile[:, valid]
+    largest = rows.unfold(-1, PART, 1).mean(-1).max(-1)
+    above, means, draws = (null >= head_values - TIE).sum(0), null.mean(0), len(null)
+    parts: list[ContextPart | None] = []
+    for head, start in enumerate(largest.indices.tolist()):
+        value, p = float(largest.values[head]), (1 + int(above[head])) / (1 + draws)
         low = (rows[head] < value / 2).nonzero()[:, 0].tolist()
-        first = 1 + max((at for at in low if at < start), default=-1)
-        last = min((at for at in low if at >= start + PART), default=len(places)) - 1
-        ends = {"first": places[first], "last": places[last]}
-        found.append(ContextPart(value, null=float(means[head]), p=p, draws=draws, **ends))
-    return found
+        first = 1 + max((index for index in low if index < start), default=-1)
+        last = min((index for index in low if index >= start + PART), default=len(positions)) - 1
+        ends = {"first": positions[first], "last": positions[last]}
+        parts.append(ContextPart(value, null=float(means[head]), p=p, draws=draws, **ends))
+    return parts
 
 
 def against_null(
     values: Float[Tensor, "sequence head"],
-    null: Float[Tensor, "drawn head"],
-    compared: Float[Tensor, " head"] | None = None,
+    null: Float[Tensor, "draw head"],
+    head_values: Float[Tensor, " head"] | None = None,
 ) -> list[Score]:
     """The mean score of each head over sequences, compared with its random heads.
 
-    Scores from weights have one row of values and no standard error. `compared` is each head's
-    score on the sequences that its random heads ran on, if those are not all. Random heads that do
-    nothing (NaN) are excluded from the null.
+    Scores from weights have one row of values and no standard error. `head_values` has each head's
+    score on the sequences of its random heads, if those are not all. Random heads with zero output
+    (NaN) are excluded from the null.
     """
-    above = (null >= (values.mean(0) if compared is None else compared) - TIE).sum(0)
+    above = (null >= (values.mean(0) if head_values is None else head_values) - TIE).sum(0)
     means, counts = null.double().nanmean(0), (~null.isnan()).sum(0)
     scores: list[Score] = []
-    for head, each in enumerate(values.unbind(1)):
-        sampled, draws = mean_estimate(each), int(counts[head])
-        measured = (sampled.value, sampled.stderr, sampled.low, sampled.high)
-        if draws == 0 or math.isnan(sampled.value):
-            scores.append(Score(*measured))
+    for head, of_head in enumerate(values.unbind(1)):
+        estimate, draws = mean_estimate(of_head), int(counts[head])
+        numbers = (estimate.value, estimate.stderr, estimate.low, estimate.high)
+        if draws == 0 or math.isnan(estimate.value):
+            scores.append(Score(*numbers))
         else:
             p = (1 + int(above[head])) / (1 + draws)
-            scores.append(Score(*measured, null=float(means[head]), p=p, draws=draws))
+            scores.append(Score(*numbers, null=float(means[head]), p=p, draws=draws))
     return scores
 
 
