@@ -118,7 +118,7 @@ def test_the_page_of_a_head_does_not_wait_for_the_atlas(
     for name in ("head", "first_scores", "atlas", "composition"):
         page.route(f"**/api/{name}", note)
     page.goto(f"{address}#/head?head=L3H1")
-    part = page.locator("section[aria-label='What it is']")
+    part = page.locator("section[aria-label='Kind']")
     row = part.locator("tr", has_text="previous token").first
     expect(row.locator("td").nth(1)).to_have_text(re.compile(r"^0\.\d+ ± "))
     expect(row.locator("td").nth(2)).to_have_text("–")

@@ -107,7 +107,7 @@ def test_formulas_are_set(page: Page, live: str, view: str) -> None:
 def test_claims_have_their_formulas_set(page: Page, live: str) -> None:
     for claim in ("zero-current", "one-copying"):
         page.goto(f"{live}#/paper?claim={claim}")
-        expect(page.locator("main").get_by_text("measured", exact=True)).to_be_visible()
+        expect(page.get_by_role("region", name="The figure of this claim")).to_be_visible()
         settled(page)
         assert re.findall(r"\bW_\w+", page.locator("main article, main").first.inner_text()) == []
 
@@ -277,7 +277,7 @@ def test_evidence_is_aligned(page: Page, live: str) -> None:
     page.set_viewport_size(PHONE)
     page.goto(f"{live}#/head?head={INDUCTION}")
     settled(page)
-    item = page.locator("section[aria-label='What it is'] li").first
+    item = page.locator("section[aria-label='Kind'] li").first
     lines = item.evaluate(
         """item => {
           const range = document.createRange();
@@ -353,6 +353,9 @@ def test_places_are_in_prose_unless_all_text_is_asked_for(page: Page, live: str)
 def test_kinds_say_how_many_heads_chance_would_give(page: Page, live: str) -> None:
     page.goto(f"{live}#/atlas")
     kinds = page.locator("dl.kinds")
-    expect(kinds).to_contain_text("by chance at most 0.")
+    expect(kinds).to_contain_text("random heads would give at most 0.")
     named = kinds.locator("dt").all_inner_texts()
-    assert kinds.get_by_text("by chance at most").count() == len({*named} - {"mixed", "unknown"})
+    kinds_named = {name.split("\n")[-1].strip() for name in named} - {"mixed", "unknown"}
+    assert kinds.get_by_text("random heads would give").count() == len(kinds_named)
+    # Each kind has the picture of its pattern.
+    assert kinds.locator("dt svg").count() >= 3

@@ -94,7 +94,7 @@ def test_a_comparison_of_two_texts_is_saved(page: Page, live: str) -> None:
 @pytest.mark.parametrize(
     ("panel", "header"),
     [
-        ("What it is", "score,value,standard error,null,p"),
+        ("Kind", "score,value,standard error,null,p"),
         ("Eigenvalues of W_E OV W_U", "of,real,imaginary"),
         ("By distance", "tokens back,score,spread,attention"),
         ("Which heads it reads, which read it", "writer,reader,kind,score,excess,z,p"),

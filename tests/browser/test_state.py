@@ -78,7 +78,7 @@ def test_the_choice_of_compare_does_not_hide_edges_of_composition(page: Page, li
 def test_cells_lead_to_the_same_cell_in_text(page: Page, live: str) -> None:
     page.goto(f"{live}#/head?head={INDUCTION}&example=0&position=3&cell=3.1")
     settled(page)
-    matrix = page.get_by_role("region", name="Where it attends on a text").locator(".matrix")
+    matrix = page.get_by_role("region", name="Attention on a text").locator(".matrix")
     matrix.scroll_into_view_if_needed()
     box = matrix.bounding_box()
     assert box is not None

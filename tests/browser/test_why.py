@@ -43,12 +43,35 @@ def test_the_text_opens_on_a_story(page: Page, live: str, pictures: Path) -> Non
 
 
 def test_the_graph_opens_on_what_the_story_tells(page: Page, live: str) -> None:
+    """One prediction has one account: the sentence is the same in both views."""
     page.goto(f"{live}#/text")
-    story = page.get_by_role("region", name="What to see first")
+    story = page.get_by_role("region", name="What to see first").locator("p").first
     told = re.search(r"the model predicts\s+“(.+?)”", story.inner_text())
     assert told
+    sentence = story.inner_text()
     page.goto(f"{live}#/why")
-    expect(page.locator("p.sentence")).to_contain_text(f"“{told[1]}” has")
+    expect(page.locator("p.sentence")).to_contain_text(f"predicts “{told[1]}” with")
+    assert page.locator("p.sentence").inner_text().strip() == sentence.strip()
+
+
+@pytest.mark.parametrize("width", [390, 820, 1280, 2560])
+def test_the_circuit_fits_its_panel_with_positions_as_pins(
+    page: Page, live: str, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{live}#/why?example=0")
+    expect(graph(page)).to_be_visible()
+    settled(page)
+    room = page.locator("section[aria-label=Circuit] .scroll")
+    assert room.evaluate("room => room.scrollWidth - room.clientWidth") <= 1
+    pins = graph(page).locator(".node.pin")
+    assert pins.count() >= 2
+    # A pin is at the foot of its token, and has no words of its own.
+    for pin, token in (("pos@0@12", "embed@12"),):
+        at, above = (graph(page).locator(f"[data-node='{name}'] .box") for name in (pin, token))
+        foot, box = at.bounding_box(), above.bounding_box()
+        assert foot and box and foot["y"] > box["y"] + box["height"] / 2
+        assert foot["width"] < box["width"]
 
 
 def test_a_graph_has_numbers_and_edges_that_can_be_cut(

@@ -275,7 +275,7 @@ def find_change(
         after=fit.level + fit.rise,
         explained=1 - fit.least / fit.total,
         evidence=evidence,
-        about="a logistic in log(step); the interval is its likelihood profile"
+        about="a logistic in log(step), with a profile-likelihood interval"
         + ("; the change may not be over at the last snapshot" if unfinished else ""),
     )
 

@@ -49,6 +49,7 @@ export interface ModelInfo {
   why_not_exact: string;
   guide: GuideLink[];
   pathsum_version: string;
+  lesson: string;
 }
 
 export interface ModelCard {

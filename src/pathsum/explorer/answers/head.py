@@ -281,8 +281,10 @@ def ablation(session: Session, params: HeadParams) -> HeadAblation:
 # Contexts in each order on a page, and sequences that are read: fewer than the library's defaults,
 # so that the page appears soon.
 CONTEXTS, CONTEXT_SEQUENCES = 8, 24
-# From this share of letters and spaces on, a sequence is prose rather than code or a table.
-PROSE = 0.92
+# A sequence is prose if at least this share of it is letters and spaces, at most this share digits
+# and signs that code is written with, and nothing is indented.
+PROSE, CODE_SIGNS, MOST_SIGNS = 0.92, frozenset("_`={}[]<>#\\|@*~^$%&+/0123456789"), 0.005
+INDENT = " " * 4
 # The bundled model whose held-out text serves models without one, and the tokens of a sequence.
 CORPUS_OF, CONTEXT_LENGTH = "two-layer", 128
 # The most heads of a model whose text is read for all of them at once, and the size of that.
@@ -328,8 +330,10 @@ def _bundled_text(model: Model) -> list[Tensor] | None:
 def _is_prose(model: Model, ids: Tensor) -> bool:
     if model.tokenizer is None:
         return False
-    letters = [each.isalpha() or each == " " for each in model.tokenizer.decode(ids[1:].tolist())]
-    return sum(letters) >= PROSE * len(letters)
+    text = model.tokenizer.decode(ids[1:].tolist())
+    letters = sum(letter.isalpha() or letter == " " for letter in text)
+    signs = sum(letter in CODE_SIGNS for letter in text)
+    return letters >= PROSE * len(text) and signs <= MOST_SIGNS * len(text) and INDENT not in text
 
 
 def contexts(session: Session, params: ContextsParams) -> TopContexts:

@@ -16,6 +16,9 @@ from pathsum.paths import expand_logits
 from pathsum.sources.named import FETCHED, HAND_BUILT, named_models
 
 
+LESSONS: dict[str, str] = page_words("lessons")
+
+
 @dataclass(frozen=True)
 class GuideLink:
     """The guide page for a view."""
@@ -31,6 +34,7 @@ class ModelInfo(Record, kind="page-model"):
 
     Of the `models` that the page offers, some have snapshots of their training, and some are
     comparable with this one because they read the same tokens (it is itself, if it has heads).
+    `lesson` says in a sentence what a bundled model shows.
     """
 
     name: str
@@ -58,6 +62,7 @@ class ModelInfo(Record, kind="page-model"):
     why_not_exact: str
     guide: tuple[GuideLink, ...]
     pathsum_version: str
+    lesson: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +118,7 @@ def model_info(session: Session, params: ModelParams) -> ModelInfo:
         why_not_exact=why_not,
         guide=GUIDE,
         pathsum_version=__version__,
+        lesson=LESSONS.get(one.name, ""),
     )
 
 
@@ -159,9 +165,6 @@ def token_label(model: Model, token: int) -> str:
         for letter in text
     )
     return shown.removeprefix("·")
-
-
-LESSONS: dict[str, str] = page_words("lessons")
 
 
 @dataclass(frozen=True)

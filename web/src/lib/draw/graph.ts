@@ -26,7 +26,7 @@ export interface GraphNode extends Point {
   readonly image?: { readonly href: string | undefined; readonly side: number; readonly above: boolean } | null;
   /** Edges meet it straight above or below, instead of at a port. */
   readonly wide?: boolean;
-  readonly look?: "head" | "leaf" | "target";
+  readonly look?: "head" | "leaf" | "pin" | "target";
   readonly off?: boolean;
   /** A mark at its corner, which opens its smaller inputs. */
   readonly badge?: { readonly text: string; readonly title: string; readonly opens: boolean } | null;
@@ -104,6 +104,12 @@ export function throughLane(curve: Curve, x: number): Curve {
   const pull = (8 * x - curve.from.x - curve.to.x) / 6;
   return { ...curve, c1: { ...curve.c1, x: pull }, c2: { ...curve.c2, x: pull } };
 }
+
+/** The least part of its size that a graph is drawn at: its words stay legible. */
+const SMALLEST = 0.7;
+
+/** The part of its size at which a graph fits a width. */
+export const scaleTo = ({ width }: Pick<Graph, "width">, room: number): number => Math.max(SMALLEST, Math.min(1, room / width));
 
 export function pathOf({ from, c1, c2, to }: Curve): string {
   const at = ({ x, y }: Point) => `${Math.round(x * 10) / 10} ${Math.round(y * 10) / 10}`;

@@ -17,3 +17,8 @@ export function listed(rules: readonly RuleLine[], terms: readonly { rule: strin
   const firing = all.filter(({ term }) => term !== null).sort((a, b) => Math.abs(b.term ?? 0) - Math.abs(a.term ?? 0));
   return [...firing, ...all.filter(({ term }) => term === null)];
 }
+
+/** A rule's text in parts: tokens, which Python prints between backticks, and words, whose numbers have a true minus. */
+export function partsOf(text: string): readonly { text: string; isToken: boolean }[] {
+  return text.split(/`(.+?)`(?=[ ,:)]|$)/).map((part, i) => ({ text: i % 2 === 1 ? part : part.replace(/(^|\s)-(?=\d)/g, "$1−"), isToken: i % 2 === 1 }));
+}

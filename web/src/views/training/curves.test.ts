@@ -8,8 +8,8 @@ it("says that levels are the fit's, and gives the interval", () => {
     ...{ before: 0.02, after: 0.743, about: "a logistic in log(step)" },
   } as PhaseChange;
   expect(changeText(change)).toBe(
-    "Prefix matching of L1H0: the fitted curve goes from 0.0200 to 0.743, its middle at step 1,500 (95% interval " +
-      "1,400 to 1,620), most of it between steps 1,000 and 2,100; a logistic in log(step). Measured values scatter around it.",
+    "Prefix matching of L1H0 rises from 0.020 to 0.74, most of it between steps 1,000 and 2,100. " +
+      "Midpoint: step 1,500 (95% interval 1,400 to 1,620), fitted as a logistic in log(step).",
   );
 });
 

@@ -12,11 +12,10 @@ export const bandOf = ({ phase_change: change }: Dynamics, name = ""): { low: nu
 /** What changed, and over which steps. */
 export function changeText(change: PhaseChange): string {
   const of = change.head ? ` of ${change.head}` : "";
-  const levels = `${sentenceCase(change.curve)}${of}: the fitted curve goes from ${number(change.before)} to ${number(change.after)}`;
   const step = (value: number) => count(Math.round(value));
-  const middle = `its middle at step ${step(change.step)} (95% interval ${step(change.low)} to ${step(change.high)})`;
-  const most = `most of it between steps ${step(change.begin)} and ${step(change.end)}`;
-  return `${levels}, ${middle}, ${most}${change.about ? `; ${change.about}` : ""}. Measured values scatter around it.`;
+  const levels = `${sentenceCase(change.curve)}${of} rises from ${number(change.before, 2)} to ${number(change.after, 2)}, most of it between steps ${step(change.begin)} and ${step(change.end)}`;
+  const middle = `Midpoint: step ${step(change.step)} (95% interval ${step(change.low)} to ${step(change.high)})`;
+  return `${levels}. ${middle}${change.about ? `, fitted as ${change.about}` : ""}.`;
 }
 
 /** A head competes while it has this much of the score, and this share of the leader's. */

@@ -11,15 +11,22 @@ const LETTER = 7.9;
 const HEIGHT = 38;
 const GAP = 10;
 const LEFT = 8;
+/** A position is a pin at the foot of its token; the line from it passes beside the token. */
+const PIN = 10;
+const PIN_GAP = 3;
 const TOP = 14;
 const BOTTOM = 30;
 const MOST_LETTERS = 12;
+/** In a panel as narrow as a phone tokens have fewer letters. */
+const NARROW = 420;
+const FEW_LETTERS = 5;
 /** From one row to the next at least, and where that would not fit. */
 const PITCH = 86;
 const DENSE_PITCH = 60;
 const FEWEST_BANDS = 3;
 const WIDEST_EDGE = 6;
-/** The most room between two columns. */
+/** The least and the most room between two columns. */
+const LEAST_BETWEEN = 6;
 const MOST_BETWEEN = 200;
 
 export interface Shown {
@@ -41,6 +48,7 @@ export interface Shown {
 /** The graph, with the names of its rows apart: they stay next to it, however far it is scrolled. */
 export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly rowNames: readonly string[]; readonly members: ReadonlyMap<string, readonly string[]> } {
   const { room, token, predicted } = shown;
+  const letters = room.width < NARROW ? FEW_LETTERS : MOST_LETTERS;
   const ids = new Set([circuit.target.id, ...shown.edges.flatMap((edge) => [edge.from, edge.to])]);
   const all = [...ids].flatMap((id) => circuit.nodes.get(id) ?? []).sort(inOrder);
   // Two rows are those of the tokens and of the logit.
@@ -53,18 +61,22 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
   const rows = [{ first: -1, last: -1 }, ...bands, { first: Infinity, last: Infinity }];
   const labelOf = (node: Node): string => {
     if (node.component === "logits") return predicted;
-    if (node.component === "embed") return short(token(node.position), MOST_LETTERS);
-    return node.component.startsWith("pos") ? `@${node.position}` : node.component;
+    if (node.component === "embed") return short(token(node.position), letters);
+    return isPosition(node) ? "" : node.component;
   };
-  const widthOf = (node: Node): number => Math.max(node.component.startsWith("pos") ? 0 : 46, 18 + LETTER * labelOf(node).length);
+  const widthOf = (node: Node): number => {
+    if (isPosition(node)) return PIN;
+    return Math.max(node.component === "embed" ? 30 : 42, 16 + LETTER * labelOf(node).length);
+  };
+  const gapBefore = (node: Node): number => (isPosition(node) ? PIN_GAP : GAP);
   const groupAt = (position: number, { first, last }: Band) =>
     nodes.filter((node) => node.position === position && node.layer >= first && node.layer <= last);
-  const rowWidth = (group: readonly Node[]): number => group.reduce((sum, node) => sum + widthOf(node) + GAP, -GAP);
+  const rowWidth = (group: readonly Node[]): number => group.reduce((sum, node, i) => sum + widthOf(node) + (i > 0 ? gapBefore(node) : 0), 0);
   const needed = positions.map((position) =>
-    Math.max(LETTER * Math.min(MOST_LETTERS, token(position).length) + 8, ...rows.map((row) => rowWidth(groupAt(position, row))), 34),
+    Math.max(LETTER * Math.min(letters, token(position).length) + 8, ...rows.map((row) => rowWidth(groupAt(position, row))), 34),
   );
   const total = needed.reduce((sum, width) => sum + width, 0) + LEFT + 12;
-  const between = Math.max(16, Math.min(MOST_BETWEEN, (room.width - total) / Math.max(1, positions.length)));
+  const between = Math.max(LEAST_BETWEEN, Math.min(MOST_BETWEEN, (room.width - total) / Math.max(1, positions.length)));
   // Many rows stand closer together: a circuit should be seen without scrolling.
   const least = shown.pitch ?? (rows.length * PITCH + BOTTOM > room.height ? DENSE_PITCH : PITCH);
   const height = Math.max(room.height, rows.length * least + BOTTOM);
@@ -78,15 +90,17 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
   positions.forEach((position, i) => {
     const width = (needed[i] as number) + between;
     const hasToken = nodes.some((node) => node.id === `embed@${position}`);
-    columns.push({ x: from + width / 2, position, token: hasToken ? "" : short(token(position), MOST_LETTERS) });
+    columns.push({ x: from + width / 2, position, token: hasToken ? "" : short(token(position), letters) });
     rows.forEach((band, row) => {
       const group = groupAt(position, band);
       let at = from + (width - rowWidth(group)) / 2;
-      for (const node of group) {
-        const [own, label] = [widthOf(node), labelOf(node)];
-        placed.push({ ...contentOf(circuit, node, label, drawn, shown), row, x: at + own / 2, y: y(row), width: own, height: HEIGHT });
-        at += own + GAP;
-      }
+      group.forEach((node, i) => {
+        const [own, pinned] = [widthOf(node), isPosition(node)];
+        if (i > 0) at += gapBefore(node);
+        const box = { row, x: at + own / 2, y: y(row) + (pinned ? HEIGHT / 2 : 0), width: own, height: pinned ? PIN : HEIGHT };
+        placed.push({ ...contentOf(circuit, node, labelOf(node), drawn, shown), ...box });
+        at += own;
+      });
     });
     from += width;
   });
@@ -102,6 +116,8 @@ export function layOut(circuit: CircuitGraph, shown: Shown): Graph & { readonly 
   };
 }
 
+const isPosition = ({ component }: Node): boolean => component.startsWith("pos");
+
 /** Lower layers first, as data flows; the embedding before what positions add, heads by number. */
 const inOrder = (a: Node, b: Node): number =>
   (a.layer === b.layer ? 0 : a.layer - b.layer) ||
@@ -110,7 +126,7 @@ const inOrder = (a: Node, b: Node): number =>
 const nameOf = (node: Node, { token, predicted }: Shown): string =>
   node.component === "logits"
     ? `the logit of ${predicted}`
-    : `${node.component.startsWith("pos") ? "position" : node.component} at “${token(node.position)}”@${node.position}`;
+    : `${isPosition(node) ? "position" : node.component} at “${token(node.position)}”@${node.position}`;
 
 type Content = Pick<GraphNode, "id" | "label" | "name" | "title" | "lines" | "wide" | "look" | "off" | "badge">;
 
@@ -121,11 +137,11 @@ function contentOf(circuit: CircuitGraph, node: Node, label: string, drawn: Read
   const members = isGroup(node) ? node.members.map(({ component }) => component) : [];
   return {
     id: node.id,
-    ...{ label, name: label },
+    ...{ label, name: isPosition(node) ? `position ${node.position}` : label },
     title: `${title}: ${signed(node.value)} logits${members.length > 0 ? `; ${members.join(", ")}` : ""}`,
     lines: opens || members.length > 0 ? [signed(node.value, 1)] : [],
     wide: isTarget,
-    look: isTarget ? "target" : opens || members.length > 0 ? "head" : "leaf",
+    look: isTarget ? "target" : opens || members.length > 0 ? "head" : isPosition(node) ? "pin" : "leaf",
     off: shown.off.has(node.id) || shown.off.has(node.component),
     badge: members.length > 0 ? { text: `×${members.length}`, title: `${title}: draw each`, opens: true } : opens ? badgeOf(circuit, node, title, drawn, shown.open.has(node.id)) : null,
   };
