@@ -106,7 +106,7 @@ export function throughLane(curve: Curve, x: number): Curve {
 }
 
 /** The least part of its size that a graph is drawn at: its words stay legible. */
-const SMALLEST = 0.7;
+const SMALLEST = 0.68;
 
 /** The part of its size at which a graph fits a width. */
 export const scaleTo = ({ width }: Pick<Graph, "width">, room: number): number => Math.max(SMALLEST, Math.min(1, room / width));

@@ -26,7 +26,7 @@ const DENSE_PITCH = 60;
 const FEWEST_BANDS = 3;
 const WIDEST_EDGE = 6;
 /** The least and the most room between two columns. */
-const LEAST_BETWEEN = 6;
+const LEAST_BETWEEN = 4;
 const MOST_BETWEEN = 200;
 
 export interface Shown {
