@@ -15,7 +15,6 @@ from pathsum.model import Model
 from pathsum.paths import expand_logits
 from pathsum.sources.named import FETCHED, HAND_BUILT, named_models
 
-
 LESSONS: dict[str, str] = page_words("lessons")
 
 
