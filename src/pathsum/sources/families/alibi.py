@@ -6,10 +6,13 @@ carry positions into the keys. With the gain and the bias folded into the weight
 dimension in each head:
 
     W_Q = [W_Q centered, 0]      b_Q = [b_Q, slope / score_scale]
-    W_K = [W_K centered, 1/d]    W_pos[j] = j · 1                       (positions="qk")
+    W_K = [W_K centered, n/d]    W_pos[j] = j/n · 1                     (positions="qk")
 
-A key's last entry is j, and the product with a query has the term slope · j, exactly. The last
-dimensions of W_V and W_O are 0, and QK and OV in the stream's basis are those of the checkpoint.
+A key's last entry is j, and the product with a query has the term slope · j, exactly. Positions are
+divided by the context n, or the next power of two: larger ones would cost the numbers that they are
+added to their last digits. The last dimensions of W_V and W_O are 0, and QK and OV in the stream's
+basis are those of the checkpoint.
+
 Bloom also normalizes its embeddings, once and for all: the normalized rows are W_E. Baichuan-7B is
 a Llama with fused projections; Baichuan-13B has ALiBi after RMS norms, and Falcon-RW rounds
 slope · j to bfloat16, so each head adds a dimension to the stream (`add_positions`). Baichuan 2
@@ -142,7 +145,7 @@ def _fused_rows(
     found: dict[str, Stored] = {}
     for part, letter in enumerate("QKV"):
         weight = Stored(f"{name}.weight", f"{rows} d -> 3 h d j", part=part)
-        carries = 1 / fields["d_model"] if letter == "K" else 0.0
+        carries = _longest(fields) / fields["d_model"] if letter == "K" else 0.0
         fold = partial(_fold_gain, centered=letter != "V", last=carries)
         found[f"W_{letter}"] = replace(weight, combine=fold, others=(f"{norm}.weight",))
         if bias or letter == "Q":
@@ -177,12 +180,18 @@ def _layer_norm(table: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor
 
 
 def _position_row(fields: Mapping[str, Any], gain: str) -> Stored:
-    """W_pos[j] = j · 1, made from any tensor as wide as the stream."""
+    """W_pos[j] = j/n · 1, made from any tensor as wide as the stream."""
 
     def places(gain: Tensor) -> Tensor:
-        return torch.arange(fields["n_ctx"]).to(gain)[:, None].expand(-1, len(gain))
+        places = torch.arange(fields["n_ctx"]).to(gain) / _longest(fields)
+        return places[:, None].expand(-1, len(gain))
 
     return Stored(gain, "d", combine=places)
+
+
+def _longest(fields: Mapping[str, Any]) -> int:
+    """The context, or the next power of two."""
+    return 1 << (fields["n_ctx"] - 1).bit_length()
 
 
 def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
