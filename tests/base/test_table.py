@@ -71,12 +71,12 @@ def test_a_number_or_label_that_is_shown_is_whole(table: Table, width: int) -> N
         assert " ".join(body.heading(place)) == column.heading
         expected = [column.write(row[place]) for row in table.rows]
         assert body.column(place) == expected
-    for name in layout.left_out:
+    for name in layout.omitted:
         assert name in layout.note
-    if layout.left_out:
+    if layout.omitted:
         found = re.sub(r"\s+", " ", " ".join(lines))
         assert layout.note in found
-        assert not fit_columns(table, layout.needed).left_out
+        assert not fit_columns(table, layout.needed).omitted
 
 
 class _cells:

@@ -27,7 +27,7 @@ def test_a_text_that_is_given_comes_first() -> None:
 def test_held_out_text_is_the_default() -> None:
     model = ps.load("two-layer")
     assert model.held_out is not None
-    over = reference_text(model, own=[torch.tensor([[1, 2]])])
+    over = reference_text(model, fallback=[torch.tensor([[1, 2]])])
     assert torch.equal(over.batches[0], model.held_out[:SEQUENCES, :LENGTH])
     assert str(over) == f"mean over {over.batches[0][:, 1:].numel():,} tokens of held-out text"
 
@@ -44,7 +44,7 @@ def test_a_model_that_reads_english_has_a_neutral_text() -> None:
 
 def test_otherwise_the_tokens_that_are_measured_or_random_ones() -> None:
     for model in (ps.random_model(CONFIG), ps.construct.induction()):
-        assert reference_text(model, own=[TOKENS]).name == "of the text itself"
+        assert reference_text(model, fallback=[TOKENS]).name == "of the text itself"
         assert reference_text(model).name == "drawn at random"
 
 

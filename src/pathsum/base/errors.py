@@ -75,18 +75,18 @@ class FailedError(PathsumError, RuntimeError):
     """Valid input, but the operation failed."""
 
 
-def damaged(where: object, problem: str) -> FileError:
-    """The error of a downloaded file that is not what its format requires."""
-    return FileError(f"{where} {problem}; download it again: it is damaged or was cut short")
+def damaged(file: object, problem: str) -> FileError:
+    """The error for a downloaded file that does not follow its format."""
+    return FileError(f"{file} {problem}; download it again: it is damaged or was cut short")
 
 
-def near_misses(wrong: str, known: Iterable[str], limit: int = 3) -> str:
-    """A clause with similar known names, or an empty string.
+def near_misses(name: str, names: Iterable[str], limit: int = 3) -> str:
+    """A clause that suggests similar names, or an empty string.
 
     >>> near_misses("two-layr", ["induction", "two-layer"])
     "; did you mean 'two-layer'?"
     """
-    close = difflib.get_close_matches(wrong, list(known), n=limit)
+    close = difflib.get_close_matches(name, list(names), n=limit)
     if not close:
         return ""
     return "; did you mean " + " or ".join(repr(word) for word in close) + "?"

@@ -49,11 +49,11 @@ class Estimate:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if name != "value" and isinstance(value, float) and math.isnan(value):
-                raise AssertionError(f"{name} of an Estimate is NaN; use None for not known")
+                raise AssertionError(f"{name} of an Estimate is NaN; use None if it is unknown")
 
     @classmethod
     def around(cls, value: float, stderr: float | None, samples: int | None = None) -> "Estimate":
-        """A mean with its 95 % interval: Student's t over `samples`, normal where that is None.
+        """A mean with its 95 % interval: Student's t over `samples`, or normal if None.
 
         A standard error that is None or NaN (one sample) gives no interval.
 
@@ -92,7 +92,7 @@ class Estimate:
 
     @property
     def stderr_or_nan(self) -> float:
-        """The standard error for an array, where NaN stands for not known."""
+        """The standard error for an array; NaN if unknown."""
         return math.nan if self.stderr is None else self.stderr
 
     @property
@@ -115,9 +115,9 @@ def ratio(
 ) -> Estimate:
     """Σ numerators / Σ denominators, with a 95 % interval over sequences.
 
-    The residuals aᵢ − r bᵢ give the standard error √(n/(n−1) Σ residual²) / |Σ bᵢ|, which for equal
-    denominators is that of a mean; the interval uses Student's t with n − 1 degrees of freedom. It
-    is an approximation where denominators vary a lot or sequences are few.
+    The residuals aᵢ − r bᵢ give the standard error √(n/(n−1) Σ residual²) / |Σ bᵢ|, the usual
+    one of a mean if all denominators are equal. The interval uses Student's t with n − 1 degrees of
+    freedom. It is an approximation where denominators vary a lot or sequences are few.
 
     >>> print(ratio(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3)))
     2 [-0.4841, 4.484]
@@ -167,7 +167,7 @@ LEAST_FITTED = 1e-6
 
 
 def format_p(p: float | None, draws: int | None = None) -> str:
-    """p as text; `draws` is how many random draws it was counted over, None for a closed form.
+    """p as text; `draws` is the number of random draws behind it, None for a closed form.
 
     >>> format_p(0.034), format_p(1 / 201, draws=200), format_p(0.0), format_p(None)
     ('p 0.034', 'p < 0.005', 'p < 0.001', 'p –')
@@ -182,7 +182,7 @@ def format_p(p: float | None, draws: int | None = None) -> str:
 class BoundedP(float):
     """A p-value with its resolution, `least`: at or below it, the bound is printed instead.
 
-    >>> ProbabilityColumn(format=".2g").write(BoundedP.counted(1 / 201, 200))
+    >>> ProbabilityColumn(format=".2g").write(BoundedP.of_draws(1 / 201, 200))
     '< 0.005'
     """
 
@@ -190,19 +190,19 @@ class BoundedP(float):
 
     def __new__(cls, p: float, least: float) -> "BoundedP":  # noqa: PYI034 (checked at run time)
         """A p-value and its bound."""
-        made = super().__new__(cls, p)
-        made.least = least
-        return made
+        self = super().__new__(cls, p)
+        self.least = least
+        return self
 
     @classmethod
-    def counted(cls, p: float | None, draws: int | None) -> "BoundedP | float | None":
+    def of_draws(cls, p: float | None, draws: int | None) -> "BoundedP | float | None":
         """A p-value counted over this many draws; unchanged if the number is unknown."""
         return p if p is None or not draws else cls(p, 1 / draws)
 
 
 @dataclass(frozen=True)
 class ProbabilityColumn(Column):
-    """A column of p-values; those at or below `least`, or counted as 0, are printed as that bound.
+    """A column of p-values; those at or below `least`, or 0, are printed as a bound.
 
     A `BoundedP` carries its own bound. p-values from 0.001 up have decimals, not an exponent.
 
@@ -218,7 +218,7 @@ class ProbabilityColumn(Column):
     def cell(self, value: Any) -> Cell:
         """The p-value of an estimate, with the resolution of its draws."""
         p, draws = super().cell(value), getattr(value, "draws", None)
-        return BoundedP.counted(p, draws) if isinstance(p, float) else p
+        return BoundedP.of_draws(p, draws) if isinstance(p, float) else p
 
     def write(self, cell: Cell) -> str:
         """A cell as text."""

@@ -27,7 +27,7 @@ from pathsum.base.errors import FailedError, FileError, PathsumError
 
 try:
     import fcntl
-except ImportError:  # Windows, where two saves at once are not kept apart
+except ImportError:  # Windows, where saves do not exclude each other
     fcntl = None
 
 # Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
@@ -36,8 +36,8 @@ LARGEST_TEXT = 1 << 28
 # written in 2. A tokenizer of a million tokens has 5 million.
 MOST_VALUES = 1 << 23
 JOURNAL = ".saving.json"
-# The files of a model, the only ones that are saved as one event: a journal that came with a folder
-# may name no others.
+# The files of a model, the only ones that are saved together: the journal of a folder may name no
+# others.
 SAVED_TOGETHER = ("config.json", "model.safetensors", "tokenizer.json", "held_out.safetensors")
 # How long a save waits for another one to the same folder.
 PATIENCE_SECONDS = 60.0
@@ -120,37 +120,37 @@ def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
         raise FileError(f"{file} is not UTF-8 text (byte {error.start} is not)") from error
 
 
-def parse_json(text: str, where: object, advice: str) -> Any:
-    """The value of JSON text; `where` and `advice` are the subject and the end of error messages.
+def parse_json(text: str, name: object, advice: str) -> Any:
+    """The value of JSON text; `name` and `advice` are the subject and the end of error messages.
 
     Duplicate names in an object are an error: Python would take the last value, other programs the
     first.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-            raise FileError(f"{where} lists {twice!r} twice; {advice}")
-        return found
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            [(duplicate, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise FileError(f"{name} lists {duplicate!r} twice; {advice}")
+        return values
 
     if sum(map(text.count, "[{:,")) > MOST_VALUES:
-        raise FileError(f"{where} has more than {MOST_VALUES:,} lists, names and values; {advice}")
+        raise FileError(f"{name} has more than {MOST_VALUES:,} lists, names and values; {advice}")
     try:
         return json.loads(text, object_pairs_hook=unique)
     except PathsumError:
         raise
     except RecursionError as error:
-        raise FileError(f"{where} is nested too deeply; {advice}") from error
+        raise FileError(f"{name} is nested too deeply; {advice}") from error
     except ValueError as error:
-        raise FileError(f"{where} is not JSON ({error}); {advice}") from error
+        raise FileError(f"{name} is not JSON ({error}); {advice}") from error
 
 
-def parse_object(text: str, where: object, advice: str) -> dict[str, Any]:
+def parse_object(text: str, name: object, advice: str) -> dict[str, Any]:
     """A JSON object from text."""
-    value = parse_json(text, where, advice)
+    value = parse_json(text, name, advice)
     if not isinstance(value, dict):
-        raise FileError(f"{where} is not a JSON object; {advice}")
+        raise FileError(f"{name} is not a JSON object; {advice}")
     return value
 
 
@@ -194,20 +194,20 @@ def locked(file: Path, *, wait: bool, taken: str) -> Generator[None]:
 
 def cache_folder() -> Path:
     """`$PATHSUM_CACHE`, else `pathsum` in `$XDG_CACHE_HOME`, else `~/.cache/pathsum`."""
-    own, shared = os.environ.get("PATHSUM_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return user_path(own)
+    folder, shared = os.environ.get("PATHSUM_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if folder:
+        return user_path(folder)
     try:
         return (Path(shared) if shared else Path.home() / ".cache") / "pathsum"
     except RuntimeError as error:  # a user whom the system does not know, without $HOME
         raise FailedError(
-            "there is no home folder to keep files in; set PATHSUM_CACHE to a folder for them"
+            "there is no home folder for cached files; set PATHSUM_CACHE to a folder"
         ) from error
 
 
 @contextmanager
 def _only_save(folder: Path) -> Generator[bool]:
-    """Keep other saves out of a folder; yields False if it cannot be locked.
+    """Lock a folder against other saves; yields False if it cannot be locked.
 
     The folder itself is locked, so no file is added to it. Some network file systems cannot lock a
     folder; mixed files of two saves at once are still detected when they are read.
@@ -217,13 +217,13 @@ def _only_save(folder: Path) -> Generator[bool]:
     except OSError:  # a folder that may be written and not listed, or Windows
         yield False
         return
-    alone, deadline = False, time.monotonic() + PATIENCE_SECONDS
+    is_locked, deadline = False, time.monotonic() + PATIENCE_SECONDS
     try:
         with suppress(OSError):
-            while not alone:
+            while not is_locked:
                 try:
                     lock(descriptor, wait=False)
-                    alone = True
+                    is_locked = True
                 except BlockingIOError as error:
                     if time.monotonic() > deadline:
                         raise FailedError(
@@ -232,9 +232,9 @@ def _only_save(folder: Path) -> Generator[bool]:
                             "name another folder"
                         ) from error
                     time.sleep(0.02)
-        yield alone
+        yield is_locked
     finally:
-        if alone and fcntl is not None:  # a process that was forked meanwhile shares the lock
+        if is_locked and fcntl is not None:  # a process that was forked meanwhile shares the lock
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -242,7 +242,7 @@ def _only_save(folder: Path) -> Generator[bool]:
 def write_together(
     folder: Path, writers: Mapping[str, Callable[[Path], object]], remove: Iterable[str] = ()
 ) -> None:
-    """Write several files of a folder, and remove others, as one event.
+    """Write several files of a folder, and remove others, atomically.
 
     Everything is first written to temporary names and flushed to disk. A journal then lists the
     renames: until it is in place nothing has changed, and if the process is killed after that,
@@ -260,18 +260,18 @@ def write_together(
                 "folder"
             )
     parts = {name: folder / f".{name}.{os.getpid()}.part" for name in (*writers, JOURNAL)}
-    with _only_save(folder) as alone:
+    with _only_save(folder) as is_locked:
         try:
             _finish(folder)
-            if alone:
+            if is_locked:
                 remove_leftovers(folder, (*parts, *remove))
             for name, write in writers.items():
                 _write_part(parts[name], write, folder / name)
             removed = [name for name in remove if (folder / name).exists()]
             _rename({parts[name]: folder / name for name in writers}, removed, parts[JOURNAL])
         except (OSError, SafetensorError) as error:
-            begun = (folder / JOURNAL).exists()
-            state = "opening it finishes the save" if begun else "the old files are unchanged"
+            has_started = (folder / JOURNAL).exists()
+            state = "opening it finishes the save" if has_started else "the old files are unchanged"
             raise FailedError(f"saving to {folder} failed ({error}); {state}") from error
         finally:
             # After any failure, Ctrl-C included: temporary files that are left are incomplete.
@@ -320,7 +320,7 @@ def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write one text file of a folder, whole or not at all."""
+    """Write one text file atomically."""
     write_together(file.parent, {file.name: lambda part: part.write_text(text, encoding="utf-8")})
 
 
@@ -335,8 +335,8 @@ def _finish(folder: Path) -> None:
     journal = folder / JOURNAL
     if not exists(journal):
         return  # there is none, or another process has just finished the save
-    listed = read_object(journal, "remove it, and save again")
-    renamed, removed = listed.get("rename"), listed.get("remove")
+    record = read_object(journal, "remove it, and save again")
+    renamed, removed = record.get("rename"), record.get("remove")
     if not isinstance(renamed, dict) or not isinstance(removed, list):
         raise FileError(f"{journal} does not list files; remove it, and save again")
     for name in (*renamed.values(), *removed):
@@ -361,7 +361,7 @@ def check_output(path: str | Path) -> Path:
     """The path of an output, or an error if it cannot be written: call it before computing."""
     target = user_path(path)
     try:
-        there, is_folder = _exists(target), target.is_dir()
+        exists_already, is_folder = _exists(target), target.is_dir()
         folder = target.resolve().parent if not _through(target) else target.parent
     except (OSError, ValueError, RuntimeError) as error:
         raise FileError(f"{str(target)!r} cannot be written ({_reason(error)})") from error
@@ -369,7 +369,7 @@ def check_output(path: str | Path) -> Path:
         raise FileError(f"{target} is a folder; name a file in it, as in {target / 'result.html'}")
     if not folder.is_dir():
         raise FileError(f"the folder {folder} does not exist, so {target.name} cannot be written")
-    if not os.access(target if there else folder, os.W_OK):
+    if not os.access(target if exists_already else folder, os.W_OK):
         raise FileError(f"{target} cannot be written: permission denied")
     return target
 

@@ -50,7 +50,7 @@ def fields_schema(cls: type) -> Schema:
     """The JSON schema of a dataclass's public fields."""
     hints = typing.get_type_hints(cls)
     computed = computed_fields(cls)
-    hints |= {name: typing.get_type_hints(each.func)["return"] for name, each in computed.items()}
+    hints |= {name: typing.get_type_hints(field.func)["return"] for name, field in computed.items()}
     stored = [f.name for f in dataclasses.fields(cls) if not f.name.startswith("_")]
     names = [*stored, *computed]
     return {
@@ -93,11 +93,11 @@ _NOUNS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 
 
 def read_record(
-    kind: type[Any], values: Any, noun: str, where: str = "", *, finite: bool = False
+    kind: type[Any], values: Any, noun: str, path: str = "", *, finite: bool = False
 ) -> Any:
     """A dataclass from a table of names and values, nested tables included.
 
-    `noun` and `where` name the record and the table in errors. Fields with a default may be absent.
+    `noun` and `path` name the record and the table in errors. Fields with a default may be absent.
 
     >>> @dataclasses.dataclass
     ... class Run:
@@ -110,26 +110,26 @@ def read_record(
     pathsum.base.errors.InputError: a run has no 'rato'; did you mean 'rate'? (it has steps, rate)
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{where} is {values!r:.40}, but must be a table of names and values")
+        raise InputError(f"{path} is {values!r:.40}, but must be a table of names and values")
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind) if not f.name.startswith("_")}
-    made: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in values.items():
-        full = f"{where}.{name}" if where else str(name)[:60]
+        full = f"{path}.{name}" if path else str(name)[:60]
         if name not in fields:
             near = near_misses(str(name), fields)
             raise InputError(f"{noun} has no {full!r}{near} (it has {', '.join(fields)})")
-        made[str(name)] = read_as(hints[name], value, noun, full, finite=finite)
-    absent = [field for name, field in fields.items() if name not in made]
+        arguments[str(name)] = read_as(hints[name], value, noun, full, finite=finite)
+    absent = [field for name, field in fields.items() if name not in arguments]
     unset = dataclasses.MISSING
     missing = [f.name for f in absent if f.default is unset and f.default_factory is unset]
     if missing:
-        raise InputError(f"{where or noun} lacks {', '.join(missing)}")
-    return kind(**made)
+        raise InputError(f"{path or noun} lacks {', '.join(missing)}")
+    return kind(**arguments)
 
 
-def read_as(hint: Any, value: Any, noun: str, where: str, *, finite: bool = False) -> Any:
-    """A plain value as the type that a field is annotated with; `where` names it in errors.
+def read_as(hint: Any, value: Any, noun: str, path: str, *, finite: bool = False) -> Any:
+    """A plain value as the type that a field is annotated with; `path` names it in errors.
 
     >>> read_as(tuple[float, ...], [1, 2.5], "a run", "rates")
     (1.0, 2.5)
@@ -137,31 +137,31 @@ def read_as(hint: Any, value: Any, noun: str, where: str, *, finite: bool = Fals
     Traceback (most recent call last):
     pathsum.base.errors.InputError: size is '7', but must be an integer
     """
-    origin, inside = get_origin(hint), get_args(hint)
+    origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None and types.NoneType in inside:
+        if value is None and types.NoneType in args:
             return None
-        inside = tuple(each for each in inside if each is not types.NoneType)
-        if len(inside) == 1:
-            return read_as(inside[0], value, noun, where, finite=finite)
+        args = tuple(each for each in args if each is not types.NoneType)
+        if len(args) == 1:
+            return read_as(args[0], value, noun, path, finite=finite)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise InputError(f"{where} is {value!r:.40}, but must be a list")
+            raise InputError(f"{path} is {value!r:.40}, but must be a list")
         items = enumerate(cast("Sequence[Any]", value))
-        return tuple(read_as(inside[0], x, noun, f"{where}[{n}]", finite=finite) for n, x in items)
+        return tuple(read_as(args[0], x, noun, f"{path}[{n}]", finite=finite) for n, x in items)
     if dataclasses.is_dataclass(hint):
         if isinstance(value, cast("type", hint)):
             return value
-        return read_record(cast("type", hint), value, noun, where, finite=finite)
+        return read_record(cast("type", hint), value, noun, path, finite=finite)
     if origin is Literal:
-        return parse_choice(inside, value, where)
+        return parse_choice(args, value, path)
     if isinstance(hint, type) and issubclass(hint, enum.StrEnum):
-        return parse_option(hint, value, where)
-    for kind in inside or (hint,):
+        return parse_option(hint, value, path)
+    for kind in args or (hint,):
         if _fits(kind, value, finite):
             return kind(value)
-    wanted = " or ".join(_NOUNS[kind] for kind in inside or (hint,))
-    raise InputError(f"{where} is {value!r:.40}, but must be {wanted}")
+    nouns = " or ".join(_NOUNS[kind] for kind in args or (hint,))
+    raise InputError(f"{path} is {value!r:.40}, but must be {nouns}")
 
 
 def _fits(kind: type, value: Any, finite: bool) -> bool:

@@ -6,7 +6,7 @@ Long-running functions also take a callback, `Progress`, and split their work by
 
 `checked` compares each argument with its annotation and raises an `ArgumentError` that names the
 function, the argument and what to give instead. Numbers and tensors of one element count as
-numbers; an annotation that only type checkers can resolve is not checked.
+numbers; an annotation that only type checkers can resolve is ignored.
 """
 
 import enum
@@ -38,7 +38,7 @@ def silent(done: int, total: int, what: str) -> None:
 
 
 def parse_option(options: type[Option], value: object, name: str) -> Option:
-    """The member of the enum `options` that `value` is, or whose string value it is.
+    """The member of the enum `options` with this value, or `value` itself if it is a member.
 
     `name` is the parameter's name, for the error.
 
@@ -95,9 +95,9 @@ def list_some(names: Sequence[str], k: int = 3) -> str:
 
 
 def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
-    wrong = str(value) if isinstance(value, str) else value
-    hint = near_misses(wrong, map(str, choices)) if isinstance(wrong, str) else ""
-    return InputError(f"{name} is {wrong!r}; choose {list_choices(choices)}{hint}")
+    text = str(value) if isinstance(value, str) else value
+    hint = near_misses(text, map(str, choices)) if isinstance(text, str) else ""
+    return InputError(f"{name} is {text!r}; choose {list_choices(choices)}{hint}")
 
 
 def parse_position(
@@ -232,8 +232,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         names = _names(function, len(args))
         for name, value in chain(zip(names, args, strict=False), kwargs.items()):
             if name in hints and not fits(value, hints[name]):
-                what = f"{function.__name__}: {name} is {_shown(value)}"
-                raise ArgumentError(f"{what}; give {_noun(hints[name])}")
+                problem = f"{function.__name__}: {name} is {_describe(value)}"
+                raise ArgumentError(f"{problem}; give {_noun(hints[name])}")
         return function(*args, **kwargs)
 
     if callbacks:  # `help` shows None as their default
@@ -242,8 +242,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name in callbacks:
             hint = parameters[name].annotation | None
             parameters[name] = parameters[name].replace(annotation=hint, default=None)
-        shown = signature.replace(parameters=list(parameters.values()))
-        vars(call)["__signature__"] = shown
+        vars(call)["__signature__"] = signature.replace(parameters=list(parameters.values()))
     return call
 
 
@@ -261,38 +260,38 @@ def checked_methods(cls: type[C]) -> type[C]:
 
 @cache
 def _names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """The names of so many positional arguments; those of `*names` share one."""
+    """The names of the first `count` positional arguments; all of `*names` share one name."""
     names: list[str] = []
-    for each in inspect.signature(function).parameters.values():
-        if each.kind is each.VAR_POSITIONAL:
-            names += [each.name] * (count - len(names))
-        elif each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD):
-            names.append(each.name)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [parameter.name] * (count - len(names))
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
     return tuple(names)
 
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations that can be resolved at run time, by parameter."""
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, annotation in function.__annotations__.items():
-        one = SimpleNamespace(__annotations__={name: annotation})
+        holder = SimpleNamespace(__annotations__={name: annotation})
         with suppress(NameError):  # imported for type checkers only
-            found |= typing.get_type_hints(one, inspect.unwrap(function).__globals__)
-    return {name: hint for name, hint in found.items() if hint is not Any}
+            hints |= typing.get_type_hints(holder, inspect.unwrap(function).__globals__)
+    return {name: hint for name, hint in hints.items() if hint is not Any}
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value is what an annotation says; True if that cannot be decided.
+    """Whether a value has the annotated type; True if that cannot be decided.
 
     >>> fits([1, 2], list[int]), fits([1, "2"], list[int]), fits(None, int | None)
     (True, False, True)
     """
-    origin, inside = get_origin(hint), get_args(hint)
+    origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(fits(value, one) for one in inside)
+        return any(fits(value, option) for option in args)
     if origin is Literal:
-        return isinstance(value, str) and value in inside
+        return isinstance(value, str) and value in args
     if hint in (int, float, bool):
         return _is_number(value, hint)
     kind = hint if origin is None else origin
@@ -306,15 +305,15 @@ def fits(value: object, hint: Any) -> bool:
     if not isinstance(value, Collection):
         return True
     if getattr(value, "ndim", 1) == 0:  # an array that cannot be iterated over
-        return not inside
+        return not args
     if isinstance(value, str):
-        return not inside or fits("", inside[0])
+        return not args or fits("", args[0])
     if isinstance(value, Mapping):
-        keys, values = inside if len(inside) == 2 else (Any, Any)
+        keys, values = args if len(args) == 2 else (Any, Any)
         return all(fits(key, keys) and fits(value[key], values) for key in value)
-    if origin is tuple and Ellipsis not in inside:
-        return len(value) == len(inside) and all(map(fits, value, inside))
-    return not inside or origin is type or all(fits(one, inside[0]) for one in value)
+    if origin is tuple and Ellipsis not in args:
+        return len(value) == len(args) and all(map(fits, value, args))
+    return not args or origin is type or all(fits(item, args[0]) for item in value)
 
 
 def _is_number(value: Any, kind: type) -> bool:
@@ -329,8 +328,8 @@ def _is_number(value: Any, kind: type) -> bool:
         return False
 
 
-def _shown(value: object) -> str:
-    """A value in a sentence."""
+def _describe(value: object) -> str:
+    """A value in a message."""
     shape = getattr(value, "shape", None)
     if shape is not None:
         return f"{type(value).__name__} of shape {tuple(shape)}"
@@ -338,17 +337,17 @@ def _shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits, which Python does not print
         return "a number that is too long to print"
-    # The address of an object says nothing.
+    # The address of an object would not help.
     return f"a {type(value).__name__}" if text.startswith("<") else shorten(text, _LONGEST)
 
 
 def _noun(hint: Any) -> str:
     """The values that an annotation accepts, in words."""
-    origin, inside = get_origin(hint), get_args(hint)
+    origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _either(list(dict.fromkeys(map(_noun, inside))))
+        return _either(list(dict.fromkeys(map(_noun, args))))
     if origin is Literal:
-        return list_choices(inside)
+        return list_choices(args)
     if hint in _NOUNS:
         return _NOUNS[hint]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -356,13 +355,13 @@ def _noun(hint: Any) -> str:
     if hasattr(hint, "dim_str"):
         return f"a tensor [{hint.dim_str}]"
     if origin is tuple:
-        return f"a tuple ({', '.join(map(_noun, inside))})"
+        return f"a tuple ({', '.join(map(_noun, args))})"
     if origin is Callable or hint is Callable:
         return "a function"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a mapping from {_noun(inside[0])} to {_noun(inside[1])}"
-    if isinstance(origin, type) and inside:
-        return f"{_with_article(origin.__name__.lower())} (each item {_noun(inside[0])})"
+        return f"a mapping from {_noun(args[0])} to {_noun(args[1])}"
+    if isinstance(origin, type) and args:
+        return f"{_with_article(origin.__name__.lower())} (each item {_noun(args[0])})"
     name = str(getattr(hint, "__name__", hint))
     return _with_article(name) + (" (ps.load returns one)" if name == "Model" else "")
 

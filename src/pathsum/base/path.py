@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathsum.model import Model, Trace, Weights
 
 
-# Digits of a number in a name; Python raises an error of its own for very long ones.
+# Most digits of a number in a name; Python itself refuses very long ones.
 DIGITS = 9
 NUMBER = rf"\d{{1,{DIGITS}}}"
 
@@ -39,16 +39,16 @@ class HeadId(str):
 
     def __new__(cls, layer: SupportsIndex, head: SupportsIndex) -> "HeadId":  # noqa: PYI034 (beartype does not know Self outside its own classes)
         """The head of this layer with this number, both counted from 0."""
-        at, number = operator.index(layer), operator.index(head)
+        index, number = operator.index(layer), operator.index(head)
         beyond = 10**DIGITS
-        if not (0 <= at < beyond and 0 <= number < beyond):
-            at, number = (max(-beyond, min(beyond, one)) for one in (at, number))
+        if not (0 <= index < beyond and 0 <= number < beyond):
+            index, number = (max(-beyond, min(beyond, value)) for value in (index, number))
             raise HeadError(
-                f"layer {at}, head {number} is not a head: layers and heads count from 0 and have "
-                f"at most {DIGITS} digits"
+                f"layer {index}, head {number} is not a head: layers and heads count from 0 and "
+                f"have at most {DIGITS} digits"
             )
-        self = super().__new__(cls, f"L{at}H{number}")
-        self.layer, self.head = at, number
+        self = super().__new__(cls, f"L{index}H{number}")
+        self.layer, self.head = index, number
         return self
 
     @classmethod
@@ -116,16 +116,16 @@ def is_pair(name: object) -> bool:
 
 def find_head(name: HeadName, n_layers: int, n_heads: int) -> HeadId:
     """The head that a name means in a model of this size, or an error if it has no such head."""
-    found = HeadId.parse(name)
+    head = HeadId.parse(name)
     if n_layers == 0:
-        raise HeadError(f"head {found} does not exist: this model has no layers, so no heads")
-    if found.layer >= n_layers or found.head >= n_heads:
-        near = HeadId(min(found.layer, n_layers - 1), min(found.head, n_heads - 1))
+        raise HeadError(f"head {head} does not exist: this model has no layers, so no heads")
+    if head.layer >= n_layers or head.head >= n_heads:
+        near = HeadId(min(head.layer, n_layers - 1), min(head.head, n_heads - 1))
         raise HeadError(
-            f"head {found} does not exist: this model has layers 0 to {n_layers - 1} "
+            f"head {head} does not exist: this model has layers 0 to {n_layers - 1} "
             f"with heads 0 to {n_heads - 1} each; {near} is the nearest"
         )
-    return found
+    return head
 
 
 def _sort_key(name: str) -> tuple[int, int, int, str]:
@@ -189,9 +189,9 @@ class Source(Printed):
     @property
     def symbol(self) -> str:
         """Its symbol in a formula."""
-        plain = {"embed": "W_E", "pos": "W_pos", "unembed_bias": "b_U"}
-        written = {"mlp": "MLP", "bias": "b", "mlp_bias": "b_MLP"}
-        return plain.get(self.kind) or f"{written[self.kind]}[{self.layer}]"
+        symbols = {"embed": "W_E", "pos": "W_pos", "unembed_bias": "b_U"}
+        prefixes = {"mlp": "MLP", "bias": "b", "mlp_bias": "b_MLP"}
+        return symbols.get(self.kind) or f"{prefixes[self.kind]}[{self.layer}]"
 
     @classmethod
     def parse(cls, name: "str | Source") -> "Source":
@@ -199,9 +199,9 @@ class Source(Printed):
         if isinstance(name, Source):
             return name
         text = name.strip()
-        plain = {"embed": "embed", "pos": "pos", "bias_U": "unembed_bias", "logits": "logits"}
-        if text in plain:
-            return cls(cast(SourceKind, plain[text]))
+        kinds = {"embed": "embed", "pos": "pos", "bias_U": "unembed_bias", "logits": "logits"}
+        if text in kinds:
+            return cls(cast(SourceKind, kinds[text]))
         neuron = re.fullmatch(rf"mlp({NUMBER})\.n({NUMBER})", text, re.ASCII)
         if neuron is not None:
             return cls("neuron", int(neuron[1]), int(neuron[2]))
@@ -298,7 +298,7 @@ class Path(Printed):
         return path_pattern(trace, self)
 
     def check_in(self, model: "Model | Weights") -> None:
-        """Raises PathError or HeadError if the model has no such path."""
+        """Raise PathError or HeadError if the model has no such path."""
         from pathsum.model.head import check_path
 
         check_path(model, self)
@@ -323,7 +323,7 @@ class Path(Printed):
 
 
 def level_of(component: Step) -> int:
-    """Where a component writes: −1 for embeddings, 2l for the heads of layer l, 2l + 1 for its MLP.
+    """The depth of a component: −1 for embeddings, 2l for heads of layer l, 2l + 1 for its MLP.
 
     A component reads from lower levels only; in a parallel block an MLP does not read its layer's
     heads either.
@@ -351,10 +351,10 @@ class Part(Printed):
     """One summand of a query or of a key.
 
     `path`      a source and the lower heads it came through: `embed`, `embed→L0H7`, `mlp0→L1H2`
-    `position`  what positions add at this layer's read (positions="qk"): `pos@1`
+    `position`  the position vector added at this layer's read (positions="qk"): `pos@1`
     `bias`      the read's own bias, a folded normalization bias included: `b_Q`, `b_K`; in the
                 edges into an MLP also `b_in`, `b_gate`
-    `writer`    everything that one lower head wrote, over all paths: `L0H7`
+    `writer`    the whole output of one lower head, over all paths: `L0H7`
 
     >>> Part.parse("embed>L0H7").heads
     ('L0H7',)
@@ -375,14 +375,14 @@ class Part(Printed):
 
     @property
     def path(self) -> Path:
-        """The path of a part that is one."""
+        """The path of a part of this kind."""
         if self.kind != "path" or self.source is None:
             raise PathError(f"the part {self.text} is not a path from a source")
         return Path(self.source, self.heads)
 
     @classmethod
     def of_path(cls, path: Path) -> "Part":
-        """The part that a path makes."""
+        """The part of a path."""
         if len(path.heads) < path.order:
             raise PathError(
                 f"{path} goes through an MLP; the parts of a score come from sources through "
@@ -402,7 +402,7 @@ class Part(Printed):
 
     @classmethod
     def writer(cls, head: HeadId) -> "Part":
-        """Everything that a lower head wrote."""
+        """The whole output of a lower head."""
         return cls("writer", str(head), None, (head,))
 
     @classmethod

@@ -63,8 +63,8 @@ def jsonable(
 ) -> Any:
     """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
 
-    NaN and infinities, which JSON cannot represent, become null: in a result NaN means that there
-    is no value. With `digits`, floats outside of tensors are rounded to so many digits.
+    NaN and infinities, which JSON cannot represent, become null: in a result NaN means that a
+    value is missing. With `digits`, floats outside of tensors are rounded to so many digits.
 
     >>> jsonable((1, float("nan"), 2 + 3j))
     [1, None, [2.0, 3.0]]
@@ -101,21 +101,23 @@ def jsonable(
 
 
 class computed_field(cached_property[Field]):
-    """A field of a record that is computed when it is first read, and then kept.
+    """A field of a record that is computed and cached when it is first read.
 
-    It is written to JSON after the other fields, so writing computes it; a repr does not.
+    It is written to JSON after the other fields; writing computes it, a repr does not.
     """
 
 
 def computed_fields(kind: type) -> dict[str, "computed_field[Any]"]:
     """The computed fields of a record, by name."""
-    every = {name: each for base in reversed(kind.__mro__) for name, each in vars(base).items()}
-    return {name: each for name, each in every.items() if isinstance(each, computed_field)}
+    attributes: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        attributes |= vars(base)
+    return {name: value for name, value in attributes.items() if isinstance(value, computed_field)}
 
 
 @cache
 def _stored_fields(kind: type) -> tuple[str, ...] | None:
-    """The public fields of a dataclass that are given to it; None for other types."""
+    """The public fields of a dataclass that its constructor takes; None for other types."""
     if not dataclasses.is_dataclass(kind):
         return None
     names = (field.name for field in dataclasses.fields(kind))
@@ -153,9 +155,9 @@ class Record:
         super().__init_subclass__(**rest)
         if not kind:
             return
-        known = _RECORDS.get(kind)
-        if known is not None and known.__qualname__ != cls.__qualname__:
-            raise TypeError(f"two records have the kind {kind!r}: {known} and {cls}")
+        other = _RECORDS.get(kind)
+        if other is not None and other.__qualname__ != cls.__qualname__:
+            raise TypeError(f"two records have the kind {kind!r}: {other} and {cls}")
         cls.record_kind = kind
         _RECORDS[kind] = cls
         # A dataclass generates a repr of all fields if the class defines none; large tensors
@@ -225,10 +227,10 @@ class Record:
 
     def __repr__(self) -> str:
         """The plain fields on one line; `print` shows the table."""
-        values = {name: getattr(self, name) for name in _stored_fields(type(self)) or ()}
-        shown = [f"{name}={value!r}" for name, value in values.items() if _is_plain(value)]
-        omitted = [] if len(shown) == len(_public_fields(type(self)) or ()) else ["…"]
-        return f"{type(self).__name__}({', '.join(shown + omitted)})"
+        stored = {name: getattr(self, name) for name in _stored_fields(type(self)) or ()}
+        plain = [f"{name}={value!r}" for name, value in stored.items() if _is_plain(value)]
+        omitted = [] if len(plain) == len(_public_fields(type(self)) or ()) else ["…"]
+        return f"{type(self).__name__}({', '.join(plain + omitted)})"
 
     def figure(self, **options: Any) -> "Figure":
         """The figure of this result, to show in a notebook or to `save`.
@@ -260,27 +262,27 @@ def records() -> dict[str, type[Record]]:
     return dict(sorted(_RECORDS.items()))
 
 
-def as_html(shown: RenderableType) -> str:
+def as_html(view: RenderableType) -> str:
     """The terminal view as HTML: tables as tables, everything else as it is printed.
 
     >>> as_html("a < b")
     '<pre>a &lt; b</pre>'
     """
-    if isinstance(shown, Table):
-        return shown.to_html()
-    if isinstance(shown, Record):
-        return as_html(shown.__rich__())
-    if isinstance(shown, Group):
-        return "".join(map(as_html, shown.renderables))
-    text = as_text(shown)
+    if isinstance(view, Table):
+        return view.to_html()
+    if isinstance(view, Record):
+        return as_html(view.__rich__())
+    if isinstance(view, Group):
+        return "".join(map(as_html, view.renderables))
+    text = as_text(view)
     return f"<pre>{html.escape(text)}</pre>" if text.strip() else ""
 
 
-def as_text(shown: RenderableType) -> str:
+def as_text(view: RenderableType) -> str:
     """The terminal view as plain text, at the width of the terminal."""
     file = io.StringIO()
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
-    SafeConsole(file=file, width=width, color_system=None, highlight=False).print(shown)
+    SafeConsole(file=file, width=width, color_system=None, highlight=False).print(view)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
@@ -299,16 +301,16 @@ class HeadMapping(Generic[Entry]):
 
         >>> from pathsum.circuits import copying
         >>> from pathsum.model import construct
-        >>> found = copying(construct.induction())
-        >>> len(found), list(found)
+        >>> ratios = copying(construct.induction())
+        >>> len(ratios), list(ratios)
         (4, ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
-        >>> found["L1H0"] is found[(1, 0)]
+        >>> ratios["L1H0"] is ratios[(1, 0)]
         True
-        >>> found.to_dicts()[2]["ratio"] > 0.9
+        >>> ratios.to_dicts()[2]["ratio"] > 0.9
         True
 
     Iteration yields labels, as for any mapping; `x.heads` is the tuple of records. A lookup takes a
-    label or a pair (layer, head). Subclasses may override `missing` to say why a head is absent.
+    label or a pair (layer, head). Subclasses may override `missing` to explain an absent head.
 
         @dataclass(frozen=True, eq=False)
         class Copying(Record, HeadMapping[HeadCopying], kind="copying"):
@@ -353,9 +355,9 @@ class HeadMapping(Generic[Entry]):
 
     def missing(self, label: str) -> HeadError:
         """The error for a head without a record."""
-        known = list(self)
-        listed = ", ".join([*known[:8], *(["…"] if len(known) > 8 else [])]) or "no head"
-        return HeadError(f"there is no result for {label}, only for {listed}")
+        labels = list(self)
+        names = ", ".join([*labels[:8], *(["…"] if len(labels) > 8 else [])]) or "no head"
+        return HeadError(f"there is no result for {label}, only for {names}")
 
     def keys(self) -> KeysView[str]:
         """The labels."""
@@ -373,7 +375,7 @@ class HeadMapping(Generic[Entry]):
         """One flat dictionary per head, with numbers as numbers.
 
         An `Estimate` named `x` gives `x`, and where they are known `x_stderr`, `x_null` and `x_p`;
-        a mapping contributes one value per key. Tensors and lists are left out.
+        a mapping contributes one value per key. Tensors and lists are omitted.
         """
         rows: list[dict[str, Cell]] = []
         for entry in self.entries():
@@ -386,17 +388,18 @@ class HeadMapping(Generic[Entry]):
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
-            wanted = "run `pip install pandas`, or use to_dicts()"
-            raise FailedError(f"pandas is not installed; {wanted}") from None
+            raise FailedError(
+                "pandas is not installed; run `pip install pandas`, or use to_dicts()"
+            ) from None
         return pandas.DataFrame(self.to_dicts()).set_index(self.LABEL)
 
 
 def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
     """The cells of one field: several for an estimate or a mapping, none for a tensor or list."""
     if isinstance(value, Estimate):
-        known = ((f"{name}_{part}", getattr(value, part)) for part in ("stderr", "null", "p"))
+        parts = ((f"{name}_{part}", getattr(value, part)) for part in ("stderr", "null", "p"))
         yield name, value.value
-        yield from ((part, number) for part, number in known if number is not None)
+        yield from ((part, number) for part, number in parts if number is not None)
     elif isinstance(value, Mapping):
         yield from (cell for key, inner in value.items() for cell in _cells(str(key), inner))
     elif isinstance(value, str | Printed):

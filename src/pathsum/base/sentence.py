@@ -11,7 +11,7 @@
 >>> [(span.kind, span.text) for span in sentence[:2]]
 [('head', 'L1H4'), ('text', ' adds +3.14 of +4.00 logits.')]
 
-Templates are data: a program that has other numbers can fill the same words with them.
+Templates are data: other numbers can be filled into the same words.
 
 The terminal: control characters in printed text are escaped.
 
@@ -46,16 +46,16 @@ def printable(text: str) -> str:
     >>> printable("red: \x1b[31m, reversed: \u202e")
     'red: \\x1b[31m, reversed: \\u202e'
     """
-    return _HIDDEN.sub(lambda found: _escape(ord(found[0])), text)
+    return _HIDDEN.sub(lambda match: _escape(ord(match[0])), text)
 
 
 def printable_json(text: str) -> str:
     """`printable` for JSON text: the result is JSON of the same value."""
-    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def shorten(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """Cut a message to a length in the middle; its end, the advice, stays.
+    """Shorten a message in the middle; its end, the advice, stays.
 
     >>> shorten("a name of " + 90 * "x" + " is too long", 40)
     'a name of xxxxxxxxxxxxxxx … s too long'
@@ -86,7 +86,7 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of something to print; rich's own control codes are kept apart from text."""
+        """The segments of something to print; rich's own control codes are not escaped."""
         for segment in super().render(renderable, options):
             if segment.control or not _HIDDEN.search(segment.text):
                 yield segment
@@ -129,22 +129,22 @@ def fill(template: str, **slots: Slot) -> Sentence:
 
 
 def concat(*pieces: Slot) -> Sentence:
-    """Pieces of a sentence as one; neighboring plain texts become one span."""
-    found: list[Span] = []
+    """The pieces as one sentence; neighboring plain texts become one span."""
+    result: list[Span] = []
     spans = (piece if isinstance(piece, tuple) else (piece,) for piece in pieces)
     for part in chain.from_iterable(spans):
         span = Span(part) if isinstance(part, str) else part
-        if found and found[-1].kind == span.kind == "text":
-            found[-1] = Span(found[-1].text + span.text)
+        if result and result[-1].kind == span.kind == "text":
+            result[-1] = Span(result[-1].text + span.text)
         elif span.text:
-            found.append(span)
-    return tuple(found)
+            result.append(span)
+    return tuple(result)
 
 
 def join_spans(pieces: Iterable[Slot], separator: str = ", ") -> Sentence:
     """Pieces with a separator between them."""
-    parted = [part for piece in pieces for part in (separator, piece)]
-    return concat(*parted[1:])
+    separated = [part for piece in pieces for part in (separator, piece)]
+    return concat(*separated[1:])
 
 
 def plain_text(sentence: Sentence) -> str:
@@ -163,7 +163,7 @@ def strong(text: str) -> Span:
 
 
 def signed(value: float, decimals: int = 2) -> str:
-    """A number with its sign; a zero has none.
+    """A number with its sign, except zero.
 
     >>> signed(1.5), signed(-0.25, 1), signed(-0.001)
     ('+1.50', '−0.2', '0.00')
@@ -192,7 +192,7 @@ def percent(share: float) -> str:
     value = 100 * share
     if 0 < abs(value) < 0.01:
         return "< 0.01%" if value > 0 else f"> {MINUS}0.01%"
-    if 99 < value < 100:  # what is not all must not look like all
+    if 99 < value < 100:  # less than everything must not be printed as 100%
         return f"{value:.1f}%" if value < 99.95 else "> 99.9%"
     decimals = 0 if value == 0 or abs(value) >= 10 else 1 if abs(value) >= 1 else 2
     return f"{value:.{decimals}f}%".replace("-", MINUS)

@@ -2,8 +2,8 @@
 
     L1H4   L1H4@9   embed@3   mlp3   mlp3.n512   logits    a component, everywhere or at a position
     L1H4.pattern   L1H4.z   mlp3.act   residual2           a named value of a component
-    L1H4.k   mlp3.in   mlp3.g                              a read: all that a component sees
-    L0H7→L1H4.k   embed→mlp2   L1H4→logits                 an edge: what a reader sees of a writer
+    L1H4.k   mlp3.in   mlp3.g                              a read: the stream that a component sees
+    L0H7→L1H4.k   embed→mlp2   L1H4→logits                 an edge: a writer, as one reader sees it
     embed→mlp2.u   embed→mlp2.g                            the same in the value or the gate alone
     L0H7@4→L1H4@9.k                                        an edge at single positions
 
@@ -100,8 +100,8 @@ class Site(Printed):
 
     def __post_init__(self) -> None:
         if self.side not in _sides_of(self.reader):
-            who = self.reader if self.reader is not None else self.writer
-            raise _no_such_read(who, self.side)
+            component = self.reader if self.reader is not None else self.writer
+            raise _no_such_read(component, self.side)
 
     def __str__(self) -> str:
         writer = str(self.writer) + ("" if self.at is None else f"@{self.at}")
@@ -228,7 +228,7 @@ def _parse_edge(writer: Any, reader: Any, side: Any, name: Any) -> Site:
         )
     if not isinstance(writer, str | tuple | Source):
         raise _no_site(name)
-    component = _own_part(writer) or parse_writer(writer)
+    component = _read_part(writer) or parse_writer(writer)
     return replace(parse_read(reader, side), writer=component, at=at, to=to)
 
 
@@ -241,7 +241,7 @@ def _parse_component(name: str) -> Site:
         return replace(parse_read(text), to=at)
     if dot and value not in VALUES:
         raise _no_site(name)
-    component = _own_part(text) if at is not None else None
+    component = _read_part(text) if at is not None else None
     if component is None:
         try:
             component = parse_writer(stem if dot else text)
@@ -253,7 +253,7 @@ def _parse_component(name: str) -> Site:
     return Site(component, at=at, value=value if dot else None)
 
 
-def _own_part(name: Any) -> Part | None:
+def _read_part(name: Any) -> Part | None:
     """A part that a read adds itself, `pos@1` or `b_K`; None for anything else."""
     if isinstance(name, str) and re.fullmatch(
         rf"b_(Q|K|in|gate)|pos@{NUMBER}", name.strip(), re.ASCII
@@ -269,31 +269,31 @@ def _sides_of(reader: HeadId | Source | None) -> tuple[Side | None, ...]:
     return (None, *MLP_SIDES) if reader is not None and reader.kind == "mlp" else (None,)
 
 
-def _no_such_read(who: Component | None, side: Side | None) -> PathError:
-    if isinstance(who, HeadId):
-        given = "" if side is None else f", not {side.value!r}"
+def _no_such_read(name: Component | None, side: Side | None) -> PathError:
+    if isinstance(name, HeadId):
+        problem = "" if side is None else f", not {side.value!r}"
         return PathError(
-            f"{who} has three reads; name one: '{who}.q', '{who}.k' or '{who}.v'{given}"
+            f"{name} has three reads; name one: '{name}.q', '{name}.k' or '{name}.v'{problem}"
         )
-    if isinstance(who, Source) and who.kind == "mlp":
+    if isinstance(name, Source) and name.kind == "mlp":
         return PathError(
-            f"{who} has the reads '{who}.u' (its values) and '{who}.g' (its gates), and '{who}' is "
-            f"both; it has no {str(side)!r}"
+            f"{name} has the reads '{name}.u' (its values) and '{name}.g' (its gates), and "
+            f"'{name}' is both; it has no {str(side)!r}"
         )
-    return PathError(f"{who} has one read only; leave {str(side)!r} out")
+    return PathError(f"{name} has one read only; leave {str(side)!r} out")
 
 
 def _split_position(name: Any) -> tuple[Any, int | None]:
     """`L0H7@4` as `L0H7` and 4; `L1H4@9.k` as `L1H4.k` and 9."""
     if not isinstance(name, str) or "@" not in name:
         return name, None
-    found = re.fullmatch(rf"(pos@{NUMBER}|[^@]+)@(-?{NUMBER})(\.\w+)?", name.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(rf"(pos@{NUMBER}|[^@]+)@(-?{NUMBER})(\.\w+)?", name.strip(), re.ASCII)
+    if match is None:
         raise PathError(
             f"{name!r} does not name a position; write the number of a token after the @, as in "
             "'L0H7@4' or 'L1H4@-1.k'"
         )
-    return found[1].strip() + (found[3] or ""), int(found[2])
+    return match[1].strip() + (match[3] or ""), int(match[2])
 
 
 def _no_site(name: Any) -> PathError:

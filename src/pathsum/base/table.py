@@ -1,6 +1,6 @@
 """A plain table: named columns, rows of values, and its views in a terminal, a page and a file.
 
-Records describe their tables by their fields, so that few need a `to_table` of their own. A field
+Records describe their tables by their fields, so that few need a custom `to_table`. A field
 of a record that fills rows is annotated with its column:
 
     @dataclass(frozen=True)
@@ -52,7 +52,7 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, how its numbers are written, and what they are measured in.
+    """A column: its name, the format of its numbers, and their unit.
 
     `fit` is how its cells adapt to a narrow terminal: "whole" shows them in full or not at all
     (numbers and labels), "shorten" ends them with an ellipsis, "wrap" breaks them between words.
@@ -70,7 +70,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """Its name with the unit, as it stands above the numbers."""
+        """Its name with the unit, printed above the numbers."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     @property
@@ -102,7 +102,7 @@ class Column:
 
 
 def format_number(value: float, spec: str) -> str:
-    """A number by its format; what rounds to zero has no sign, and NaN is missing.
+    """A number by its format; zero after rounding has no sign, and NaN is printed as missing.
 
     >>> format_number(-0.001, ".2f"), format_number(-0.01, ".2f")
     ('0.00', '-0.01')
@@ -143,7 +143,7 @@ class Row:
 class Table:
     """The table view of a record.
 
-    `note` is printed below the table: what a reader needs to know to interpret the numbers.
+    `note` is printed below the table and helps to interpret the numbers.
     """
 
     columns: tuple[Column, ...]
@@ -171,8 +171,8 @@ class Table:
         body = ""
         for row in self.rows:
             cells = zip(self.columns, styles, row, strict=True)
-            shown = (f"<td {style}>{html.escape(c.write(x))}</td>" for c, style, x in cells)
-            body += f"<tr>{''.join(shown)}</tr>"
+            data = (f"<td {style}>{html.escape(c.write(x))}</td>" for c, style, x in cells)
+            body += f"<tr>{''.join(data)}</tr>"
         caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         return (
@@ -197,32 +197,32 @@ class Table:
 
 @cache
 def field_columns(row: type) -> dict[str, tuple[Column, ...]]:
-    """The columns of each field of a type of rows that has any."""
+    """The columns of each field of a row type that has any."""
     return _annotations(row, Column)
 
 
 @cache
 def field_rows(record: type) -> dict[str, Row]:
-    """The labels of the fields of a record, where they have some."""
+    """The labels of the fields of a record that have one."""
     return {name: labels[0] for name, labels in _annotations(record, Row).items()}
 
 
 def _annotations(owner: type, kind: type[Any]) -> dict[str, tuple[Any, ...]]:
     """The instances of `kind` in the annotations of a class, by field."""
     annotated = {
-        name: tuple(one for one in getattr(hint, "__metadata__", ()) if isinstance(one, kind))
+        name: tuple(item for item in getattr(hint, "__metadata__", ()) if isinstance(item, kind))
         for name, hint in typing.get_type_hints(owner, include_extras=True).items()
     }
-    return {name: every for name, every in annotated.items() if every}
+    return {name: items for name, items in annotated.items() if items}
 
 
 @cache
 def rows_field(record: type) -> tuple[str, type] | None:
     """The first field of a record that is a tuple of rows with columns, and the type of a row."""
     for name, hint in typing.get_type_hints(record).items():
-        inside = typing.get_args(hint)
-        if typing.get_origin(hint) is tuple and is_dataclass(inside[0]):
-            row = cast("type", inside[0])
+        args = typing.get_args(hint)
+        if typing.get_origin(hint) is tuple and is_dataclass(args[0]):
+            row = cast("type", args[0])
             if field_columns(row):
                 return name, row
     return None
@@ -245,15 +245,12 @@ def rows_table(
     """
     kind = row or (type(rows[0]) if rows else None)
     described = {} if kind is None else field_columns(kind)
-    columns = [column for every in described.values() for column in every]
-    cells = [
-        [column.cell(getattr(each, name)) for name, every in described.items() for column in every]
-        for each in rows
-    ]
-    used = [at for at in range(len(columns)) if not cells or any(x[at] is not None for x in cells)]
+    pairs = [(name, column) for name, columns in described.items() for column in columns]
+    cells = [[column.cell(getattr(record, name)) for name, column in pairs] for record in rows]
+    used = [i for i in range(len(pairs)) if not cells or any(x[i] is not None for x in cells)]
     return Table(
-        columns=tuple(columns[at] for at in used),
-        rows=tuple(tuple(x[at] for at in used) for x in cells),
+        columns=tuple(pairs[i][1] for i in used),
+        rows=tuple(tuple(x[i] for i in used) for x in cells),
         title=title,
         note=note,
     )
@@ -267,33 +264,33 @@ def columns_table(
     >>> columns_table([3 + 4j], [Column("re", read="real"), Column("size", read=abs)]).rows
     ((3.0, 5.0),)
     """
-    cells = tuple(tuple(column.cell(each) for column in columns) for each in rows)
+    cells = tuple(tuple(column.cell(row) for column in columns) for row in rows)
     return Table(tuple(columns), cells, title, note)
 
 
 def stacked(*parts: RenderableType) -> Group:
     """Tables or records one below the other, with an empty line between them."""
     # Text, not str: rich reads markup in a str, and a token may look like markup.
-    shown = [Text(part) if isinstance(part, str) else part for part in parts]
-    lines = [line for part in shown for line in (Text(), part)]
+    views = [Text(part) if isinstance(part, str) else part for part in parts]
+    lines = [line for part in views for line in (Text(), part)]
     return Group(*lines[1:])
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns of a table fit, how wide they are, and which are omitted."""
+    """The widths of the columns that fit, and the columns that are omitted."""
 
     widths: tuple[int, ...]
-    left_out: tuple[str, ...]
+    omitted: tuple[str, ...]
     needed: int
 
     @property
     def note(self) -> str:
         """A sentence that names the omitted columns and how to see them."""
-        if not self.left_out:
+        if not self.omitted:
             return ""
-        names = ", ".join(self.left_out)
-        columns = "column" if len(self.left_out) == 1 else "columns"
+        names = ", ".join(self.omitted)
+        columns = "column" if len(self.omitted) == 1 else "columns"
         return (
             f"{columns} omitted (the terminal is too narrow): {names} "
             f"(use --json, or at least {self.needed} characters)"
@@ -304,23 +301,23 @@ def fit_columns(table: Table, width: int) -> Layout:
     """Choose the columns that fit into `width` and their widths."""
     natural: list[int] = []
     least: list[int] = []
-    for place, column in enumerate(table.columns):
-        cells = [column.write(row[place]) for row in table.rows]
+    for index, column in enumerate(table.columns):
+        cells = [column.write(row[index]) for row in table.rows]
         heading = _widest(column.stacked_heading.split("\n"))
         natural.append(max(heading, *(_widest(cell.split("\n")) for cell in cells), 1))
         parts = (_LABEL_PARTS.split(cell) for cell in cells if column.fit == "whole")
-        fewest = max(heading, _LEAST_WIDTHS[column.fit], *map(_widest, parts))
-        least.append(min(natural[-1], fewest))
-    shown = len(natural)
-    while shown > 1 and _total_width(least[:shown]) > width:
-        shown -= 1
+        smallest = max(heading, _LEAST_WIDTHS[column.fit], *map(_widest, parts))
+        least.append(min(natural[-1], smallest))
+    count = len(natural)
+    while count > 1 and _total_width(least[:count]) > width:
+        count -= 1
     # Text columns are shortened first; labels break only where that is not enough.
     fits = [column.fit for column in table.columns]
-    firm = [w if fit == "whole" else l for w, l, fit in zip(natural, least, fits, strict=True)]
-    floor = firm if _total_width(firm[:shown]) <= width else least
-    widths = _shrink(natural[:shown], floor[:shown], width)
-    left_out = tuple(column.heading or "(no name)" for column in table.columns[shown:])
-    return Layout(tuple(widths), left_out, _total_width(least))
+    preferred = [w if fit == "whole" else l for w, l, fit in zip(natural, least, fits, strict=True)]
+    floor = preferred if _total_width(preferred[:count]) <= width else least
+    widths = _shrink(natural[:count], floor[:count], width)
+    omitted = tuple(column.heading or "(no name)" for column in table.columns[count:])
+    return Layout(tuple(widths), omitted, _total_width(least))
 
 
 # The width to which a column shrinks before another one is dropped. Only labels of paths and edges
@@ -333,10 +330,10 @@ def _shrink(natural: list[int], least: list[int], width: int) -> list[int]:
     """Natural widths, the widest reduced first until all fit or none may shrink further."""
     widths = list(natural)
     while _total_width(widths) > width:
-        shrinkable = [place for place, wide in enumerate(widths) if wide > least[place]]
+        shrinkable = [index for index, size in enumerate(widths) if size > least[index]]
         if not shrinkable:
             break
-        widths[max(shrinkable, key=lambda place: widths[place])] -= 1
+        widths[max(shrinkable, key=lambda index: widths[index])] -= 1
     return widths
 
 

@@ -236,7 +236,7 @@ class HeadEntry(Record, kind="atlas-head"):
         """One row per score: value, 95% interval, null, p, best part of the context."""
         rows: list[tuple[Cell, ...]] = []
         for name, score in self.scores.items():
-            part, p = score.part, BoundedP.counted(score.p, score.draws)
+            part, p = score.part, BoundedP.of_draws(score.p, score.draws)
             best = (part.value, f"{part.first}–{part.last}") if part else (None, None)
             rows.append((TITLES[name], *score.with_interval, score.null, p, *best))
         return tuple(rows)

@@ -81,12 +81,12 @@ class ReferenceText:
 
 
 def reference_text(
-    model: "Model", text: TextOrTokens | None = None, own: TokenBatches | None = None
+    model: "Model", text: TextOrTokens | None = None, fallback: TokenBatches | None = None
 ) -> ReferenceText:
     """The text that means are taken over, unless one is given.
 
     It is the model's held-out text; for a model without one, a short neutral text if the tokenizer
-    reads English; otherwise the tokens that are measured (`own`), or random tokens.
+    reads English; otherwise the tokens that are measured (`fallback`), or random tokens.
     """
     length = min(LENGTH, model.config.n_ctx)
     if text is not None:
@@ -97,8 +97,8 @@ def reference_text(
         reference = ReferenceText([model.held_out[:SEQUENCES, :length]], "of held-out text")
     elif (neutral := _neutral_tokens(model, length)) is not None:
         reference = ReferenceText([neutral], "of a neutral text")
-    elif own is not None:
-        reference = ReferenceText(own, "of the text itself")
+    elif fallback is not None:
+        reference = ReferenceText(fallback, "of the text itself")
     else:
         tokens = model.token_pool().draw(SEQUENCES, length, torch.Generator().manual_seed(0))
         if model.config.start_token is not None:

@@ -188,7 +188,7 @@ def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -
         return Writes.of(other)
     if reference is Reference.ZERO:
         return Writes.zero(start)
-    text = reference_text(start.model, own=[start.tokens])
+    text = reference_text(start.model, fallback=[start.tokens])
     return mean_writes(start.model, text.batches).expand_as(Writes.of(start))
 
 
