@@ -1,8 +1,9 @@
 """MLP nodes: the edges into their values (u) and into their gates (g).
 
-Neuron i of an MLP at a position writes `value_i · gate_i` along its row of W_out (`gating`). Along
-a gradient G at the MLP's output it contributes c_i = value_i gate_i (W_out,i · G), and the inputs
-of value and gate are sums over everything written below. From one run there are two views of c_i:
+The output of neuron i of an MLP at a position is `value_i · gate_i` times its row of W_out
+(`gating`). Along a gradient G at the MLP's output it contributes c_i = value_i gate_i (W_out,i ·
+G), and the inputs of value and gate are sums over all writers below. From one run there are two
+views of c_i:
 
     u    gates held: a part r_s contributes gate_i (r_s W_in)_i (W_out,i · G)
     g    values held: the gate moves along the secant from its input 0, (gate − gate at rest) / g
@@ -10,8 +11,8 @@ of value and gate are sums over everything written below. From one run there are
 Each adds up to the MLP's contribution, g together with the contribution at rest; they are never
 added. Between a reference run and the run, slopes are integrated along the straight line and
 multiply the differences of the parts. Then u and g together add up to the difference, and there is
-one answer. What no edge carries is `held`: the contribution at rest and b_out or, between two runs,
-changes of normalization scales and of the router's weights.
+one answer. The rest, which belongs to no edge, is `held`: the contribution at rest and b_out or,
+between two runs, changes of normalization scales and of the router's weights.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from pathsum.base import Part
 from pathsum.base.site import Side
-from pathsum.model import Config, transformer
+from pathsum.model import Config, gating, transformer
 from pathsum.model.folding import fold_bias, fold_read
 from pathsum.model.gating import (
     Neurons,
@@ -32,7 +33,6 @@ from pathsum.model.gating import (
     gate_of,
     gate_secant,
     mean_slopes,
-    neurons,
     output_bias,
     router_part,
 )
@@ -43,44 +43,48 @@ from pathsum.paths.flows import FrozenRow
 PerNode = Float[Tensor, "node d"]
 
 
-def view_slope(config: Config, found: Neurons, side: Side) -> PerNeuron:
+def view_slope(config: Config, neurons: Neurons, side: Side) -> PerNeuron:
     """The slope of each neuron by its value with gates held, or by its gate with values held."""
     if side is Side.U:
-        return found.gate if found.value_slope is None else found.gate * found.value_slope
-    moved, weight = found.value * gate_secant(config, found.gate_input), found.expert_weight
-    return moved if weight is None else moved * weight
+        slope = neurons.value_slope
+        return neurons.gate if slope is None else neurons.gate * slope
+    slope, weight = neurons.value * gate_secant(config, neurons.gate_input), neurons.expert_weight
+    return slope if weight is None else slope * weight
 
 
 @dataclass(frozen=True, eq=False)
 class _State:
     """An MLP at some positions of a run: its stream, the scale of its read, neurons and output.
 
-    `written` is the output before a norm after it, and `after` the scale of that norm.
+    `output` is the output before a norm after it, and `output_scale` the scale of that norm.
     """
 
     stream: PerNode
     scale: Float[Tensor, " node"]
     neurons: Neurons
-    written: PerNode
-    after: Float[Tensor, " node"]
+    output: PerNode
+    output_scale: Float[Tensor, " node"]
 
     @classmethod
-    def of(cls, run: FrozenRow, layer: int, places: Int[Tensor, " node"]) -> "_State":
+    def of(cls, run: FrozenRow, layer: int, positions: Int[Tensor, " node"]) -> "_State":
         weights, config = run.trace.model.weights, run.trace.model.config
-        raw, stream = weights.layers[layer], run.mlp_stream(layer)[places]
+        raw, stream = weights.layers[layer], run.mlp_stream(layer)[positions]
         assert raw.W_out is not None
         read, scale = transformer.mlp_read(config, raw, stream[None])
-        found = neurons(weights, layer, read)
-        written = (found.activation @ raw.W_out + output_bias(raw, found))[0]
-        after = torch.ones_like(scale[0])
+        state = gating.neurons(weights, layer, read)
+        output = (state.activation @ raw.W_out + output_bias(raw, state))[0]
+        output_scale = torch.ones_like(scale[0])
         if config.norm_place != "before":
-            after = transformer.normalize(config, written, None, None)[1]
-        return cls(stream, scale[0], found, written, after)
+            output_scale = transformer.normalize(config, output, None, None)[1]
+        return cls(stream, scale[0], state, output, output_scale)
 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """One side of an MLP as a linear read of the stream, through slopes of its neurons."""
+    """One side of an MLP as a linear read of the stream, through slopes of its neurons.
+
+    `held` is the part of the contribution that belongs to no edge.
+    """
 
     side: Side
     slope: Float[Tensor, "node m"]
@@ -99,42 +103,40 @@ class MlpNodes:
         self,
         run: FrozenRow,
         layer: int,
-        places: Int[Tensor, " node"],
+        positions: Int[Tensor, " node"],
         gradients: PerNode,
         start: FrozenRow | None = None,
         carried: FrozenRow | None = None,
     ) -> None:
         self.config: Config = run.trace.model.config
         self.raw: LayerWeights = run.trace.model.weights.layers[layer]
-        self.places, self.carried = places, run if carried is None else carried
+        self.positions, self.carried = positions, run if carried is None else carried
         self.level = 2 * layer + (self.config.block == "serial")
-        self.here = _State.of(run, layer, places)
-        self.there = None if start is None else _State.of(start, layer, places)
+        self.here = _State.of(run, layer, positions)
+        self.there = None if start is None else _State.of(start, layer, positions)
         post = self.raw.post2_w
         self.gradients = gradients if post is None else gradients * post
-        ends = [self.here] if self.there is None else [self.here, self.there]
-        self.after, self.scale = (
-            torch.stack([getattr(one, name) for one in ends]).mean(0) for name in ("after", "scale")
-        )
+        states = [self.here] if self.there is None else [self.here, self.there]
+        self.scale = torch.stack([state.scale for state in states]).mean(0)
+        self.output_scale = torch.stack([state.output_scale for state in states]).mean(0)
         assert self.raw.W_out is not None
-        self.at_neurons = (self.gradients * self.after[:, None]) @ self.raw.W_out.T
+        self.at_neurons = (self.gradients * self.output_scale[:, None]) @ self.raw.W_out.T
 
     @property
     def by_neuron(self) -> Float[Tensor, "node m"]:
         """Each neuron's output · gradient, or the difference · gradient between the two runs."""
-        active = self.here.neurons.activation[0]
+        activation = self.here.neurons.activation[0]
         if self.there is not None:
-            active = active - self.there.neurons.activation[0]
-        return active * self.at_neurons
+            activation = activation - self.there.neurons.activation[0]
+        return activation * self.at_neurons
 
     def inputs(self) -> Iterator[tuple[Inputs, Float[Tensor, " node"]]]:
         """The edges into values and gates, and per side the part that belongs to no edge."""
         for read in self._reads() if self.there is None else self._reads_between(self.there):
             at_input = self.at_neurons * read.slope
-            along = (at_input @ read.W.T) * self.scale[:, None]
-            shares = self.carried.writes_at(self.level, along, self.places)
-            writers = self.carried.writers(self.level)
-            held = read.held
+            directions = (at_input @ read.W.T) * self.scale[:, None]
+            shares = self.carried.writes_at(self.level, directions, self.positions)
+            writers, held = self.carried.writers(self.level), read.held
             if self.there is None:
                 shares = torch.cat([shares, (at_input @ read.bias)[:, None]], 1)
                 has_gate = read.side is Side.G and self.raw.W_gate is not None
@@ -143,14 +145,14 @@ class MlpNodes:
                 # The stream's mean times the change of its scale.
                 mean = (self.here.stream + self.there.stream) / 2
                 change = (self.here.scale - self.there.scale) / self.scale
-                held = held + (along * mean).sum(-1) * change
+                held = held + (directions * mean).sum(-1) * change
             inputs = Inputs(
                 read.side,
                 writers,
                 shares[..., None],
                 shares[..., None],
-                gradient=lambda nodes, *_, along=along: along[nodes],
-                positions=tuple(self.places.tolist()),
+                gradient=lambda nodes, *_, directions=directions: directions[nodes],
+                positions=tuple(self.positions.tolist()),
                 views=2 if self.there is None else 1,
             )
             yield inputs, held
@@ -161,35 +163,36 @@ class MlpNodes:
         With p_u and p_g the writer's parts of value and gate input, value · gate drops by
         p_u gate(g) + (value − p_u) (gate(g) − gate(g − p_g)), the U part and the G part.
         """
-        found, weight = self.here.neurons, self.here.neurons.expert_weight
-        written = self.carried.vectors_at(self.level, self.places) * self.scale[:, None, None]
+        neurons, weight = self.here.neurons, self.here.neurons.expert_weight
+        outputs = self.carried.vectors_at(self.level, self.positions) * self.scale[:, None, None]
         W_u, W_g = (self._folded(side)[0] for side in (Side.U, Side.G))
-        by_value = written @ W_u
-        by_gate = by_value if self.raw.W_gate is None else written @ W_g
-        if found.value_slope is not None:
-            by_value = by_value * found.value_slope[0][:, None]
-        gate = gate_of(self.config, found.gate_input[0][:, None] - by_gate)
-        change = found.gate[0][:, None] - (gate if weight is None else gate * weight[0][:, None])
-        moved = self.at_neurons[:, None] * (found.value[0][:, None] - by_value) * change
-        slope_u = self.at_neurons * view_slope(self.config, found, Side.U)[0]
-        along_u = (slope_u @ W_u.T) * self.scale[:, None]
-        slope_g = torch.where(by_gate == 0, 0.0, moved / by_gate)
+        by_value = outputs @ W_u
+        by_gate = by_value if self.raw.W_gate is None else outputs @ W_g
+        if neurons.value_slope is not None:
+            by_value = by_value * neurons.value_slope[0][:, None]
+        gate = gate_of(self.config, neurons.gate_input[0][:, None] - by_gate)
+        change = neurons.gate[0][:, None] - (gate if weight is None else gate * weight[0][:, None])
+        drops_g = self.at_neurons[:, None] * (neurons.value[0][:, None] - by_value) * change
+        slopes_g = torch.where(by_gate == 0, 0.0, drops_g / by_gate)
+        at_u = (self.at_neurons * view_slope(self.config, neurons, Side.U)[0]) @ W_u.T
 
-        def along_g(nodes: Tensor, writers: Tensor, _: Tensor) -> Tensor:
-            return (slope_g[nodes, writers] @ W_g.T) * self.scale[nodes, None]
+        def gradient_u(nodes: Tensor, *_: Tensor) -> Tensor:
+            return at_u[nodes] * self.scale[nodes, None]
 
-        kinds = (
-            (Side.U, torch.einsum("nwd,nd->nw", written, slope_u @ W_u.T)),
-            (Side.G, moved.sum(-1)),
-        )
-        for side, drops in kinds:
+        def gradient_g(nodes: Tensor, writers: Tensor, _: Tensor) -> Tensor:
+            return (slopes_g[nodes, writers] @ W_g.T) * self.scale[nodes, None]
+
+        for side, drops, gradient in (
+            (Side.U, torch.einsum("nwd,nd->nw", outputs, at_u), gradient_u),
+            (Side.G, drops_g.sum(-1), gradient_g),
+        ):
             yield Inputs(
                 side,
                 self.carried.writers(self.level),
                 drops[..., None],
                 drops[..., None],
-                gradient=along_g if side is Side.G else lambda nodes, *_: along_u[nodes],
-                positions=tuple(self.places.tolist()),
+                gradient=gradient,
+                positions=tuple(self.positions.tolist()),
             )
 
     def _folded(self, side: Side) -> tuple[Float[Tensor, "d m"], Float[Tensor, " m"]]:
@@ -203,33 +206,31 @@ class MlpNodes:
 
     def _reads(self) -> Iterator[_Read]:
         """Gates held, then values held."""
-        found = self.here.neurons
-        value, gate = found.value[0], found.gate[0]
-        added = output_bias(self.raw, found).expand(1, *self.gradients.shape)[0]
-        constant = (added * self.gradients).sum(-1) * self.after
-        held = constant
-        if found.value_slope is not None:
-            # Clamped values have 1 added to them.
-            held = held + (self.at_neurons * gate).sum(-1)
-        slopes = [view_slope(self.config, found, side)[0] for side in (Side.U, Side.G)]
-        yield _Read(Side.U, slopes[0], *self._folded(Side.U), held)
-        weight = found.expert_weight
-        moved = value if weight is None else value * weight[0]
-        at_rest = (self.at_neurons * moved).sum(-1) * gate_at_rest(self.config)
-        yield _Read(Side.G, slopes[1], *self._folded(Side.G), constant + at_rest)
+        neurons, weight = self.here.neurons, self.here.neurons.expert_weight
+        constant = self._output_along(output_bias(self.raw, neurons)) * self.output_scale
+        # Clamped values have 1 added to them.
+        is_clamped = neurons.value_slope is not None
+        added = (self.at_neurons * neurons.gate[0]).sum(-1) if is_clamped else 0.0
+        slope_u, slope_g = (view_slope(self.config, neurons, side)[0] for side in (Side.U, Side.G))
+        yield _Read(Side.U, slope_u, *self._folded(Side.U), constant + added)
+        value = neurons.value[0] if weight is None else neurons.value[0] * weight[0]
+        at_rest = (self.at_neurons * value).sum(-1) * gate_at_rest(self.config)
+        yield _Read(Side.G, slope_g, *self._folded(Side.G), constant + at_rest)
 
     def _reads_between(self, there: _State) -> Iterator[_Read]:
         """The slopes of values and of gates, integrated from the reference run."""
         ends = there.neurons, self.here.neurons
         by_value, by_gate = mean_slopes(self.config, *ends)
-        written = (self.here.written + there.written) / 2
-        after = self.here.after - there.after
-        held = (written * self.gradients).sum(-1) * after
+        change = self.here.output_scale - there.output_scale
+        held = self._output_along((self.here.output + there.output) / 2) * change
         routed = router_part(self.config, *ends)
         if routed is not None:
+            before, after = (output_bias(self.raw, neurons) for neurons in ends)
             held = held + (self.at_neurons * routed[0]).sum(-1)
-            before, now = (output_bias(self.raw, one) for one in ends)
-            change = (now - before).expand(1, *self.gradients.shape)[0]
-            held = held + (change * self.gradients).sum(-1) * self.after
+            held = held + self._output_along(after - before) * self.output_scale
         yield _Read(Side.U, by_value[0], *self._folded(Side.U), held)
         yield _Read(Side.G, by_gate[0], *self._folded(Side.G), torch.zeros_like(held))
+
+    def _output_along(self, output: Tensor) -> Float[Tensor, " node"]:
+        """The projection of an output on the gradient of each node."""
+        return (output.expand(1, *self.gradients.shape)[0] * self.gradients).sum(-1)
