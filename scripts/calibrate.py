@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -267,7 +268,7 @@ def of_models(model: Model, other: Model, seed: int) -> dict[str, list[float]]:
     of = PredictionRun(trace, find_target(trace), 0)
     edges = random_order(model.config, 7, 8, 10, generator)
     groups = [[edge] for edge in edges if is_written(edge.start)]
-    options = Options.parse("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
+    options = Options("zero", [10], DRAWS, seed + 1, 1, ["random"], None)
     curve = measure_curve(of, groups, [10], options, Reference.ZERO)
     full, empty = float(curve["full"]), float(curve["empty"])
     if abs(full - empty) <= LEAST_RANGE * max(abs(full), abs(empty)):
@@ -378,8 +379,10 @@ def read_kept(file: Path = KEPT) -> list[Rate]:
     """Rates of an earlier run."""
     if not file.exists():
         return []
-    rows = json.loads(file.read_text(encoding="utf-8"))
-    return [Rate(**{**row, "at": {float(a): x for a, x in row["at"].items()}}) for row in rows]
+    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    for row in rows:
+        row["at"] = {float(level): rate for level, rate in row["at"].items()}
+    return [Rate(**row) for row in rows]
 
 
 def keep(found: Iterable[Rate], file: Path = KEPT) -> None:

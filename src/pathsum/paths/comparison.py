@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 from rich.console import RenderableType
 
-from pathsum.base import Column, Estimate, Record, Table, text_column
+from pathsum.base import Column, Estimate, Record, Table, interval_columns, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate
 from pathsum.base.options import checked
@@ -45,34 +45,34 @@ class GraphDiff(Record, kind="circuit-diff"):
     edges: tuple[EdgeDiff, ...]
 
     def __getitem__(self, name: str) -> EdgeDiff:
-        for found in self.edges:
-            if found.edge == name:
-                return found
+        for edge in self.edges:
+            if edge.edge == name:
+                return edge
         raise InputError(f"neither graph keeps the edge {name!r}; see .edges for those compared")
 
     @property
     def only_in_this(self) -> tuple[str, ...]:
         """Edges that the other circuit does not keep."""
-        return tuple(found.edge for found in self.edges if found.only_in == "this")
+        return tuple(edge.edge for edge in self.edges if edge.only_in == "this")
 
     @property
     def only_in_other(self) -> tuple[str, ...]:
         """Edges that this circuit does not keep."""
-        return tuple(found.edge for found in self.edges if found.only_in == "other")
+        return tuple(edge.edge for edge in self.edges if edge.only_in == "other")
 
     def to_table(self, rows: int = 30) -> Table:
         """One edge per row."""
         cells = tuple(
             (
-                *(found.edge, found.here and found.here.value, found.there and found.there.value),
-                *found.difference.with_interval,
-                f"{found.only_in} only" if found.only_in else "both",
+                *(edge.edge, edge.here and edge.here.value, edge.there and edge.there.value),
+                *edge.difference.with_interval,
+                f"{edge.only_in} only" if edge.only_in else "both",
             )
-            for found in self.edges[:rows]
+            for edge in self.edges[:rows]
         )
         columns = (
             *(text_column("edge"), Column("this", "+.3f"), Column("other", "+.3f")),
-            *(Column("difference", "+.3f"), Column("low", "+.3f"), Column("high", "+.3f")),
+            *interval_columns("difference", "+.3f"),
             text_column("kept by"),
         )
         note = (
@@ -92,35 +92,32 @@ def diff_graphs(this: Graph, other: Graph) -> GraphDiff:
             f"{len(other.tokens)} tokens, whose positions do not correspond; use prompts of "
             "one length, or mean_circuit, where positions correspond by name"
         )
-    here, there = ({edge.name: edge.estimate() for edge in one.edges} for one in (this, other))
-    paired = None
-    if this.is_mean and this.prompts == other.prompts:
-        paired = this.shares, other.shares
-    none = [0.0] * len(this.prompts)
-    found: list[EdgeDiff] = []
-    for edge in dict.fromkeys([*here, *there]):
-        mine, theirs = here.get(edge), there.get(edge)
+    first, second = ({edge.name: edge.estimate() for edge in g.edges} for g in (this, other))
+    paired = (this.shares, other.shares) if this.is_mean and this.prompts == other.prompts else None
+    zeros = [0.0] * len(this.prompts)
+    edges: list[EdgeDiff] = []
+    for edge in dict.fromkeys([*first, *second]):
+        share, other_share = first.get(edge), second.get(edge)
         if paired is None:
-            difference = _independent(mine, theirs)
+            difference = _independent(share, other_share)
         else:
-            one, two = (torch.tensor(each.get(edge, none), dtype=torch.float64) for each in paired)
-            difference = mean_estimate(one - two)
-        found.append(EdgeDiff(edge, mine, theirs, difference))
-    found.sort(key=lambda edge: -abs(edge.difference.value))
+            a, b = (torch.tensor(x.get(edge, zeros), dtype=torch.float64) for x in paired)
+            difference = mean_estimate(a - b)
+        edges.append(EdgeDiff(edge, share, other_share, difference))
+    edges.sort(key=lambda edge: -abs(edge.difference.value))
     names = [this.model, other.model]
     if one_prompt and names[0] == names[1]:
-        names = [f"{one.token_text!r} of {one.model}" for one in (this, other)]
-    return GraphDiff(names[0], names[1], tuple(found))
+        names = [f"{graph.token_text!r} of {graph.model}" for graph in (this, other)]
+    return GraphDiff(names[0], names[1], tuple(edges))
 
 
-def _independent(mine: Estimate | None, theirs: Estimate | None) -> Estimate:
+def _independent(share: Estimate | None, other: Estimate | None) -> Estimate:
     """The difference of two means of different prompts."""
-    known = [one for one in (mine, theirs) if one is not None]
-    value = (0.0 if mine is None else mine.value) - (0.0 if theirs is None else theirs.value)
-    errors = [one.stderr for one in known if one.stderr is not None]
-    if len(errors) < len(known):
+    value = (0.0 if share is None else share.value) - (0.0 if other is None else other.value)
+    errors = [estimate.stderr for estimate in (share, other) if estimate is not None]
+    if None in errors:
         return Estimate(value)
-    return Estimate.around(value, math.hypot(*errors))
+    return Estimate.around(value, math.hypot(*filter(None, errors)))
 
 
 @dataclass(frozen=True)
@@ -162,8 +159,8 @@ def compare_predictions(graphs: Sequence[Graph]) -> PredictionComparison:
         graphs: One circuit per model, from `model.trace(text).circuit()`.
 
     Returns:
-        Each model's prediction, with its probability and the sentence of its circuit. For models
-        whose vocabulary has the last model's prediction, also the probability of that.
+        Each model's prediction, with its probability and the sentence of its circuit, and the
+        probability of the last model's prediction if the vocabulary has it.
 
     Example:
         >>> import pathsum as ps
@@ -190,7 +187,9 @@ def compare_predictions(graphs: Sequence[Graph]) -> PredictionComparison:
 def _probability(graph: Graph, last: Graph) -> float | None:
     """The probability of another graph's token, if both models have the same tokenizer."""
     trace, other = graph.prediction.trace, last.prediction.trace
-    one, two = trace.model.tokenizer, other.model.tokenizer
-    if one is None or two is None or one.to_json() != two.to_json():
+    tokenizer, last_tokenizer = trace.model.tokenizer, other.model.tokenizer
+    if tokenizer is None or last_tokenizer is None:
+        return None
+    if tokenizer.to_json() != last_tokenizer.to_json():
         return None
     return float(trace.logits_at(graph.position)[0].softmax(-1)[last.token])

@@ -5,16 +5,16 @@ the prediction is the reference's (`empty`), with all of them it is the model's 
 
     kept = (value with these edges alone − empty) / (full − empty)
 
-On models whose MLPs have inputs in the circuit, `held` is the share kept when edges from MLPs carry
-the MLP's own output instead: it tests the edges into heads and logits alone. An MLP recomputed from
-a few of its many inputs writes something else, so on deep models `kept` is far below `held`.
+On models whose MLPs have inputs in the circuit, `held` is the share kept if edges from MLPs carry
+the output of the unedited run: it tests the edges into heads and logits alone. An MLP recomputed
+from a few of its many inputs has another output, so on deep models `kept` is far below `held`.
 
-The other way round, take these edges from the reference and recompute the rest:
+Conversely, take these edges from the reference and recompute the rest:
 
     damage = (full − value without these edges) / (full − empty)
 
-Both are measured along a curve, edges joining from the logits down by |share|, and compared with
-random circuits and circuits found by gradients, of the same sizes. If |full − empty| is less than
+Both are measured along a curve on which edges join from the logits down by |share|, and compared
+with random circuits and circuits by gradients, of the same sizes. If |full − empty| is less than
 `LEAST_RANGE` of the larger of the two, the reference predicts about as much as the model, and there
 is no share to measure.
 """
@@ -49,8 +49,8 @@ from pathsum.paths.target import PredictionRun
 
 # Sizes that a curve has by default.
 _POINTS = 8
-# Below this share of the prediction, full − empty is no denominator: noise of a few percent of a
-# logit would be most of every share.
+# Below this share of the prediction, full − empty is too small to divide by: noise of a few percent
+# of a logit would be most of every share.
 LEAST_RANGE = 0.2
 # Far more than any estimate needs.
 MOST_DRAWS = 100_000
@@ -87,7 +87,7 @@ class FaithfulnessPoint:
 class Faithfulness(Record, kind="faithfulness"):
     """The share of a prediction that a circuit keeps, by size, and the damage of removing it.
 
-    `full` is the prediction of the model and `empty` is that of the reference. Over several
+    `full` is the prediction of the model, and `empty` the prediction of the reference. Over several
     prompts, every share is a ratio of sums, with its interval over prompts.
     """
 
@@ -108,7 +108,7 @@ class Faithfulness(Record, kind="faithfulness"):
 
     @property
     def held(self) -> Estimate | None:
-        """The share that the whole circuit keeps if MLPs write their own output."""
+        """The share that the whole circuit keeps with the MLPs' outputs of the unedited run."""
         return self.points[-1].held
 
     @property
@@ -142,21 +142,11 @@ class Faithfulness(Record, kind="faithfulness"):
         return note
 
 
-@dataclass(frozen=True)
 class Options:
     """Parsed options of a faithfulness measurement."""
 
-    reference: Reference | Trace
-    sizes: tuple[int, ...] | None
-    draws: int
-    seed: int
-    steps: int
-    baselines: frozenset[Baseline]
-    text: TextOrTokens | None
-
-    @classmethod
-    def parse(
-        cls,
+    def __init__(
+        self,
         reference: Reference | Trace | str,
         sizes: Sequence[int] | None,
         draws: int,
@@ -164,13 +154,12 @@ class Options:
         steps: int,
         baselines: Sequence[str],
         text: TextOrTokens | None,
-    ) -> "Options":
-        """The options as given by a user."""
-        if not isinstance(reference, Trace):
-            reference = parse_circuit_reference(reference)
-        if text is not None and reference is not Reference.MEAN:
+    ) -> None:
+        is_run = isinstance(reference, Trace)
+        self.reference = reference if is_run else parse_circuit_reference(reference)
+        if text is not None and self.reference is not Reference.MEAN:
             raise InputError("text applies to reference='mean' only; leave it out")
-        chosen = frozenset(parse_option(Baseline, one, "baselines") for one in baselines)
+        self.baselines = {parse_option(Baseline, name, "baselines") for name in baselines}
         for name, number in (("draws", draws), ("steps", steps)):
             if not 1 <= number <= MOST_DRAWS:
                 raise InputError(f"{name}={number} is out of range; use 1 to {MOST_DRAWS:,}")
@@ -178,8 +167,8 @@ class Options:
             raise InputError(
                 f"sizes={list(sizes)} are not sizes of circuits; give numbers of edges, at least 1"
             )
-        ordered = None if sizes is None else tuple(sorted(set(sizes)))
-        return cls(reference, ordered, draws, seed, steps, chosen, text)
+        self.sizes = None if sizes is None else sorted(set(sizes))
+        self.draws, self.seed, self.steps, self.text = draws, seed, steps, text
 
 
 def measure_faithfulness(
@@ -189,7 +178,7 @@ def measure_faithfulness(
     options: Options,
     progress: Progress = silent,
 ) -> Faithfulness:
-    """The curve of a graph, given groups of edges that are added together, for each prediction."""
+    """The curve of a graph; `groups` are edges of each prediction that are added together."""
     if graph.is_mean and not groups[0]:
         raise InputError(
             "no edge belongs to the circuit of most samples of the prompts, so there is no circuit "
@@ -200,14 +189,14 @@ def measure_faithfulness(
     sizes = options.sizes or default_sizes(len(groups[0]))
     if graph.is_mean:
         curves = list[dict[str, Tensor]]()
-        for number, (of, own) in enumerate(zip(predictions, groups, strict=True)):
+        for number, (of, edges) in enumerate(zip(predictions, groups, strict=True)):
             progress(number, len(predictions), "prompts")
             with name_prompt(number):
-                curves.append(measure_curve(of, own, sizes, options, reference))
-        described = "the predictions of all prompts"
+                curves.append(measure_curve(of, edges, sizes, options, reference))
+        target = "the predictions of all prompts"
     else:
         curves = [measure_curve(predictions[0], groups[0], sizes, options, reference, progress)]
-        described = predictions[0].alone()[1].describe(model)
+        target = predictions[0].alone()[1].describe(model)
     columns = {
         name: torch.stack([curve[name] for curve in curves]).double().cpu() for name in curves[0]
     }
@@ -215,7 +204,7 @@ def measure_faithfulness(
     check_range(float(full.mean()), float(empty.mean()), description)
     return Faithfulness(
         model=graph.model,
-        target=described,
+        target=target,
         reference=description,
         prompts=len(curves),
         full=mean_estimate(full),
@@ -231,10 +220,10 @@ def _reference_of(
 ) -> tuple[Reference | Trace | Writes, str]:
     """The reference, with a mean over a text computed once for all predictions, and its name."""
     if options.reference is not Reference.MEAN:
-        zero = options.reference is Reference.ZERO
-        return options.reference, "zero" if zero else "another prompt"
-    over = reference_text(model, options.text, [of.alone()[0].tokens for of in predictions])
-    return mean_writes(model, over.batches), f"the {over}"
+        is_zero = options.reference is Reference.ZERO
+        return options.reference, "zero" if is_zero else "another prompt"
+    text = reference_text(model, options.text, [of.alone()[0].tokens for of in predictions])
+    return mean_writes(model, text.batches), f"the {text}"
 
 
 def measure_curve(
@@ -245,10 +234,10 @@ def measure_curve(
     reference: Reference | Trace | Writes,
     progress: Progress = silent,
 ) -> dict[str, Float[Tensor, "*size"]]:
-    """One prompt's predictions with, or without, circuits of each size, and those of baselines.
+    """One prompt's predictions with and without circuits of each size, and with the baselines.
 
-    `groups` are edges that are added together, the strongest first. A size is a number of groups;
-    baseline circuits have the same number of edges. `full` and `empty` are single numbers.
+    `groups` are edges that are added together, the strongest first. A size is a number of groups.
+    Baseline circuits have the same number of edges. `full` and `empty` are single numbers.
     """
     if not any(groups):
         raise InputError(
@@ -262,8 +251,8 @@ def measure_curve(
         writes = reference.expand_as(Writes.of(start))
     else:
         writes = reference_writes(of, reference)
-    own = [[edge for group in groups[:size] for edge in group] for size in sizes]
-    counts = [len(row) for row in own]
+    circuits = [[edge for group in groups[:size] for edge in group] for size in sizes]
+    counts = [len(row) for row in circuits]
     orders: dict[str, list[Site]] = {}
     if Baseline.EAP in options.baselines:
         orders["eap"] = gradient_order(start, target, writes, counts[-1])
@@ -273,18 +262,18 @@ def measure_curve(
     for draw in range(options.draws if Baseline.RANDOM in options.baselines else 0):
         orders[f"random {draw}"] = random_order(config, position, length, counts[-1], generator)
     rows = [order[:count] for order in orders.values() for count in counts]
-    values = values_with_only(of, [[], *own, *rows], writes, progress=progress)
-    empty, kept, others = values.split([1, len(own), len(rows)])
-    found = {
+    values = values_with_only(of, [[], *circuits, *rows], writes, progress=progress)
+    empty, kept, others = values.split([1, len(circuits), len(rows)])
+    columns = {
         "full": target.of_copies(start)[0],
         "empty": empty[0],
         "kept": kept,
-        "without": values_without(of, own, writes, progress=progress),
+        "without": values_without(of, circuits, writes, progress=progress),
         **dict(zip(orders, others.view(len(orders), len(sizes)), strict=True)),
     }
     if has_gates(config):
-        found["held"] = values_with_only(of, own, writes, progress, hold_mlps=True)
-    return found
+        columns["held"] = values_with_only(of, circuits, writes, progress, hold_mlps=True)
+    return columns
 
 
 def _point(
@@ -297,13 +286,13 @@ def _point(
         return ratio(columns[name][:, at] - empty, full - empty) if name in columns else None
 
     kept, random = ratio(columns["kept"][:, at] - empty, full - empty), None
-    drawn = [share(name) for name in columns if name.startswith("random")]
-    if drawn:
-        each = torch.tensor([one.value for one in drawn if one is not None])
-        deviation = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else None
-        random = Estimate.around(float(each.mean()), deviation, len(each))
-        p = (1 + int((each >= kept.value).sum())) / (1 + len(each))
-        kept = replace(kept, null=random.value, p=p, draws=len(each))
+    draws = [share(name) for name in columns if name.startswith("random")]
+    if draws:
+        null = torch.tensor([draw.value for draw in draws if draw is not None])
+        deviation = float(null.std()) / math.sqrt(len(null)) if len(null) > 1 else None
+        random = Estimate.around(float(null.mean()), deviation, len(null))
+        p = (1 + int((null >= kept.value).sum())) / (1 + len(null))
+        kept = replace(kept, null=random.value, p=p, draws=len(null))
     return FaithfulnessPoint(
         edges=size,
         value=mean_estimate(columns["kept"][:, at]),
@@ -334,7 +323,7 @@ def check_range(full: float, empty: float, reference: str) -> None:
     if not abs(full - empty) > least:
         raise InputError(
             f"the model predicts {full:+.4g} and the reference ({reference}) {empty:+.4g}: a "
-            f"difference below {LEAST_RANGE:.0%} of the prediction, of which no share can be "
-            "measured; choose another reference ('zero', or a prompt with another answer), or "
-            "versus= a token that the reference does not predict"
+            f"difference below {LEAST_RANGE:.0%} of the prediction is too small to divide by; "
+            "choose another reference ('zero', or a prompt with another answer), or versus= a "
+            "token that the reference does not predict"
         )

@@ -291,7 +291,7 @@ class Graph(Record, kind="circuit"):
         """
         from pathsum.paths.faithfulness import Options, measure_faithfulness
 
-        options = Options.parse(reference, sizes, draws, seed, steps, baselines, text)
+        options = Options(reference, sizes, draws, seed, steps, baselines, text)
         names = [e.name for e in (self.shared if self.is_mean else self.ranked) if e.is_written]
         members = self._members or ({edge.name: [edge] for edge in self.edges},)
         groups = [[[e.edge for e in each.get(name, ())] for name in names] for each in members]

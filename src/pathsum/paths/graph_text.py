@@ -65,9 +65,9 @@ def write_sentence(graph: Graph) -> Sentence:
     lead = graph.lead
     head = strongest_head(graph) if lead is None else lead.head
     if head is None:
-        if through := write_through(graph):
-            return concat(through, coverage, write_tokens(graph))
-        return concat(fill(WORDS["no_head"]), write_tokens(graph))
+        through = write_through(graph)
+        sentence = concat(through, coverage) if through else fill(WORDS["no_head"])
+        return concat(sentence, write_tokens(graph))
     attends = because = keeps = concat()
     if lead is not None and lead.probability >= graph.probability and graph.explained > 0:
         before, after = percent(graph.probability), percent(lead.probability)
@@ -107,10 +107,10 @@ def _write_attention(graph: Graph, source: int, weight: float, kind: str = "") -
 def write_through(graph: Graph) -> Sentence:
     """The head that contributes most where none adds to the prediction directly, if one does."""
     sign = 1 if graph.explained > 0 else -1
-    heads = [one for one in graph.nodes if one.node.head is not None and sign * one.value > 0]
+    heads = [node for node in graph.nodes if node.node.head and sign * node.value > 0]
     if not heads:
         return ()
-    best = max(heads, key=lambda one: sign * one.value)
+    best = max(heads, key=lambda node: sign * node.value)
     attends = concat()
     if best.attended is not None:
         attends = _write_attention(graph, best.attended.source, best.attended.weight)
@@ -186,14 +186,14 @@ def graph_table(graph: Graph, rows: int | None = None) -> Table:
         *(text_column("unit"), Column("share", "+.3f"), *interval, Column("cut", "+.3f")),
         *((Column("prompts"), Column("probability", ".2f")) if graph.is_mean else ()),
     )
-    found = sorted(_table_rows(graph), key=lambda row: -abs(row[1].share))
+    edges = sorted(_table_rows(graph), key=lambda row: -abs(row[1].share))
     cells = tuple(
         (
             *(name, edge.kind.value.upper(), edge.exact, edge.unit),
             *(edge.estimate().with_interval if graph.is_mean else (edge.share,)),
             *(edge.effect, *((edge.prompts, edge.probability) if graph.is_mean else ())),
         )
-        for name, edge in found[:rows]
+        for name, edge in edges[:rows]
     )
     return Table(columns, cells, graph.title, _note(graph, len(cells)))
 
@@ -212,9 +212,9 @@ def _table_rows(graph: Graph) -> Iterator[tuple[str, GraphEdge]]:
         if len(edges) == 1:
             yield str(first), first
             continue
-        exact, share = (sum(getattr(one, name) for one in edges) for name in ("exact", "share"))
-        together = replace(first, exact=exact, share=share, effect=None, estimates=None)
-        yield f"attention sink (position 0){ARROW}{reader}{side}", together
+        exact, share = sum(edge.exact for edge in edges), sum(edge.share for edge in edges)
+        total = replace(first, exact=exact, share=share, effect=None, estimates=None)
+        yield f"attention sink (position 0){ARROW}{reader}{side}", total
 
 
 def print_graph(graph: Graph, k: int) -> RenderableType:
@@ -226,17 +226,17 @@ def print_graph(graph: Graph, k: int) -> RenderableType:
     return Group(Text(graph.sentence), graph.tree(k), _note(graph) + more)
 
 
-def _note(graph: Graph, shown: int = 0) -> str:
+def _note(graph: Graph, rows: int = 0) -> str:
     if graph.is_mean:
         return (
-            f"{shown} of {len(graph.edges)} edges. Means over prompts with 95% intervals; an "
+            f"{rows} of {len(graph.edges)} edges. Means over prompts with 95% intervals; an "
             "edge below the threshold counts as 0. 'prompts' is the number of prompts that keep "
             "the edge, 'probability' the fraction of bootstrap samples of the prompts in which it "
             "belongs to the circuit, and 'cut' the drop of the prediction without it."
         )
-    raised = ""
+    original = ""
     if graph.raised_from is not None:
-        raised = f" (not {graph.raised_from:.2g}, to keep at most {graph.max_nodes} nodes)"
+        original = f" (not {graph.raised_from:.2g}, to keep at most {graph.max_nodes} nodes)"
     error = f"quadrature error {graph.quadrature_error:.1g} logits"
     if graph.by is Method.INTEGRATED:
         rule = (
@@ -256,5 +256,5 @@ def _note(graph: Graph, shown: int = 0) -> str:
         )
     return (
         f"{rule}. Reconstruction error {graph.remainder:.1g}. Nodes below {graph.floor:.2g} "
-        f"logits are omitted{raised}."
+        f"logits are omitted{original}."
     )

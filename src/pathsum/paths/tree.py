@@ -1,10 +1,10 @@
 """A graph as an indented tree, in which the MLPs of one position are one node.
 
-The MLPs of a position read and write the same stream, one after another. A chain of them says
-little, so the tree shows `mlp3–mlp29@7` where a position has several. Its inputs are the heads and
-tokens that the MLPs there read, each with the sum of its shares over them; shares of values and of
-gates, two views of one number, count by half. Edges between the MLPs of a position stay in the data
-(`Graph.edges`).
+The MLPs of a position read and write the same stream, one after another. A chain of them explains
+little, so the tree has one node `mlp3–mlp29@7` where a position has several. Its inputs are the
+heads and tokens that the MLPs there read, each with the sum of its shares over them; shares of
+values and of gates, two views of one number, count by half. Edges between the MLPs of a position
+are in `Graph.edges` only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,11 +34,11 @@ class MlpGroup:
 
     def inputs(self, graph: Graph) -> list[tuple[Site, float]]:
         """The outside inputs of the MLPs, with the sums of their shares, the largest first."""
-        found: dict[Site, float] = {}
+        shares: dict[Site, float] = {}
         for edge in self.edges(graph):
             start = edge.edge.start
-            found[start] = found.get(start, 0.0) + edge.share * view_part(graph, edge.kind)
-        return sorted(found.items(), key=lambda one: -abs(one[1]))
+            shares[start] = shares.get(start, 0.0) + edge.share * view_part(graph, edge.kind)
+        return sorted(shares.items(), key=lambda pair: -abs(pair[1]))
 
     def edges(self, graph: Graph) -> list[GraphEdge]:
         """The edges into the MLPs from outside."""
@@ -58,51 +58,50 @@ def view_part(graph: Graph, side: Side) -> float:
 def mlp_groups(graph: Graph) -> dict[Site, MlpGroup]:
     """The group of every MLP node whose position has several."""
     by_position: dict[int | None, list[GraphNode]] = {}
-    for one in graph.nodes:
-        if is_inner(one.node) and one.node.head is None:
-            by_position.setdefault(one.node.at, []).append(one)
-    groups = [MlpGroup(tuple(reversed(some))) for some in by_position.values() if len(some) > 1]
+    for node in graph.nodes:
+        if is_inner(node.node) and node.node.head is None:
+            by_position.setdefault(node.node.at, []).append(node)
+    groups = [MlpGroup(tuple(reversed(nodes))) for nodes in by_position.values() if len(nodes) > 1]
     return {node.node: group for group in groups for node in group.nodes}
 
 
 def print_tree(graph: Graph, k: int | None = None) -> Tree:
     """The tree; a node is opened where it first occurs, with its inputs for all its readers.
 
-    With `k`, only the first k of `graph.ranked` are drawn, and the sums of omitted edges include
+    With `k`, only the first k of `graph.ranked` are printed, and the sums of omitted edges include
     the others.
     """
     # Text, not str: a token may contain what rich would read as markup.
     tree = Tree(Text(graph.title))
-    _Printer(graph, graph.ranked[:k]).grow(tree, graph.top)
+    _Printer(graph, graph.ranked[:k]).add_inputs(tree, graph.top)
     return tree
 
 
 class _Printer:
-    """A graph, its edges that are drawn, and the nodes and groups that are in the tree already."""
+    """A graph, the edges to print, and the nodes and groups that are in the tree already."""
 
-    def __init__(self, graph: Graph, drawn: Sequence[GraphEdge]) -> None:
+    def __init__(self, graph: Graph, edges: Sequence[GraphEdge]) -> None:
         self.graph, self.groups = graph, mlp_groups(graph)
         self.nodes = {str(node): node for node in graph.nodes}
-        self.drawn = {edge.edge for edge in drawn}
-        # Nodes with kept inputs, none of which is drawn.
-        self.closed = {one.edge.end for one in graph.edges} - {one.edge.end for one in drawn}
+        self.edges = {edge.edge for edge in edges}
+        # Nodes with kept inputs, none of which is printed.
+        self.leaves = {edge.edge.end for edge in graph.edges} - {edge.edge.end for edge in edges}
         self.opened: set[str] = set()
 
-    def grow(self, tree: Tree, node: Site) -> None:
+    def add_inputs(self, tree: Tree, node: Site) -> None:
         """Add the inputs of a node to its branch."""
         self.opened.add(str(node))
         for side in (Side.V, Side.K, Side.Q, Side.U, Side.G):
-            folded: dict[str, list[GraphEdge]] = {}
-            for edge in self._drawn(self.graph.inputs(node, side)):
-                group = self.groups.get(edge.edge.start)
-                name = str(edge) if group is None else group.name
-                folded.setdefault(name, []).append(edge)
-            rows = folded.values()
-            for edges in sorted(rows, key=lambda some: -abs(sum(one.share for one in some))):
+            inputs = self.graph.inputs(node, side)
+            lines: dict[str, list[GraphEdge]] = {}
+            for edge in inputs:
+                if edge.edge in self.edges:
+                    group = self.groups.get(edge.edge.start)
+                    lines.setdefault(str(edge) if group is None else group.name, []).append(edge)
+            for edges in sorted(lines.values(), key=lambda line: -abs(sum(e.share for e in line))):
                 self._add(tree, edges)
-            hidden = self._hidden(self.graph.inputs(node, side))
-            rests = [one for one in self._rests(node) if one.kind is side]
-            self._add_rests(tree, [*rests, *hidden], side.value.upper())
+            rests = [rest for rest in self._rests(node) if rest.kind is side]
+            self._add_rests(tree, [*rests, *self._hidden(inputs)], side.value.upper())
         if self.nodes[str(node)].note:
             tree.add(Text(f"({self.nodes[str(node)].note})"))
 
@@ -112,8 +111,8 @@ class _Printer:
         if group is None:
             self._open(tree, _line(edges[0], node), writer, edges[0].share)
             return
-        share, kind = sum(one.share for one in edges), edges[0].kind.value.upper()
-        exact = sum(one.exact for one in edges)
+        share, kind = sum(edge.share for edge in edges), edges[0].kind.value.upper()
+        exact = sum(edge.exact for edge in edges)
         scores = "" if edges[0].unit == "logits" else f"{exact:+.2f} score, "
         sink = ", attention sink" if writer.at == 0 and self.graph.position else ""
         count = f"{len(edges)} MLP{'' if len(edges) == 1 else 's'}"
@@ -122,10 +121,10 @@ class _Printer:
             # The inputs of the sink do not depend on this prediction.
             tree.add(Text(line if sink else f"{line}  (above)"))
             return
-        inputs, read = group.inputs(self.graph), group.edges(self.graph)
-        starts = {edge.edge.start for edge in self._drawn(read)}
-        hidden = self._hidden([edge for edge in read if edge.edge.start not in starts])
-        rests = self._rests(*(one.node for one in group.nodes))
+        inputs, into = group.inputs(self.graph), group.edges(self.graph)
+        starts = {edge.edge.start for edge in into if edge.edge in self.edges}
+        hidden = self._hidden([edge for edge in into if edge.edge.start not in starts])
+        rests = self._rests(*(mlp.node for mlp in group.nodes))
         total = sum(part for _, part in inputs) + sum(
             rest.share * view_part(self.graph, rest.kind) for rest in rests
         )
@@ -136,9 +135,8 @@ class _Printer:
         for start, part in inputs:
             if start not in starts:
                 continue
-            one = self.nodes[str(start)]
-            where = "" if one.attended is None else f"  ({one.attended})"
-            self._open(branch, f"{start}{_text(one)}  {part:+.2f} logits{where}", start, part)
+            line = f"{start}{_text(self.nodes[str(start)])}  {part:+.2f} logits"
+            self._open(branch, line + _attended(self.nodes[str(start)]), start, part)
         self._add_rests(branch, [*rests, *hidden])
 
     def _open(self, tree: Tree, line: str, node: Site, share: float) -> None:
@@ -148,22 +146,19 @@ class _Printer:
             tree.add(Text(f"{line}  (above)"))
         else:
             branch = tree.add(Text(line + _total(self.nodes[str(node)].value, share)))
-            if node not in self.closed:
-                self.grow(branch, node)
-
-    def _drawn(self, edges: Sequence[GraphEdge]) -> list[GraphEdge]:
-        return [edge for edge in edges if edge.edge in self.drawn]
+            if node not in self.leaves:
+                self.add_inputs(branch, node)
 
     def _hidden(self, edges: Sequence[GraphEdge]) -> list[LeftOut]:
-        """The edges that are not drawn, as omitted ones."""
+        """The edges that are not printed, as omitted ones."""
         return [
             LeftOut(edge.edge.end, edge.kind, edge.exact, edge.share, 1)
             for edge in edges
-            if edge.edge not in self.drawn
+            if edge.edge not in self.edges
         ]
 
     def _rests(self, *nodes: Site) -> list[LeftOut]:
-        return [one for one in self.graph.left_out if one.node in nodes]
+        return [rest for rest in self.graph.left_out if rest.node in nodes]
 
     def _add_rests(self, tree: Tree, rests: Sequence[LeftOut], kind: str = "") -> None:
         for line in _rest_lines(self.graph, rests, f"{kind} " if kind else ""):
@@ -191,9 +186,12 @@ def _text(node: GraphNode) -> str:
     return f" {node.text!r}" if node.text else ""
 
 
+def _attended(node: GraphNode) -> str:
+    return "" if node.attended is None else f"  ({node.attended})"
+
+
 def _line(edge: GraphEdge, writer: GraphNode) -> str:
     effect = "" if edge.effect is None else f", cut {edge.effect:+.2f}"
     exact = "" if edge.unit == "logits" else f"{edge.exact:+.2f} score, "
-    where = "" if writer.attended is None else f"  ({writer.attended})"
-    share = f"{exact}{edge.estimate().format('+.2f')} logits{effect}"
-    return f"{edge.kind.value.upper()} {edge.edge.start}{_text(writer)}  {share}{where}"
+    numbers = f"{exact}{edge.estimate().format('+.2f')} logits{effect}{_attended(writer)}"
+    return f"{edge.kind.value.upper()} {edge.edge.start}{_text(writer)}  {numbers}"
