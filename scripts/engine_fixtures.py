@@ -15,7 +15,7 @@ import torch
 from pathsum.explorer.answers.weights import why_not_in_page
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
-from pathsum.explorer.report import FORMAT, VERSION, Packed, deflate
+from pathsum.explorer.report import FORMAT, VERSION, AnswerBlocks, deflate
 from pathsum.sources import load
 from pathsum.sources.named import bundled_names
 
@@ -82,16 +82,16 @@ def _switches(heads: list[str], position: int) -> Iterator[str]:
 def fixture(model: str) -> dict[str, object]:
     """The file of one model."""
     explorer = Explorer([model], bundled=())
-    packed = Packed()
+    packed = AnswerBlocks()
     for name in ("model", "vocabulary", "weights"):
         packed.add(answer_key(name, {}), explorer.ask(name, {}))
     for text in WORDS if model in HAND_BUILT else TEXTS:
         for name, params in questions(explorer, text):
             key = answer_key(name, params)
-            if key not in packed.places:
+            if key not in packed.index:
                 packed.add(key, explorer.ask(name, params))
     head = {"format": FORMAT, "version": VERSION, "title": model, "views": [], "start": ""}
-    return {**head, "answers": packed.places, "blocks": [deflate(one) for one in packed.blocks]}
+    return {**head, "answers": packed.index, "blocks": [deflate(one) for one in packed.blocks]}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def test_the_least_recently_used_goes_first() -> None:
         cache.get(key, lambda _: 4, size=4)
     cache.get("a", lambda _: pytest.fail("a is cached"), size=4)
     cache.get("c", lambda _: 4, size=4)
-    assert cache.held == 8
+    assert cache.n_bytes == 8
     cache.get("a", lambda _: pytest.fail("a was used last"), size=4)
     assert cache.peek("b") is None
     assert cache.get("b", lambda _: 5, size=4) == 5
@@ -30,7 +30,7 @@ def test_a_value_larger_than_the_bound_is_kept_alone() -> None:
     cache = Cache(bound=10)
     cache.get("a", lambda _: 3, size=3)
     cache.get("b", lambda _: 50, size=lambda value: value)
-    assert len(cache) == 1 and cache.held == 50
+    assert len(cache) == 1 and cache.n_bytes == 50
 
 
 def test_threads_share_one_computation() -> None:
@@ -151,4 +151,4 @@ def test_the_cache_of_a_session_is_bounded() -> None:
         for second in range(8):
             explorer.ask("run", {"ids": f"{first},{second},1,2"})
     cache = explorer.session.cache
-    assert cache.held <= 3 * 2**20 and 0 < len(cache) < 64
+    assert cache.n_bytes <= 3 * 2**20 and 0 < len(cache) < 64

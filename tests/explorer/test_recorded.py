@@ -4,8 +4,8 @@ import pytest
 from tests.explorer.variants import ALL
 
 from pathsum.explorer.explorer import Explorer
-from pathsum.explorer.params import decode
-from pathsum.explorer.report_contents import Recorded, claim_pictures, recorded
+from pathsum.explorer.params import PlainParams, decode
+from pathsum.explorer.report_contents import ReportQuestion, claim_pictures, report_questions
 
 
 def test_the_tour_has_its_pictures_of_other_models() -> None:
@@ -23,11 +23,12 @@ def test_compared_models_are_shown_the_same_tokens(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pathsum.explorer.answers.weights.MAX_PARAMETERS", 0)
     explorer = Explorer([ALL["two layers"](), ALL["no positions, three layers"]()], bundled=())
     other = explorer.session.models[1].name
-    found = [one for one in recorded(explorer) if one.params.get("model") == other]
+    found = [one for one in report_questions(explorer) if one.params.get("model") == other]
     examples = decode(explorer.ask("model"))["examples"]
     for example in examples:
-        same = {"model": other, "ids": ",".join(map(str, example["ids"]))}
-        assert Recorded("run", same) in found and Recorded("attention", same) in found
+        same: PlainParams = {"model": other, "ids": ",".join(map(str, example["ids"]))}
+        assert ReportQuestion("run", same) in found
+        assert ReportQuestion("attention", same) in found
     got = decode(explorer.ask("attention", found[-1].params))
     assert len(got["heads"]) == 6  # all of the other model's
 
@@ -40,5 +41,5 @@ def test_models_that_cannot_be_compared_are_not_shown_foreign_tokens(
     monkeypatch.setattr("pathsum.explorer.answers.weights.MAX_PARAMETERS", 0)
     explorer = Explorer([ALL["two layers"](), ALL["zero layers"]()], bundled=())
     other = explorer.session.models[1].name
-    found = [one.name for one in recorded(explorer) if one.params.get("model") == other]
+    found = [one.name for one in report_questions(explorer) if one.params.get("model") == other]
     assert found == ["model"]

@@ -56,7 +56,7 @@ def test_every_number_is_that_of_a_patch(explorer: Explorer) -> None:
 
 
 def test_texts_of_different_length_have_no_partners(explorer: Explorer) -> None:
-    with pytest.raises(InputError, match="the clean text has 6 tokens and the corrupted one 4"):
+    with pytest.raises(InputError, match="the clean text has 6 tokens and the corrupted text 4"):
         ask(explorer, text="a b c d a", position=5, other_text="a b c")
     with pytest.raises(InputError, match="there is no position 6"):
         ask(explorer, text="a b c d a", position=6)

@@ -1,11 +1,11 @@
 """The explorer: questions about a model and their answers, the report, the notebook widget.
 
-Everything that the front end shows is the answer to a question. In reading order:
+The front end shows answers to questions. In reading order:
 
     params           parameters of questions, the key of an answer, an answer as bytes
-    cache            the one cache, and how a computation is canceled
+    cache            the one cache, and the cancellation of computations
     session          open models, cached runs and results
-    answers/         the functions that compute answers, most of them records of the library
+    answers/         the functions that compute answers, mostly records of the library
     story            one prediction explained in a sentence
     explorer         the registry of questions, and `Explorer`, which answers them
     report           `report`: answers in one HTML file, or in a fragment for another page

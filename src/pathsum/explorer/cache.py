@@ -1,4 +1,4 @@
-"""Cache: the explorer's one cache, and the way that a computation is canceled."""
+"""The explorer's one cache, and the cancellation of its computations."""
 
 import threading
 from collections import OrderedDict
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pathsum.base import Progress, silent
 
-# Interval at which a thread that waits for another's computation reports its progress, in seconds.
+# Polling interval while waiting for another thread's computation, in seconds.
 POLL_SECONDS = 0.1
 
 Value = TypeVar("Value")
@@ -17,24 +17,24 @@ Value = TypeVar("Value")
 class CanceledError(BaseException):
     """Raised by a progress callback to cancel a computation.
 
-    Not an Exception, so that no handler of errors catches it.
+    Not an Exception, so that no error handler catches it.
     """
 
 
-class _Running:
-    """A value that is being computed: its progress, and the number of threads that wait for it."""
+class _Computation:
+    """A running computation: its result, its progress, and the number of waiting threads."""
 
     def __init__(self) -> None:
         self.future: Future[Any] = Future()
-        self.waiting = 0
-        self.at: tuple[int, int, str] = (0, 0, "")
+        self.n_waiting = 0
+        self.progress: tuple[int, int, str] = (0, 0, "")
 
 
 class Cache:
-    """Values by key, up to `bound` bytes; the least recently used are dropped first. Thread-safe.
+    """A thread-safe LRU cache of values by key, up to `bound` bytes.
 
-    Threads that request the same key at once share one computation. Errors are not cached. The
-    value used last is kept even if it alone exceeds the bound.
+    Threads that request the same key at once share one computation. Errors are not cached. The most
+    recently used value stays even if it alone exceeds the bound.
 
     >>> cache = Cache(bound=2)
     >>> [cache.get(key, lambda _: len(key), size=1) for key in ("a", "bb", "ccc")], len(cache)
@@ -42,9 +42,9 @@ class Cache:
     """
 
     def __init__(self, bound: int) -> None:
-        self.bound, self.held = bound, 0
+        self.bound, self.n_bytes = bound, 0
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._running: dict[Hashable, _Running] = {}
+        self._running: dict[Hashable, _Computation] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -66,10 +66,10 @@ class Cache:
         size: int | Callable[[Value], int],
         progress: Progress = silent,
     ) -> Value:
-        """The value of a key; computed if it is not cached, with an estimate of its bytes.
+        """The value of a key, computed if it is not cached; `size` estimates its bytes.
 
-        A caller that raises CanceledError in `progress` stops waiting; the computation ends when no
-        caller is left.
+        A caller whose `progress` raises CanceledError stops waiting. The computation ends when no
+        caller remains.
         """
         with self._lock:
             if key in self._entries:
@@ -77,55 +77,55 @@ class Cache:
                 return self._entries[key][0]
             other = self._running.get(key)
             if other is not None:
-                other.waiting += 1
-            mine = self._running.setdefault(key, _Running())
+                other.n_waiting += 1
+            running = self._running.setdefault(key, _Computation())
         if other is not None:
             return self._wait(other, progress)
         try:
-            value = compute(self._reporter(key, mine, progress))
+            value = compute(self._reporter(key, running, progress))
         except BaseException as error:
-            self._end(key, mine)
-            mine.future.set_exception(error)
+            self._end(key, running)
+            running.future.set_exception(error)
             raise
         self._add(key, value, size if isinstance(size, int) else size(value))
-        self._end(key, mine)
-        mine.future.set_result(value)
+        self._end(key, running)
+        running.future.set_result(value)
         return value
 
-    def _reporter(self, key: Hashable, mine: _Running, progress: Progress) -> Progress:
+    def _reporter(self, key: Hashable, running: _Computation, progress: Progress) -> Progress:
         def report(done: int, total: int, what: str) -> None:
-            mine.at = (done, total, what)
+            running.progress = (done, total, what)
             try:
                 progress(done, total, what)
             except CanceledError:
                 with self._lock:
-                    if mine.waiting:
+                    if running.n_waiting:
                         return
-                    # At once, so that no thread begins to wait for a computation that ends here.
-                    if self._running.get(key) is mine:
+                    # Under the lock, so that no thread begins to wait for a canceled computation.
+                    if self._running.get(key) is running:
                         del self._running[key]
                 raise
 
         return report
 
-    def _wait(self, running: _Running, progress: Progress) -> Any:
+    def _wait(self, running: _Computation, progress: Progress) -> Any:
         try:
             while not wait([running.future], POLL_SECONDS).done:
-                progress(*running.at)
+                progress(*running.progress)
         finally:
             with self._lock:
-                running.waiting -= 1
+                running.n_waiting -= 1
         return running.future.result()
 
-    def _end(self, key: Hashable, mine: _Running) -> None:
+    def _end(self, key: Hashable, running: _Computation) -> None:
         with self._lock:
-            if self._running.get(key) is mine:
+            if self._running.get(key) is running:
                 del self._running[key]
 
     def _add(self, key: Hashable, value: Any, size: int) -> None:
         with self._lock:
             self._entries[key] = (value, size)
-            self.held += size
-            while self.held > self.bound and len(self._entries) > 1:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self.held -= dropped
+            self.n_bytes += size
+            while self.n_bytes > self.bound and len(self._entries) > 1:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self.n_bytes -= freed

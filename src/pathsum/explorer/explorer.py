@@ -1,6 +1,6 @@
 """Explorer: the registry of questions, and their answers for servers, reports and notebooks.
 
-The types of the function that answers a question say which parameters and which answer it has.
+The signature of the function that answers a question defines its parameters and its answer.
 """
 
 import threading
@@ -42,9 +42,9 @@ from pathsum.sources.named import bundled_names
 
 @dataclass(frozen=True)
 class Question:
-    """A question by name, and the function that computes its answer from parameters.
+    """The name of a question and the function that computes its answer.
 
-    `quick` questions take a fraction of a second; the server computes few of the others at once.
+    Quick questions take a fraction of a second and have their own threads.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Question:
 
     @cached_property
     def params(self) -> type[ModelParams]:
-        """The type of its parameters, the second argument of the function."""
+        """The type of the parameters, the second argument of `compute`."""
         return get_type_hints(self.compute)["params"]
 
     @cached_property
     def answer(self) -> type[Record]:
-        """The type of the record that answers it, which the function returns."""
+        """The type of the answer, which `compute` returns."""
         return get_type_hints(self.compute)["return"]
 
 
@@ -82,7 +82,7 @@ QUESTIONS = (
     Question("first_scores", whole_model.first_scores, quick=True),
     Question("atlas", whole_model.atlas),
     Question("head", head.head, quick=True),
-    Question("copying", head.own_logits),
+    Question("copying", head.copied_shares),
     Question("token", head.token, quick=True),
     Question("trigrams", head.trigrams),
     Question("ablation", head.ablation),
@@ -102,27 +102,27 @@ QUESTIONS = (
 
 
 class UnknownQuestionError(InputError):
-    """The name is not that of a question."""
+    """There is no question of this name."""
 
 
 def find_question(name: str) -> Question:
     """A question by name."""
-    known = {question.name: question for question in QUESTIONS}
-    if name in known:
-        return known[name]
+    questions = {question.name: question for question in QUESTIONS}
+    if name in questions:
+        return questions[name]
     raise UnknownQuestionError(
-        f"there is no question {name[:60]!r}{near_misses(name, known)}; "
-        f"choose one of {', '.join(known)}"
+        f"there is no question {name[:60]!r}{near_misses(name, questions)}; "
+        f"choose one of {', '.join(questions)}"
     )
 
 
 # Threads for quick questions (a run, a pattern) and for slow ones (an atlas), so that a page stays
-# responsive while an atlas is computed; and the questions that may wait for a thread of either.
+# responsive while an atlas is computed; and the largest number of questions in each queue.
 QUICK_THREADS, SLOW_THREADS, MAX_WAITING = 4, 4, 64
 
 
 class BusyError(Exception):
-    """Too many questions are waiting for an answer."""
+    """The queue of questions is full."""
 
 
 class Explorer:
@@ -133,11 +133,13 @@ class Explorer:
     >>> run.pieces
     ('<s>', 'a', 'b', 'c', 'a')
 
-    An answer depends on the models and the parameters only; caching changes nothing but speed.
-    Safe to use from many threads: those that ask the same question at once share one computation.
-    `bundled` names the bundled models that the page also offers, by default all of them. `texts`
-    (or token ids) replace the first model's example texts. With `digits`, the numbers of answers
-    are rounded, except in arrays.
+    An answer depends only on the models and the parameters. Thread-safe: threads that ask the same
+    question at once share one computation.
+
+    Args:
+        bundled: Names of bundled models that the page offers in addition; by default all of them.
+        texts: Texts, or lists of token ids, that replace the first model's example texts.
+        digits: Significant digits of the numbers in answers, except in arrays.
     """
 
     def __init__(
@@ -153,27 +155,27 @@ class Explorer:
         self.session = Session(open_models(models), bundled=names, texts=texts)
         self._digits = digits
         self._stopped = threading.Event()
-        self._quick = _Workers(QUICK_THREADS)
-        self._slow = _Workers(SLOW_THREADS)
+        self._quick = _WorkerPool(QUICK_THREADS)
+        self._slow = _WorkerPool(SLOW_THREADS)
 
     @property
     def name(self) -> str:
-        """The name of the model that the page opens with."""
+        """The name of the first model, which the page opens with."""
         return self.session.models[0].name
 
     @property
     def model(self) -> Model:
-        """The model that the page opens with."""
+        """The first model."""
         return self.session.models[0].model
 
     @property
     def examples(self) -> tuple[Example, ...]:
-        """The example texts of that model."""
+        """The example texts of the first model."""
         return self.session.examples(ModelParams())
 
     @property
     def busy(self) -> bool:
-        """Whether a thread of the worker pool computes an answer."""
+        """Whether an answer is being computed."""
         return self._quick.busy or self._slow.busy
 
     @torch.no_grad()
@@ -196,10 +198,10 @@ class Explorer:
     ) -> bytes:
         """The answer to a question as bytes (see `pathsum.explorer.params`), cached.
 
-        A `progress` that raises CanceledError cancels the question: its computation ends at that
-        report unless others wait for the same answer.
+        If `progress` raises CanceledError, the computation ends, unless other threads wait for the
+        same answer.
         """
-        _, key = self._find(name, params)
+        _, key = self._parse(name, params)
         return self.session.cache.get(
             key,
             lambda report: encode(self.answer(name, params, report), self._digits),
@@ -210,13 +212,13 @@ class Explorer:
     def submit(
         self, name: str, params: Mapping[str, object] | None, progress: Progress
     ) -> "Future[bytes]":
-        """`ask` in a thread of the worker pool; BusyError if too many questions wait for one."""
-        question, key = self._find(name, params)
-        known = self.session.cache.peek(key)
-        if known is not None:
-            done: Future[bytes] = Future()
-            done.set_result(known)
-            return done
+        """`ask` in a thread of the worker pool; raises BusyError if the queue is full."""
+        question, key = self._parse(name, params)
+        cached = self.session.cache.peek(key)
+        if cached is not None:
+            future: Future[bytes] = Future()
+            future.set_result(cached)
+            return future
 
         def work() -> bytes:
             progress(0, 0, "")
@@ -225,16 +227,16 @@ class Explorer:
         return (self._quick if question.quick else self._slow).submit(work)
 
     def stop(self, seconds: float) -> bool:
-        """Cancel the answers in progress; returns whether all ended within `seconds`.
+        """Cancel all pending answers; returns whether all ended within `seconds`.
 
-        Those that are being computed end at their next progress report.
+        A running computation ends at its next progress report.
         """
         self._stopped.set()
         self._stopped = threading.Event()
         pending = {*self._quick.cancel(), *self._slow.cancel()}
         return not wait(pending, seconds).not_done
 
-    def _find(self, name: str, params: Mapping[str, object] | None) -> tuple[Question, str]:
+    def _parse(self, name: str, params: Mapping[str, object] | None) -> tuple[Question, str]:
         question = find_question(name)
         parsed = parse_params(question.params, params or {})
         return question, answer_key(name, non_default_params(parsed))
@@ -250,8 +252,8 @@ class Explorer:
         return report
 
 
-class _Workers:
-    """A bounded pool of threads."""
+class _WorkerPool:
+    """A pool of threads with a bounded queue."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="pathsum answers")
@@ -261,20 +263,22 @@ class _Workers:
     @property
     def busy(self) -> bool:
         with self._lock:
-            return any(one.running() for one in self._submitted)
+            return any(future.running() for future in self._submitted)
 
     def submit(self, compute: Callable[[], bytes]) -> "Future[bytes]":
         with self._lock:
-            self._submitted = {one for one in self._submitted if not one.done()}
-            if sum(not one.running() for one in self._submitted) >= MAX_WAITING:
+            self._submitted = {each for each in self._submitted if not each.done()}
+            if sum(not each.running() for each in self._submitted) >= MAX_WAITING:
                 raise BusyError(
-                    f"{MAX_WAITING} questions are waiting for an answer already; ask again later"
+                    f"{MAX_WAITING} questions are waiting for an answer already; try again later"
                 )
             future = self._pool.submit(compute)
             self._submitted.add(future)
         return future
 
     def cancel(self) -> "set[Future[bytes]]":
-        """Cancel the questions that wait for a thread; returns those that have one."""
+        """Cancel the queued questions; returns those that are running."""
         with self._lock:
-            return {one for one in self._submitted if not one.cancel() and not one.done()}
+            return {
+                future for future in self._submitted if not future.cancel() and not future.done()
+            }

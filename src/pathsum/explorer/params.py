@@ -1,7 +1,7 @@
-"""Parameters of questions: flat records of strings, integers and booleans, parsed and named.
+"""Parameters of questions, the keys of answers, and their wire format.
 
-An omitted parameter has its default, so two ways to ask the same thing are one question
-with one key (`answer_key`), in Python and in the browser. And the words of the page that are data.
+Parameters are flat records of strings, integers and booleans. Parameters equal to their defaults
+are dropped from the key of an answer (`answer_key`), in Python and in the browser.
 
 Wire format of an answer: a JSON header followed by its arrays in binary.
 
@@ -32,12 +32,12 @@ from pathsum.base.errors import FailedError, InputError
 from pathsum.base.json_schema import read_record
 
 PlainParams: TypeAlias = dict[str, str | int | bool]
-"""Parameters as they are sent: names and plain values."""
+"""Parameters as sent by a client: plain values by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParams:
-    """An open model (by default the first), and a training step of it (by default the last)."""
+    """An open model (by default the first), and its training step (by default the last)."""
 
     model: str | None = None
     step: int | None = None
@@ -71,7 +71,7 @@ MAX_INTEGER = 2**53 - 1
 
 
 def parse_params(cls: type[Params], values: Mapping[str, object]) -> Params:
-    """The parameters of a question from plain values; an error names the one that is wrong."""
+    """The parameters of a question from plain values; an error names the invalid parameter."""
     for name, value in values.items():
         if value is None:
             raise InputError(f"{name} is null; leave it out")
@@ -106,7 +106,7 @@ def answer_key(name: str, params: Mapping[str, str | int | bool]) -> str:
 
 
 def page_words(section: str) -> Any:
-    """A section of `words.toml`: sentences of the page that are not computed."""
+    """A section of `words.toml`: the fixed sentences of the page."""
     file = Path(__file__).with_name("words.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))[section]
 
@@ -127,48 +127,50 @@ _ENCODED_AS = {
 
 
 def encode(record: Record, digits: int | None = None) -> bytes:
-    """A record as bytes; with `digits`, the numbers of its header are rounded, arrays are not.
+    """A record as bytes; with `digits`, numbers in the header are rounded, but not arrays.
 
     >>> from pathsum.explorer.answers.model import Vocabulary
     >>> answer = decode(encode(Vocabulary(("a", "<b>"), torch.tensor([3, 4]), torch.tensor([1]))))
     >>> answer["tokens"], answer["counts"].tolist()
     (['a', '<b>'], [3, 4])
     """
-    listed: list[dict[str, Any]] = []
+    arrays: list[dict[str, Any]] = []
     buffers = bytearray()
 
     def add(tensor: Tensor) -> dict[str, int]:
         kind, data = _little_endian(tensor.detach().cpu())
         shape = [*tensor.shape, 2] if tensor.is_complex() else [*tensor.shape]
-        listed.append({"dtype": kind, "shape": shape, "offset": len(buffers), "length": len(data)})
+        arrays.append({"dtype": kind, "shape": shape, "offset": len(buffers), "length": len(data)})
         buffers.extend(data + bytes(-len(data) % ALIGNMENT))
-        return {"$array": len(listed) - 1}
+        return {"$array": len(arrays) - 1}
 
     header = {
         "format": f"pathsum-{record.record_kind}",
         "version": record.version,
         **jsonable(record, add, digits),
-        "$arrays": listed,
+        "$arrays": arrays,
     }
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A tokenizer may produce a lone surrogate, which UTF-8 cannot encode.
     head = text.encode("utf-8", "replace")
-    whole = struct.pack("<I", len(head)) + head
-    return whole + bytes(-len(whole) % ALIGNMENT) + bytes(buffers)
+    start = struct.pack("<I", len(head)) + head
+    return start + bytes(-len(start) % ALIGNMENT) + bytes(buffers)
 
 
 def _little_endian(tensor: Tensor) -> tuple[str, bytes]:
-    """The name of a wire type, and the numbers of a tensor in it."""
-    plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    kind = _ENCODED_AS.get(plain.dtype)
+    """The name of a tensor's wire type, and its numbers in that type."""
+    numbers = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    kind = _ENCODED_AS.get(numbers.dtype)
     if kind is None:
-        raise FailedError(f"an answer holds a tensor of {plain.dtype}, which cannot be encoded")
-    plain = plain.float() if plain.dtype == torch.bfloat16 else plain
-    return kind, plain.numpy().astype(f"<{kind}").tobytes()
+        raise FailedError(
+            f"an answer contains a tensor of {numbers.dtype}, which cannot be encoded"
+        )
+    numbers = numbers.float() if numbers.dtype == torch.bfloat16 else numbers
+    return kind, numbers.numpy().astype(f"<{kind}").tobytes()
 
 
 def decode(wire: bytes) -> dict[str, Any]:
-    """The header as a dictionary, with its arrays as numpy arrays."""
+    """The inverse of `encode`: the header as a dictionary, with numpy arrays."""
     if len(wire) < 4:
         raise InputError(f"an answer has at least 4 bytes, and this one has {len(wire)}")
     (length,) = struct.unpack_from("<I", wire)

@@ -26,25 +26,25 @@ from pathsum.explorer.report_contents import (
     Contents,
     ReportView,
     position_from_end,
-    recorded,
+    report_questions,
     runs_in_page,
 )
 from pathsum.model import Model
 
 FORMAT, VERSION = "pathsum-report", 2
 ELEMENT = '<script type="application/json" id="pathsum-report">'
-# Higher levels take three times as long and save 1 %.
+# Higher levels take three times as long and save 1%.
 COMPRESSION = 6
-# Bytes after which a block is closed: the browser unpacks a whole block for its first answer.
+# Maximum size of a block: to read one answer, the browser unpacks its whole block.
 BLOCK_BYTES = 2**19
 
 
-class Packed:
-    """Blocks of answers; `places` maps the key of an answer to its block, first byte and length."""
+class AnswerBlocks:
+    """Blocks of answers; `index` maps the key of an answer to its block, offset and length."""
 
     def __init__(self) -> None:
         self.blocks: list[bytearray] = []
-        self.places: dict[str, tuple[int, int, int]] = {}
+        self.index: dict[str, tuple[int, int, int]] = {}
         self._open: dict[str, int] = {}
 
     def add(self, key: str, wire: bytes) -> None:
@@ -54,12 +54,12 @@ class Packed:
         if number is None or len(self.blocks[number]) + len(wire) > BLOCK_BYTES:
             number = self._open[name] = len(self.blocks)
             self.blocks.append(bytearray())
-        self.places[key] = (number, len(self.blocks[number]), len(wire))
+        self.index[key] = (number, len(self.blocks[number]), len(wire))
         self.blocks[number] += wire
 
 
 def deflate(data: bytes | bytearray) -> str:
-    """Bytes as text: raw deflate, base64."""
+    """Bytes as text, by raw deflate and base64."""
     compressor = zlib.compressobj(COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
     return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
 
@@ -82,24 +82,26 @@ def assemble(head: dict[str, Any], blocks: Sequence[bytes | bytearray]) -> bytes
             "the bundle's style sheet contains </style, which would end its own element; rebuild it"
         )
     data = {**head, "blocks": list(map(deflate, blocks))}
-    # In an element that does not run, with every < escaped so that nothing ends the element.
+    # In an inert element, with every < escaped so that nothing ends the element.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(head["title"])
     page = bundle.read(bundle.PAGE).decode("utf-8")
-    page = _once(page, r"<title>[^<]*</title>", f"<title>{title} · pathsum</title>")
+    page = _replace_once(page, r"<title>[^<]*</title>", f"<title>{title} · pathsum</title>")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}" />'
-    page = _once(page, r"<head>", f"<head>\n    {policy}")
-    page = _once(page, r'<link rel="stylesheet"[^>]*>', f"<style>{style}</style>")
-    page = _once(page, r"<script\b[^>]*></script>", f'<script type="module">{script}</script>')
-    page = _once(page, r"</body>", f"  {ELEMENT}{text}</script>\n  </body>")
+    page = _replace_once(page, r"<head>", f"<head>\n    {policy}")
+    page = _replace_once(page, r'<link rel="stylesheet"[^>]*>', f"<style>{style}</style>")
+    page = _replace_once(
+        page, r"<script\b[^>]*></script>", f'<script type="module">{script}</script>'
+    )
+    page = _replace_once(page, r"</body>", f"  {ELEMENT}{text}</script>\n  </body>")
     return page.encode("utf-8")
 
 
 def read_report(path: str | Path) -> dict[str, bytes]:
     """The answers of a report, by key, each in the wire format."""
     page = read_text(Path(path))
-    found = re.search(rf"{re.escape(ELEMENT)}(.*?)</script>", page, re.DOTALL)
-    data = json.loads(found[1]) if found else {}
+    match = re.search(rf"{re.escape(ELEMENT)}(.*?)</script>", page, re.DOTALL)
+    data = json.loads(match[1]) if match else {}
     if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise FileError(f"{path} is not a report of this version of pathsum")
     blocks = [inflate(block) for block in data["blocks"]]
@@ -126,18 +128,20 @@ def _escape_script(script: str) -> str:
     return re.sub(r"<(?=/script|!--)", r"\\x3c", script, flags=re.IGNORECASE)
 
 
-def _once(page: str, pattern: str, new: str) -> str:
-    found, count = re.subn(pattern, lambda _: new, page, count=1)
+def _replace_once(page: str, pattern: str, new: str) -> str:
+    replaced, count = re.subn(pattern, lambda _: new, page, count=1)
     if count != 1:
-        raise FailedError(f"the bundle's page has no {pattern!r}, so no report can be made from it")
-    return found
+        raise FailedError(
+            f"the bundle's page has no {pattern!r}, so no report can be made from it; rebuild it"
+        )
+    return replaced
 
 
 MAX_BYTES = 2_500_000
 HEIGHT = 720
 
-# Base 85, which takes 6 % less room than base 64. The comma stands for "<", so that nothing in it
-# begins or ends an element.
+# Base 85, which is 6% shorter than base 64. The comma replaces "<", so that nothing in it begins or
+# ends an element.
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
 
 
@@ -152,29 +156,29 @@ def assemble_fragment(report: dict[str, Any], blocks: Sequence[bytes | bytearray
     }
     text = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     whole = b"".join((struct.pack("<I", len(text)), text, style, script, *blocks))
-    # The best compression: every percent counts here.
+    # The best compression, because the size of a fragment is limited.
     compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
     data = compressor.compress(whole) + compressor.flush()
     # Padded to words of four bytes; the loader gets the number of bytes that are data.
     packed = base64.b85encode(data + bytes(-len(data) % 4)).decode("ascii").replace("<", ",")
     loader = Path(__file__).with_name("loader.js").read_text(encoding="utf-8").strip()
     label = html.escape(f"{report['title']}: {', '.join(report['views'])} (pathsum)")
-    made = (
+    fragment = (
         f'<div role="group" aria-label="{label}" style="height: {HEIGHT}px"></div>'
         f"<script>{loader % (_LETTERS, len(data), packed)}</script>\n"
     ).encode()
-    if len(made) > MAX_BYTES:
+    if len(fragment) > MAX_BYTES:
         raise InputError(
-            f"the fragment has {len(made) / 1e6:.2f} MB, and at most {MAX_BYTES / 1e6:.1f} MB fit "
-            "into another page; give fewer or shorter texts, or explain one prediction "
+            f"the fragment has {len(fragment) / 1e6:.2f} MB, and at most {MAX_BYTES / 1e6:.1f} MB "
+            "fit into another page; give fewer or shorter texts, or explain one prediction "
             "(position)"
         )
-    return made
+    return fragment
 
 
 @dataclass(frozen=True)
 class Report(Record, kind="report-file"):
-    """A report that was written; `left_out` lists questions without an answer, and why."""
+    """A report on disk; `left_out` lists the questions without an answer, with reasons."""
 
     model: str
     path: str
@@ -214,31 +218,34 @@ def report(
         ps.report("two-layer", "mine.html", texts=["Ada met Bob. Ada met"], views=["text", "why"])
         ps.report("two-layer", "post.html", texts=[text], views=["why"], fragment=True)
 
-    It opens from disk in any browser and holds the example texts, every head, the circuit, the
-    paper's claims, and the training if the model has snapshots. A small attention-only model runs
+    It opens from disk in any browser. It contains the example texts, every head, the circuit, the
+    paper's claims and, if the model has snapshots, its training. A small attention-only model runs
     in the page: type any text, explain any prediction, switch heads off. For other models, the
-    answers for the example texts are precomputed. `others` are models to compare with. `texts` (or
-    lists of token ids) replace the example texts; every prediction in them is explained, or only
-    the prediction at `position`. `views` are those of `ReportView`, by default every view that has
-    content for the model. With `fragment`, the file is a single view of at most 2.5 MB, to be
-    pasted into an HTML page. Precomputed numbers are rounded to six digits (four in a fragment),
-    attention to half precision.
+    answers for the example texts are precomputed, with numbers of six digits (four in a fragment)
+    and attention in half precision.
+
+    Args:
+        others: Models to compare with.
+        texts: Texts, or lists of token ids, that replace the example texts.
+        views: The views to include (`ReportView`); by default every view with content.
+        position: Explain only the prediction at this position of each text.
+        fragment: Write a single view of at most 2.5 MB, to embed in another HTML page.
     """
     target = check_output(path)
-    wanted = None if views is None else _parse_views(views)
-    if fragment and (wanted is None or len(wanted) != 1):
+    requested = None if views is None else _parse_views(views)
+    if fragment and (requested is None or len(requested) != 1):
         raise InputError("a fragment shows one view; name it, for example views=['why']")
-    contents = Contents(wanted or tuple(ReportView), position, slim=fragment)
-    # A report offers only the models that it holds answers about.
+    contents = Contents(requested or tuple(ReportView), position, slim=fragment)
+    # A report offers only models whose answers it contains.
     explorer = Explorer([model, *others], bundled=(), texts=texts, digits=contents.digits)
     if runs_in_page(explorer, contents):
-        explorer.answer("run", {"example": 0})  # raises if the model cannot run at all
+        explorer.answer("run", {"example": 0})  # raises an error if the model cannot run
     packed, left_out = _answers(explorer, contents, progress)
-    shown = _held(contents, packed)
-    for view in wanted or ():
-        if view not in shown:
-            reasons = [one for one in left_out if one.startswith(f"{ESSENTIAL[view]}: ")]
-            reason = reasons[0].partition(": ")[2] if reasons else _NOTHING[view]
+    included = _views_with_content(contents, packed)
+    for view in requested or ():
+        if view not in included:
+            reasons = [each for each in left_out if each.startswith(f"{ESSENTIAL[view]}: ")]
+            reason = reasons[0].partition(": ")[2] if reasons else _EMPTY[view]
             raise InputError(
                 f"there is nothing for the view {str(view)!r} to show of {explorer.name}: {reason}"
             )
@@ -246,34 +253,36 @@ def report(
         "format": FORMAT,
         "version": VERSION,
         "title": explorer.name,
-        "views": list(shown),
-        "answers": packed.places,
-        "start": _start(explorer, shown[0], position, fragment),
+        "views": list(included),
+        "answers": packed.index,
+        "start": _start(explorer, included[0], position, fragment),
     }
     page = (assemble_fragment if fragment else assemble)(head, packed.blocks)
     write_output(target, page)
-    return Report(explorer.name, str(target), len(page), shown, len(packed.places), tuple(left_out))
+    return Report(
+        explorer.name, str(target), len(page), included, len(packed.index), tuple(left_out)
+    )
 
 
 def _parse_views(views: Sequence[ReportView | str]) -> tuple[ReportView, ...]:
     if isinstance(views, str):
         raise InputError(f"views is {views!r}; give a list, as in ['text', 'why']")
-    chosen = {parse_option(ReportView, view, "views") for view in views}
-    if not chosen:
-        raise InputError("views is empty; name at least one, or leave it out for all of them")
-    return tuple(view for view in ReportView if view in chosen)
+    parsed = {parse_option(ReportView, view, "views") for view in views}
+    if not parsed:
+        raise InputError("views is empty; give at least one view, or leave it out for all of them")
+    return tuple(view for view in ReportView if view in parsed)
 
 
-def _held(contents: Contents, packed: Packed) -> tuple[str, ...]:
-    """The views that have something to show, and the pages of heads if they are in it."""
-    answered = {key.partition(":")[0] for key in packed.places}
+def _views_with_content(contents: Contents, packed: AnswerBlocks) -> tuple[str, ...]:
+    """The views with content, and the pages of heads if there are any."""
+    answered = {key.partition(":")[0] for key in packed.index}
     if "weights" in answered:
         answered.update(COMPUTED)
-    found = [str(view) for view in contents.views if ESSENTIAL[view] in answered]
-    return (*found, "head") if "head" in answered and "atlas" in found else tuple(found)
+    included = [str(view) for view in contents.views if ESSENTIAL[view] in answered]
+    return (*included, "head") if "head" in answered and "atlas" in included else tuple(included)
 
 
-_NOTHING = dict.fromkeys(ReportView, "leave it out") | {
+_EMPTY = dict.fromkeys(ReportView, "leave it out") | {
     ReportView.TRAINING: "it has no snapshots of its training",
     ReportView.COMPARE: "name other models to compare with",
     ReportView.COMPOSITION: "heads of one layer do not compose",
@@ -282,38 +291,38 @@ _NOTHING = dict.fromkeys(ReportView, "leave it out") | {
 
 def _answers(
     explorer: Explorer, contents: Contents, progress: Progress
-) -> tuple[Packed, list[str]]:
+) -> tuple[AnswerBlocks, list[str]]:
     """The answers of a report, and the questions without one, with reasons."""
-    packed = Packed()
+    packed = AnswerBlocks()
     left_out: dict[str, None] = {}
 
     def count(what: str) -> None:  # the total is known only at the end
-        progress(len(packed.places), len(packed.places) + 1, f"answering {what}")
+        progress(len(packed.index), len(packed.index) + 1, f"answering {what}")
 
     def step(done: int, total: int, what: str) -> None:
         count(f"{what}, {done} of {total}")
 
     is_live = not contents.slim or runs_in_page(explorer, contents)
-    for one in recorded(explorer, contents):
-        count(one.name)
+    for question in report_questions(explorer, contents):
+        count(question.name)
         try:
-            wire = explorer.ask(one.name, one.params, step)
+            wire = explorer.ask(question.name, question.params, step)
         except (InputError, NotExactError) as error:
-            left_out[f"{one.name}: {error}"] = None
+            left_out[f"{question.name}: {error}"] = None
             continue
-        if one.name == "vocabulary" and not is_live:
-            # Nothing is drawn from it in a fragment that does not run its model.
+        if question.name == "vocabulary" and not is_live:
+            # A fragment that does not run its model draws no random texts.
             words = vocabulary(explorer.session, ModelParams())
             wire = encode(replace(words, counts=None, drawable=words.drawable[:0]), contents.digits)
-        packed.add(answer_key(one.name, one.params), wire)
-    progress(len(packed.places), len(packed.places), "writing")
+        packed.add(answer_key(question.name, question.params), wire)
+    progress(len(packed.index), len(packed.index), "writing")
     return packed, list(left_out)
 
 
 def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) -> str:
-    """Where the page opens: its first view, at the prediction that is explained."""
+    """The state in which the page opens: its first view, at the explained prediction."""
     if position is None:
-        # With a text named, no cell of a pattern is open, whose scores a fragment does not hold.
+        # With a text in the link, the page opens no attention cell: a fragment has no scores.
         return f"#/{view}?example=0" if fragment else f"#/{view}"
     length = len(explorer.examples[0].ids)
     return f"#/{view}?example=0&position={position_from_end(length, position)}"

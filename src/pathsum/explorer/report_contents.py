@@ -1,9 +1,9 @@
-"""The questions whose answers a report holds.
+"""The questions that a report answers.
 
-The page runs a small model itself (see `answers.whole_model`): its weights then take the place of
-all answers about its texts. For other models the choice suits a reader who sees the model for the
-first time: every example text, every head, the strongest edges, every prediction of two texts, and
-the most interesting ones of the others. `Contents` selects views and a position.
+A page can run a small model itself (see `answers.weights`): then the model's weights replace all
+answers about texts. For other models, a report covers every example text, every head, the strongest
+edges, every prediction of two texts, and the most interesting predictions of the others. `Contents`
+selects views and a position.
 """
 
 from collections.abc import Iterator
@@ -25,18 +25,18 @@ from pathsum.explorer.params import ModelParams, PlainParams, answer_key, decode
 from pathsum.explorer.story import Story
 from pathsum.heads.kinds import MIXED, UNKNOWN
 
-# Example texts of which every prediction is explained; of texts that were chosen, all are. Larger
-# models explain the most interesting predictions only, each of which takes them seconds.
+# The number of example texts with every prediction explained. The user's texts are all explained;
+# models with more heads, which take seconds per prediction, explain only the most interesting ones.
 EXPLAINED_TEXTS, EXPLAINED_HEADS = 2, 64
-# Predictions of another text: explained by paths, and as a graph.
+# The number of predictions of other texts that are explained by paths, and as a graph.
 PREDICTIONS, CIRCUITS = 12, 4
-# Score tables are large: how many texts have them, and how long such a text may be.
+# Score tables are large: the number of texts that have them, and the longest such text.
 SCORED_TEXTS, SCORED_TOKENS = 2, 128
-# Edges that can be opened: the strongest few, and more of them above this z.
+# Edges with a page: at least MIN_EDGES, and up to MAX_EDGES above this z.
 MIN_Z, MIN_EDGES, MAX_EDGES = 4.0, 4, 12
-# Snapshots whose attention can be seen while scrubbing.
+# The number of snapshots with attention patterns.
 MAX_STEPS = 24
-# Heads with a page: all of a small model, those with a known kind first.
+# The number of heads with a page; heads with a known kind come first.
 MAX_HEADS = 32
 # The largest model whose weights fit into a fragment, in parameters.
 MAX_IN_FRAGMENT = 900_000
@@ -46,7 +46,7 @@ CLAIMS = tuple(one.id for _, one in STATEMENTS)
 
 
 class ReportView(StrEnum):
-    """A view of the page that a report may hold; the pages of heads belong to the atlas."""
+    """A view of the page that a report can include; the pages of heads belong to the atlas."""
 
     STORY = "story"
     TEXT = "text"
@@ -64,13 +64,13 @@ class ReportView(StrEnum):
 PREDICTION_VIEWS = (
     *(ReportView.STORY, ReportView.TEXT, ReportView.WHY, ReportView.PATHS, ReportView.LENS),
 )
-# The question without whose answer a view has nothing to show; most have its name.
+# The question without whose answer a view has no content, which mostly has the same name.
 ESSENTIAL = {view: str(view) for view in ReportView} | {ReportView.TEXT: "run"}
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a report: views, and the position that is explained if it is only one.
+    """The contents of a report: views, and the only position to explain, if any.
 
     Slim contents have no score tables and no pages of heads, which take most of the space.
     """
@@ -81,33 +81,37 @@ class Contents:
 
     @property
     def digits(self) -> int:
-        """Digits of numbers: single precision has seven, and a page shows at most four."""
+        """Significant digits of numbers: single precision has seven, and a page shows four."""
         return 4 if self.slim else 6
 
     def has(self, *views: ReportView) -> bool:
-        """Whether it holds one of these views."""
+        """Whether the report includes one of these views."""
         return any(view in self.views for view in views)
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ReportQuestion:
     """A question that a report answers."""
 
     name: str
     params: PlainParams
 
 
-def recorded(explorer: Explorer, contents: Contents | None = None) -> Iterator[Recorded]:
-    """Every question of a report once, those that open the page first."""
+def report_questions(
+    explorer: Explorer, contents: Contents | None = None
+) -> Iterator[ReportQuestion]:
+    """The questions of a report, each once, in the order in which the page needs them."""
     seen: set[str] = set()
     contents = contents or Contents()
-    runs = runs_in_page(explorer, contents)
-    for one in _questions(explorer, contents, runs):
-        key = answer_key(one.name, one.params)
-        is_computed = runs and one.name in COMPUTED and not {"model", "step"} & one.params.keys()
+    is_run = runs_in_page(explorer, contents)
+    for question in _questions(explorer, contents, is_run):
+        key = answer_key(question.name, question.params)
+        is_computed = (
+            is_run and question.name in COMPUTED and not {"model", "step"} & question.params.keys()
+        )
         if key not in seen and not is_computed:
             seen.add(key)
-            yield one
+            yield question
 
 
 def runs_in_page(explorer: Explorer, contents: Contents) -> bool:
@@ -116,121 +120,125 @@ def runs_in_page(explorer: Explorer, contents: Contents) -> bool:
     return fits and not why_not_in_page(explorer.model)
 
 
-def _questions(explorer: Explorer, contents: Contents, runs: bool) -> Iterator[Recorded]:
+def _questions(explorer: Explorer, contents: Contents, runs: bool) -> Iterator[ReportQuestion]:
     n_layers = explorer.model.config.n_layers
-    yield Recorded("model", {})
-    yield Recorded("vocabulary", {})
-    yield from (Recorded("weights", {}),) if runs else _texts(explorer, contents)
+    yield ReportQuestion("model", {})
+    yield ReportQuestion("vocabulary", {})
+    yield from (ReportQuestion("weights", {}),) if runs else _texts(explorer, contents)
     if contents.has(ReportView.ATLAS):
-        yield Recorded("atlas", {})
+        yield ReportQuestion("atlas", {})
         if n_layers and not contents.slim:
             yield from _heads(explorer)
     if contents.has(ReportView.COMPOSITION) and n_layers > 1:
-        yield Recorded("composition", {})
-        yield Recorded("atlas", {})  # the kinds of heads, which label the graph
+        yield ReportQuestion("composition", {})
+        yield ReportQuestion("atlas", {})  # the kinds of heads, which label the graph
         yield from _edges(explorer)
     if contents.has(ReportView.PAPER):
-        yield Recorded("terms", {})
-        yield Recorded("paper", {})
+        yield ReportQuestion("terms", {})
+        yield ReportQuestion("paper", {})
         for claim in CLAIMS:
-            yield Recorded("claim", {"claim": claim})
+            yield ReportQuestion("claim", {"claim": claim})
         yield from claim_pictures(explorer)
     has_snapshots = bool(explorer.session.models[0].snapshots)
     if has_snapshots and contents.has(ReportView.TRAINING):
-        yield Recorded("training", {})
+        yield ReportQuestion("training", {})
         yield from _steps(explorer)
     if contents.has(ReportView.COMPARE):
         if has_snapshots:
-            yield from _usual_snapshot(explorer)
+            yield from _default_comparison(explorer)
         for other in explorer.session.models[1:]:
-            yield from _compared(explorer, other.name)
+            yield from _comparison(explorer, other.name)
 
 
-def claim_pictures(explorer: Explorer) -> Iterator[Recorded]:
-    """The questions that the pictures of claims are drawn from."""
+def claim_pictures(explorer: Explorer) -> Iterator[ReportQuestion]:
+    """The questions whose answers the pictures of claims show."""
     for name in CLAIMS:
         claim = explorer.answer("claim", {"claim": name})
         assert isinstance(claim, Claim)
         model = claim.outline.model
         for question, params in picture_questions(claim.picture):
             if model != explorer.name:
-                yield Recorded(question, {"model": model, **params})
+                yield ReportQuestion(question, {"model": model, **params})
             else:
-                # Of its own model a report holds the attention of all heads together.
+                # For its first model, a report contains the attention of all heads together.
                 is_one_head = question == "attention"
-                yield Recorded(question, {"example": params["example"]} if is_one_head else params)
+                yield ReportQuestion(
+                    question, {"example": params["example"]} if is_one_head else params
+                )
 
 
-def _texts(explorer: Explorer, contents: Contents) -> Iterator[Recorded]:
+def _texts(explorer: Explorer, contents: Contents) -> Iterator[ReportQuestion]:
     if contents.has(*PREDICTION_VIEWS, ReportView.ATLAS):
         for number in range(len(explorer.examples)):
             yield from _text(explorer, contents, number)
 
 
-def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[Recorded]:
+def _text(explorer: Explorer, contents: Contents, number: int) -> Iterator[ReportQuestion]:
     has_text = contents.has(ReportView.TEXT)
     explains = contents.has(*PREDICTION_VIEWS)
     patterns = has_text or (contents.has(ReportView.ATLAS) and not contents.slim)
     if not (explains or patterns):
         return
     text: PlainParams = {"example": number}
-    yield Recorded("run", text)
+    yield ReportQuestion("run", text)
     if patterns:
-        yield Recorded("attention", text)
+        yield ReportQuestion("attention", text)
     if has_text:
         for weighting in ("information", "effect"):
-            yield Recorded("attention", {**text, "weighting": weighting})
+            yield ReportQuestion("attention", {**text, "weighting": weighting})
     if contents.has(ReportView.STORY, ReportView.TEXT):
-        yield Recorded("story", text)
+        yield ReportQuestion("story", text)
     if explains:
         is_complete = number in explained_texts(explorer)
-        yield from _explained(explorer, contents, number, is_complete)
-    if has_text and not contents.slim and number in _scored(explorer):
+        yield from _predictions(explorer, contents, number, is_complete)
+    if has_text and not contents.slim and number in _texts_with_scores(explorer):
         for head in explorer.model.heads:
-            yield Recorded("scores", {"example": number, "head": head.label})
+            yield ReportQuestion("scores", {"example": number, "head": head.label})
 
 
-def _explained(
+def _predictions(
     explorer: Explorer, contents: Contents, example: int, is_complete: bool
-) -> Iterator[Recorded]:
-    """The predictions of a text that are explained, by paths and as graphs."""
+) -> Iterator[ReportQuestion]:
+    """The explained predictions of a text, by paths and as graphs."""
     ranked = _ranked(explorer, example)
     if contents.position is not None:
         paths = graphs = [position_from_end(len(ranked), contents.position)]
     elif is_complete:
         paths = graphs = list(range(len(ranked)))
     else:
-        told = _story_of(explorer, example)
-        always = {len(ranked) - 1} if told is None else {len(ranked) - 1, told.position}
+        story = _story_of(explorer, example)
+        always = {len(ranked) - 1} if story is None else {len(ranked) - 1, story.position}
         paths = sorted(always.union(ranked[: PREDICTIONS - 1]))
         graphs = sorted(always.union(ranked[: CIRCUITS - 1]))
     for position in paths if contents.has(ReportView.TEXT, ReportView.PATHS) else ():
-        yield Recorded("paths", {"example": example, "position": position})
+        yield ReportQuestion("paths", {"example": example, "position": position})
     if explorer.model.config.mlp != "none":
         for position in sorted({*paths, *graphs}):
-            yield Recorded("sources", {"example": example, "position": position})
+            yield ReportQuestion("sources", {"example": example, "position": position})
     for position in graphs:
-        yield Recorded("why", {"example": example, "position": position})
+        yield ReportQuestion("why", {"example": example, "position": position})
     if contents.has(ReportView.LENS):
         yield from _lens(explorer, contents, example, len(ranked))
 
 
-def _lens(explorer: Explorer, contents: Contents, example: int, length: int) -> Iterator[Recorded]:
+def _lens(
+    explorer: Explorer, contents: Contents, example: int, length: int
+) -> Iterator[ReportQuestion]:
     """Both lenses of a text, and the parts of all layers at the position of its story."""
     if contents.position is None:
-        told, blocks = _story_of(explorer, example), range(0, length, LENS_POSITIONS)
-        position = None if told is None else told.position
+        story, blocks = _story_of(explorer, example), range(0, length, LENS_POSITIONS)
+        position = None if story is None else story.position
     else:
         position = position_from_end(length, contents.position)
         blocks = [position - position % LENS_POSITIONS]
     for start in blocks:
         block: PlainParams = {"example": example, "start": start} if start else {"example": example}
-        yield Recorded("lens", block)
-        yield Recorded("lens", {**block, "readout": "held"})
+        yield ReportQuestion("lens", block)
+        yield ReportQuestion("lens", {**block, "readout": "held"})
     if position is not None:
         for layer in range(explorer.model.config.n_layers + 1):
             at: PlainParams = {"example": example, "layer": layer, "position": position}
-            yield Recorded("lens_parts", at)
+            yield ReportQuestion("lens_parts", at)
 
 
 def position_from_end(length: int, position: int) -> int:
@@ -239,7 +247,7 @@ def position_from_end(length: int, position: int) -> int:
 
 
 def explained_texts(explorer: Explorer) -> set[int]:
-    """The texts of which every prediction is explained: the first, and the shortest others."""
+    """The texts with every prediction explained: the first, and the shortest others."""
     examples = explorer.examples
     if len(explorer.model.heads) > EXPLAINED_HEADS:
         return set()
@@ -250,120 +258,122 @@ def explained_texts(explorer: Explorer) -> set[int]:
 
 
 def _story_of(explorer: Explorer, example: int) -> Story | None:
-    """The story of a text; the reason why there is none is reported when it is asked for."""
+    """The story of a text; None if it raises an error, which the question `story` reports."""
     try:
-        told = explorer.answer("story", {"example": example})
+        story = explorer.answer("story", {"example": example})
     except (InputError, NotExactError):
         return None
-    assert isinstance(told, Story)
-    return told
+    assert isinstance(story, Story)
+    return story
 
 
 def _ranked(explorer: Explorer, example: int) -> list[int]:
     """All predictions of a text, the most interesting first."""
     run = decode(explorer.ask("run", {"example": example}))
-    return [place for place, _ in rank_by_interest(run["ids"], run["next_prob"].tolist())]
+    return [position for position, _ in rank_by_interest(run["ids"], run["next_prob"].tolist())]
 
 
-def _scored(explorer: Explorer) -> list[int]:
-    """The texts with score tables: the first short ones that are explained completely."""
+def _texts_with_scores(explorer: Explorer) -> list[int]:
+    """The texts with score tables: the first short texts with every prediction explained."""
     examples = explorer.examples
     numbers = sorted(explained_texts(explorer)) or range(len(examples))
     short = [number for number in numbers if len(examples[number].ids) <= SCORED_TOKENS]
     return short[:SCORED_TEXTS]
 
 
-def _heads(explorer: Explorer) -> Iterator[Recorded]:
+def _heads(explorer: Explorer) -> Iterator[ReportQuestion]:
     if explorer.model.config.n_layers > 1:
-        yield Recorded("composition", {})  # with whom each head works
-    for head in _shown_heads(explorer):
+        yield ReportQuestion("composition", {})  # the partners of each head
+    for head in _heads_with_page(explorer):
         for name in ("head", "contexts", "trigrams", "ablation"):
-            yield Recorded(name, {"head": head})
-        # What cannot be answered is reported when the page itself is asked for.
+            yield ReportQuestion(name, {"head": head})
+        # The question `head` itself reports this error.
         with suppress(InputError, NotExactError):
             page = decode(explorer.ask("head", {"head": head}))
             if page["copying"]["top_1"] is None:
-                yield Recorded("copying", {"head": head})
+                yield ReportQuestion("copying", {"head": head})
             rows = (*page["ov_rows"], *page["qk_rows"])
             for token in dict.fromkeys(row["token"]["id"] for row in rows):
-                yield Recorded("token", {"head": head, "token": token})
+                yield ReportQuestion("token", {"head": head, "token": token})
 
 
-def _shown_heads(explorer: Explorer) -> list[str]:
-    """The heads that have a page: if not all of them, those of a known kind first."""
-    every = [str(head.label) for head in explorer.model.heads]
-    if len(every) <= MAX_HEADS:
-        return every
+def _heads_with_page(explorer: Explorer) -> list[str]:
+    """The heads with a page; if not all of them, heads of a known kind come first."""
+    labels = [str(head.label) for head in explorer.model.heads]
+    if len(labels) <= MAX_HEADS:
+        return labels
     try:
-        found = whole_atlas(explorer.session, ModelParams())
+        atlas = whole_atlas(explorer.session, ModelParams())
     except (InputError, NotExactError):
-        return every[:MAX_HEADS]
-    named = sorted(found.heads, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
-    return [str(entry.head) for entry in named[:MAX_HEADS]]
+        return labels[:MAX_HEADS]
+    entries = sorted(atlas.heads, key=lambda entry: entry.kind in (UNKNOWN, MIXED))
+    return [str(entry.head) for entry in entries[:MAX_HEADS]]
 
 
-def _edges(explorer: Explorer) -> Iterator[Recorded]:
-    yield Recorded("embed_and_logit_edges", {})
-    # What cannot be answered is reported when composition itself is asked for.
+def _edges(explorer: Explorer) -> Iterator[ReportQuestion]:
+    yield ReportQuestion("embed_and_logit_edges", {})
+    # The question `composition` itself reports this error.
     with suppress(NotExactError):
         ranked = all_composition(explorer.session, ModelParams()).edges(k=MAX_EDGES).edges
-        for place, edge in enumerate(ranked):
-            if place < MIN_EDGES or edge.z >= MIN_Z:
-                yield Recorded("edge", {"edge": str(edge.edge)})
+        for rank, edge in enumerate(ranked):
+            if rank < MIN_EDGES or edge.z >= MIN_Z:
+                yield ReportQuestion("edge", {"edge": str(edge.edge)})
 
 
-def _compared(explorer: Explorer, other: str) -> Iterator[Recorded]:
-    """Another model compared with the report's own: heads aligned, runs of the same tokens."""
-    yield Recorded("model", {"model": other})
-    yield Recorded("compare", {"other": other})
+def _comparison(explorer: Explorer, other: str) -> Iterator[ReportQuestion]:
+    """The comparison with another model: aligned heads, and runs of the same tokens."""
+    yield ReportQuestion("model", {"model": other})
+    yield ReportQuestion("compare", {"other": other})
     try:
         explorer.ask("compare", {"other": other})
     except (InputError, NotExactError):
-        return  # reported when the comparison itself is asked for
+        return  # the question `compare` itself reports this error
     for number in range(len(explorer.examples)):
-        yield from _attended({"example": number})
+        yield from _run_and_attention({"example": number})
         # By token ids: the other model may have other examples and another tokenizer.
         ids = decode(explorer.ask("run", {"example": number}))["ids"]
-        yield from _attended({"model": other, "ids": ",".join(map(str, ids))})
+        yield from _run_and_attention({"model": other, "ids": ",".join(map(str, ids))})
 
 
-def _steps(explorer: Explorer) -> Iterator[Recorded]:
-    """The texts of the scrubber at steps spread over the run: random repeats, and the first text.
+def _steps(explorer: Explorer) -> Iterator[ReportQuestion]:
+    """Runs at steps spread over the training: of random repeats, and of the first text.
 
-    The first text is recorded up to the prediction of its story and the token after it, with the
-    attention of the heads that the story names.
+    The first text ends one token after the prediction of its story. Its attention is included for
+    the heads in the story.
     """
     steps = tuple(explorer.session.models[0].snapshots)
-    apart = max(1, -(-len(steps) // MAX_STEPS))
+    stride = max(1, -(-len(steps) // MAX_STEPS))
     examples = explorer.examples
     probes = [number for number, example in enumerate(examples) if example.kind == "probe"]
     probe: PlainParams = {"example": (probes or [0])[0]}
-    told = _story_of(explorer, 0)
-    # The last step is recorded even if the others are thinned out.
-    for step in sorted({*steps[::apart], *steps[-1:]}):
-        yield from _attended({**probe, "step": step})
-        if told is not None:
-            ids = ",".join(map(str, examples[0].ids[: told.position + 2]))
-            yield Recorded("run", {"ids": ids, "step": step})
-            for head in _named_heads(told):
-                yield Recorded("attention", {"ids": ids, "head": head, "step": step})
+    story = _story_of(explorer, 0)
+    # The last step is always included.
+    for step in sorted({*steps[::stride], *steps[-1:]}):
+        yield from _run_and_attention({**probe, "step": step})
+        if story is not None:
+            ids = ",".join(map(str, examples[0].ids[: story.position + 2]))
+            yield ReportQuestion("run", {"ids": ids, "step": step})
+            for head in _story_heads(story):
+                yield ReportQuestion("attention", {"ids": ids, "head": head, "step": step})
 
 
-def _named_heads(story: Story) -> list[str]:
-    """The heads that a story names: those that write, and those that they read."""
+def _story_heads(story: Story) -> list[str]:
+    """The heads in a story: those that write the logit, and those that they read."""
     writers = [str(reason.edge).partition("@")[0] for reason in story.reasons]
-    named = {*story.heads, *(name for name in writers if LABEL.fullmatch(name))}
-    return sorted(map(str, named | {one for one in (story.head, story.writer) if one is not None}))
+    heads = {*story.heads, *(name for name in writers if LABEL.fullmatch(name))}
+    return sorted(
+        map(str, heads | {each for each in (story.head, story.writer) if each is not None})
+    )
 
 
-def _usual_snapshot(explorer: Explorer) -> Iterator[Recorded]:
-    """The opening state of the Compare view on a run: its last snapshot but one, on an example."""
+def _default_comparison(explorer: Explorer) -> Iterator[ReportQuestion]:
+    """The default of the Compare view for a run: its second-to-last snapshot on an example."""
     step = sorted(explorer.session.models[0].snapshots)[-2:][0]
-    yield Recorded("compare", {"other": explorer.name, "other_step": step})
-    yield from _attended({"example": 0})
-    yield from _attended({"example": 0, "step": step})
+    yield ReportQuestion("compare", {"other": explorer.name, "other_step": step})
+    yield from _run_and_attention({"example": 0})
+    yield from _run_and_attention({"example": 0, "step": step})
 
 
-def _attended(text: PlainParams) -> tuple[Recorded, Recorded]:
+def _run_and_attention(text: PlainParams) -> tuple[ReportQuestion, ReportQuestion]:
     """The run of a text, and the attention of all heads."""
-    return Recorded("run", text), Recorded("attention", text)
+    return ReportQuestion("run", text), ReportQuestion("attention", text)

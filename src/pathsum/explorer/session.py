@@ -1,4 +1,4 @@
-"""Session: the open models, and the cached runs and results that answers share."""
+"""The open models, and the cached runs and results that answers share."""
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
@@ -30,9 +30,9 @@ from pathsum.sources import load
 from pathsum.sources.named import BUNDLED, bundled_names, known_names
 from pathsum.training import read_snapshots
 
-# The size of the cache, and of a result whose size is not estimated, in bytes.
+# The size of the cache, and the assumed size of a result without an estimate, in bytes.
 CACHE_BYTES, RESULT_BYTES = 256 * 2**20, 2**19
-# A run's patterns take heads × tokens² numbers, and a context may be longer than a page can show.
+# The patterns of a run take heads × tokens² numbers; longer texts are truncated.
 MAX_TOKENS = 2048
 
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class OpenModel:
-    """A model with its name on the page, its origin, and the folder of its training run, if any."""
+    """A model with its name on the page, its origin, and the folder of its training run."""
 
     name: str
     path: str
@@ -50,7 +50,7 @@ class OpenModel:
 
     @cached_property
     def snapshots(self) -> dict[int, Model]:
-        """The model at each training step that has a snapshot."""
+        """The model by training step, for each snapshot."""
         if self.run is None:
             return {}
         return {snapshot.step: snapshot.model for snapshot in read_snapshots(self.run)}
@@ -65,7 +65,7 @@ class OpenModel:
                 "`pathsum train … --set watching.snapshots=20` to keep some"
             )
         if step not in self.snapshots:
-            nearest = min(self.snapshots, key=lambda known: abs(known - step))
+            nearest = min(self.snapshots, key=lambda each: abs(each - step))
             raise InputError(
                 f"{self.name!r} has no snapshot at step {step}; the nearest is {nearest}"
             )
@@ -81,8 +81,8 @@ def open_model(model: str | Path | Model) -> OpenModel:
     text = read_text(card) if exists(card) else ""
     if text and not card.resolve().is_relative_to(folder.resolve()):
         raise FileError(
-            f"{card} is a link to a file outside its folder, which a report would show; replace it "
-            "by a copy"
+            f"{card} is a link to a file outside its folder, whose text a report would contain; "
+            "replace it by a copy"
         )
     run = folder if snapshot_files(folder) else None
     if run is None or (folder / CONFIG).exists():
@@ -90,22 +90,22 @@ def open_model(model: str | Path | Model) -> OpenModel:
     elif snapshots := read_snapshots(folder):
         loaded = snapshots[-1].model
     else:
-        raise FileError(f"{folder} holds neither a model nor snapshots of one")
-    # Named as the user named it, not as in its file.
+        raise FileError(f"{folder} contains neither a model nor snapshots")
+    # The name that the user gave, not the name in the file.
     return OpenModel(folder.name, str(model), loaded, run, text)
 
 
 def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:
     """Open several models, each under a unique name."""
     if not models:
-        raise InputError("no model is named; name at least one")
-    found: dict[str, OpenModel] = {}
+        raise InputError("no model is given; give at least one")
+    entries: dict[str, OpenModel] = {}
     for model in models:
-        one = open_model(model)
-        numbered = (f"{one.name} ({number})" for number in count(2))
-        name = next(name for name in chain((one.name,), numbered) if name not in found)
-        found[name] = replace(one, name=name)
-    return tuple(found.values())
+        entry = open_model(model)
+        numbered = (f"{entry.name} ({number})" for number in count(2))
+        name = next(name for name in chain((entry.name,), numbered) if name not in entries)
+        entries[name] = replace(entry, name=name)
+    return tuple(entries.values())
 
 
 def snapshot_files(folder: Path) -> list[Path]:
@@ -115,25 +115,27 @@ def snapshot_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A traced text, and how many tokens it had before truncation."""
+    """The trace of a text, and its number of tokens before truncation."""
 
     trace: Trace
-    given: int
+    n_tokens: int
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The tokens that were run."""
+        """The ids of the tokens, after truncation."""
         return tuple(self.trace.tokens[0].tolist())
 
 
 class Session:
-    """The open models, and everything cached about them.
+    """The open models, and all cached results about them.
 
-    `bundled` names bundled models that the page offers in addition; each is loaded on first use.
-    Threads that need the same result at once share one computation. `progress` is the callback of
-    the current question: `reporting` makes a session with another one. `texts` (or token ids)
-    replace the first model's example texts on the page; losses on example texts are measured on the
-    built-in ones regardless.
+    `progress` is the callback of the current question; `reporting` replaces it.
+
+    Args:
+        bundled: Names of bundled models that the page offers in addition; each is loaded on first
+            use.
+        texts: Texts, or lists of token ids, that replace the first model's example texts on the
+            page. Losses are measured on the built-in examples regardless.
     """
 
     progress: Progress = staticmethod(silent)
@@ -145,82 +147,83 @@ class Session:
         texts: Sequence[str | Sequence[int]] = (),
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        for one in models:
-            require_causal(one.model, "the explorer")
+        for each in models:
+            require_causal(each.model, "the explorer")
         self.models = tuple(models)
         self.bundled = tuple(bundled)
         self.texts = tuple(texts)
         self.cache = Cache(cache_bytes)
-        # Listed once: questions ask several times, and listing reads the disk.
-        self._not_open = frozenset(known_names()) - {one.name for one in models}
+        # Computed once, because it reads the disk.
+        self._not_open = frozenset(known_names()) - {each.name for each in models}
 
     def reporting(self, progress: Progress) -> "Session":
-        """The same session with the progress callback of one question."""
-        own = copy.copy(self)
-        own.progress = progress
-        return own
+        """The same session with another progress callback."""
+        session = copy.copy(self)
+        session.progress = progress
+        return session
 
     def open_model(self, params: ModelParams) -> OpenModel:
-        """The model that a question is about: an open one, or one that comes with pathsum.
+        """The model of a question: an open, bundled or hand-built one.
 
-        Bundled and hand-built models are always available: the gallery shows them, and the paper's
-        claims about models of zero and one layer are measured on bundled ones.
+        Bundled and hand-built models are always available, because the gallery shows them and the
+        paper's claims about zero and one layer are measured on bundled models.
         """
-        name, known = params.model, {one.name: one for one in self.models}
+        name, entries = params.model, {each.name: each for each in self.models}
         if name is None:
             return self.models[0]
         if name in self._not_open:
             return self.cached(
                 ("open", name),
                 lambda _: open_model(name),
-                lambda one: 4 * one.model.weights.n_parameters,
+                lambda each: 4 * each.model.weights.n_parameters,
             )
-        if name not in known:
+        if name not in entries:
             raise InputError(
-                f"no model {name[:60]!r} is open here{near_misses(name, known)}; open models: "
-                f"{', '.join(map(repr, known))}"
+                f"no model {name[:60]!r} is open here{near_misses(name, entries)}; open models: "
+                f"{', '.join(map(repr, entries))}"
             )
-        return known[name]
+        return entries[name]
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The models that the page offers: the open ones first, then the bundled ones."""
-        return tuple(dict.fromkeys((*(one.name for one in self.models), *self.bundled)))
+        """The models that the page offers: open models first, then bundled models."""
+        return tuple(dict.fromkeys((*(each.name for each in self.models), *self.bundled)))
 
     def model(self, params: ModelParams) -> Model:
-        """The model that a question is about, at its step."""
+        """The model of a question, at its training step."""
         return self.open_model(params).at(params.step)
 
     def examples(self, params: ModelParams) -> tuple[Example, ...]:
-        """The texts that the page offers of a model; the same at every step."""
-        one = self.open_model(params)
-        if not self.texts or one.name != self.models[0].name:
+        """The example texts of a model, the same at every training step."""
+        entry = self.open_model(params)
+        if not self.texts or entry.name != self.models[0].name:
             return self.built_in_examples(params)
-        longest = min(one.model.config.n_ctx, MAX_TOKENS)
+        longest = min(entry.model.config.n_ctx, MAX_TOKENS)
         return self.cached(
-            ("texts", one.name), lambda _: given_examples(one.model, one.name, self.texts, longest)
+            ("texts", entry.name),
+            lambda _: given_examples(entry.model, entry.name, self.texts, longest),
         )
 
     def built_in_examples(self, params: ModelParams) -> tuple[Example, ...]:
-        """The example texts that fit a model."""
-        one = self.open_model(params)
-        return self.cached(("examples", one.name), lambda _: examples(one.model))
+        """The example texts that come with pathsum and fit a model."""
+        entry = self.open_model(params)
+        return self.cached(("examples", entry.name), lambda _: examples(entry.model))
 
     def sequences(self, params: ModelParams) -> tuple[Sequences, ...]:
-        """The sequences that the cost of an intervention is measured on."""
-        known = self.built_in_examples(params)
+        """The sequences on which the costs of interventions are measured."""
+        examples = self.built_in_examples(params)
         return self.result(
-            params, "sequences", lambda model, _: intervention_sequences(model, known)
+            params, "sequences", lambda model, _: intervention_sequences(model, examples)
         )
 
     def sequence_run(self, params: ModelParams, on: Sequences) -> Trace:
-        """The unedited run of some sequences, which interventions start from."""
+        """The unedited run of some sequences."""
         return self.result(
             params, f"run of {on.name}", lambda model, _: model.trace(on.tokens), trace_bytes
         )
 
     def text_pieces(self, params: ModelParams) -> Sequences:
-        """Text that losses are measured on: held-out, or pieces of the example texts."""
+        """The text on which losses are measured: held-out text, or pieces of the example texts."""
         return text_pieces(self.model(params), self.built_in_examples(params))
 
     def result(
@@ -230,10 +233,10 @@ class Session:
         compute: Callable[[Model, Progress], Result],
         size: int | Callable[[Result], int] = RESULT_BYTES,
     ) -> Result:
-        """A result about the model of a question, computed once per training step."""
-        one, model = self.open_model(params), self.model(params)
+        """A result about the model of a question, cached by training step."""
+        entry, model = self.open_model(params), self.model(params)
         return self.cached(
-            (what, one.name, params.step), lambda report: compute(model, report), size
+            (what, entry.name, params.step), lambda report: compute(model, report), size
         )
 
     def cached(
@@ -242,28 +245,28 @@ class Session:
         compute: Callable[[Progress], Result],
         size: int | Callable[[Result], int] = RESULT_BYTES,
     ) -> Result:
-        """A result under a key of its own; `size` estimates its bytes."""
+        """A result by key; `size` estimates its bytes."""
         return self.cache.get(key, compute, size=size, progress=self.progress)
 
     def run(self, params: TextParams) -> Run:
-        """The run of the text that a question is about."""
+        """The run of the text of a question."""
         ids = self.ids(params)
-        shown = ids[: min(self.model(params).config.n_ctx, MAX_TOKENS)]
+        tokens = ids[: min(self.model(params).config.n_ctx, MAX_TOKENS)]
 
         def trace(model: Model, _: Progress) -> Trace:
-            """A run without its logits, which answers compute at the positions they are about."""
-            tokens, lengths = padded(model, shown)
-            return trace_run(model, tokens, lengths=lengths, keep=RESIDUAL)
+            """A run without logits, which answers compute at the positions they need."""
+            rows, lengths = padded(model, tokens)
+            return trace_run(model, rows, lengths=lengths, keep=RESIDUAL)
 
-        return Run(self.result(params, ("run", *shown), trace, trace_bytes), len(ids))
+        return Run(self.result(params, ("run", *tokens), trace, trace_bytes), len(ids))
 
     def ids(self, params: TextParams) -> list[int]:
-        """The tokens of the text that a question is about, before truncation."""
-        given = [name for name in ("text", "ids", "example") if getattr(params, name) is not None]
-        if len(given) != 1:
+        """The tokens of the text of a question, before truncation."""
+        inputs = [name for name in ("text", "ids", "example") if getattr(params, name) is not None]
+        if len(inputs) != 1:
             raise InputError(
                 "give the text in exactly one way, as text, ids or example; "
-                f"this question has {len(given)} of them"
+                f"this question has {len(inputs)} of them"
             )
         model = self.model(params)
         if params.text is not None:
@@ -279,14 +282,14 @@ class Session:
         return ids
 
     def _example(self, params: TextParams) -> Example:
-        known = self.examples(params)
+        examples = self.examples(params)
         assert params.example is not None
-        if not 0 <= params.example < len(known):
+        if not 0 <= params.example < len(examples):
             raise InputError(
                 f"there is no example {params.example}: this model has examples 0 to "
-                f"{len(known) - 1}"
+                f"{len(examples) - 1}"
             )
-        return known[params.example]
+        return examples[params.example]
 
 
 def _parse_ids(text: str) -> list[int]:

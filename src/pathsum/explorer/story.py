@@ -1,7 +1,6 @@
-"""`story`: one prediction of a text and its explanation, as numbers and as a sentence.
+"""`story`: the explanation of one prediction, as numbers and as a sentence.
 
-`StoryBuilder` measures the numbers; `WORDS` holds the clauses of the sentence, and `sentence_of`
-chooses and fills them.
+`StoryBuilder` measures the numbers; `sentence_of` selects clauses from `WORDS` and fills them in.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,20 +48,22 @@ from pathsum.paths.patching import without
 from pathsum.paths.reasons import Reason, write_reasons
 from pathsum.paths.target import PredictionRun, Versus, find_target
 
-# Repeats that are tried, and the share of the first one's gain that another needs to be tried.
+# The number of repeats to compare, and the least gain of a repeat as a share of the largest gain.
 CANDIDATES, COMPARABLE = 4, 0.5
-# Heads that the sentence names one by one, and the longest beginning of a word that it quotes.
-MOST_NAMED, LONGEST_START = 8, 12
-# Strongest predictions among which a rival from the text is looked for.
+# Below this share of the logit, the sentence mentions the coverage of the circuit.
+MIN_COVERAGE = 0.5
+# The largest number of heads listed in the sentence, and the longest quoted start of a word.
+MAX_HEADS, MAX_START = 8, 12
+# The number of strongest predictions among which the rival is searched.
 RIVALS = 10
 
 WORDS: dict[str, str] = page_words("story")
-"""The clauses of the sentence; a slot in braces is a number, a token or a head (`slots_of`)."""
+"""The clauses of the sentence, with slots in braces (`slots_of`)."""
 
 
 @dataclass(frozen=True)
 class MlpShare:
-    """The MLPs' direct contribution to the logit: in total, of the strongest, and without heads."""
+    """The direct contribution of MLPs to the logit: all, the strongest, and without the heads."""
 
     total: float
     strongest: str
@@ -72,23 +73,25 @@ class MlpShare:
 
 @dataclass(frozen=True, eq=False)
 class Story(Record, kind="page-story"):
-    """One prediction of a text, and its explanation; `sentence` is the explanation in words.
+    """The explanation of one prediction; `sentence` is the explanation in words.
 
-    `token` is predicted at `position` with `probability`; `expected` is the likeliest token, and
-    `rival` the one to compare `token` with: the likeliest other one that stands in the text before,
-    among the strongest predictions that begin alike. `versus` is the token whose logit is
-    subtracted, None if it is none's. Where the same pair of tokens stood before, at `first`,
-    `token` had `probability_first` (None if the text repeats nothing).
-    `heads` give most of their attention to what followed the earlier copies of the token at
-    `position`, if `token` did: they do induction. `head` is the one whose ablation costs most among
-    them, or, if there are none, the head that adds most to the logit. It adds `share` of `total`
-    directly, and attends to `source` with `weight`; `kind` says whether by induction or as to a
-    sink. `reasons` are the parts of its key and query that decide this; `is_decomposed` is False if
-    its attention matters too little for that. `writer` is the head that wrote the first reason,
-    if a head did. With `writer` switched off, or without the first reason, the weight and the
-    probability are `weight_without` and `probability_without`. `mlps` is None for a model without
-    MLPs, and `coverage`, the share of the logit that the circuit's edges carry, if the model has no
-    exact circuit.
+    `token` is predicted at `position` with `probability`; `expected` is the most likely token.
+    `rival` is the token to compare with: the most likely other token that occurs earlier in the
+    text, among the strongest predictions that begin alike. `versus` is the token whose logit is
+    subtracted, if any. If the pair of tokens occurred before, at `first`, the probability of
+    `token` there was `probability_first`.
+
+    `heads` are the induction heads: they attend mostly to `token` after earlier copies of the token
+    at `position`. `head` is the induction head whose ablation costs most or, without induction
+    heads, the head that adds most to the logit. It adds `share` of `total` directly, and attends to
+    `source` with `weight`; `kind` is the kind of this attention (induction, sink). `reasons` are
+    the parts of its query and key that explain the attention; `is_decomposed` is False if the
+    attention matters too little. `writer` is the head that wrote the first reason, if any. Without
+    `writer`, or without the first reason, the weight and the probability are `weight_without` and
+    `probability_without`.
+
+    `mlps` is None for a model without MLPs. `coverage` is the share of the logit that the circuit's
+    edges carry, None if the model has no exact circuit.
     """
 
     position: int
@@ -122,8 +125,8 @@ class Story(Record, kind="page-story"):
 class StoryParams(TextParams):
     """The position of the prediction, by default the most interesting one, and the token.
 
-    Without a token, the actual next one is explained, or at the end the model's prediction.
-    `versus` is as in `PredictionParams`.
+    The default token is the next token of the text or, at its end, the model's prediction. `versus`
+    is as in `PredictionParams`.
     """
 
     position: int | None = None
@@ -132,10 +135,10 @@ class StoryParams(TextParams):
 
 
 def story(session: Session, params: StoryParams) -> Story:
-    """The prediction at a position, or of a repeated token that heads copy.
+    """Explain the prediction at a position, by default of a repeated token that heads copy.
 
-    Of the repeats that gain most, the one whose probability falls most without the heads that
-    attend to what followed before; the first of them if no head does.
+    The default is the repeat, among those with the largest gain, whose probability falls most when
+    the heads that attend to its earlier copy are ablated; the first repeat if no head does.
     """
     trace, run = session.run(params).trace, answer_run(session, params)
     probabilities = run.next_prob.tolist()
@@ -150,13 +153,13 @@ def story(session: Session, params: StoryParams) -> Story:
     graph = None
     with suppress(NotExactError):
         graph = circuit_at(session, params, position, token, versus)
-    numbers = StoryBuilder(trace, position, token, versus).build(first, graph)
-    sentence = sentence_of(numbers, trace)
+    result = StoryBuilder(trace, position, token, versus).build(first, graph)
+    sentence = sentence_of(result, trace)
     if graph is not None and trace.model.config.mlp != "none":
-        # The head and the tokens that act through MLPs.
+        # The head and the tokens whose effect goes through MLPs.
         through = write_through(graph) if strongest_head(graph) is None else ()
         sentence = concat(sentence, " " if through else "", through, write_tokens(graph))
-    return replace(numbers, sentence=sentence)
+    return replace(result, sentence=sentence)
 
 
 def _most_interesting(
@@ -167,30 +170,30 @@ def _most_interesting(
         for position, first in ranked[:CANDIDATES]
         if first is not None
     ]
-    tried = {
+    repeats = {
         (position, first): heads
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
         and (heads := copying_heads(trace, position, find_target_token(trace, position)))
     }
-    if not tried:
+    if not repeats:
         return ranked[0]
-    places = [position for position, _ in tried]
-    tokens = [find_target_token(trace, position) for position in places]
-    after = probabilities_without(trace, [*tried.values()], places, tokens)
-    lost = [probabilities[place] - left for place, left in zip(places, after, strict=True)]
-    return [*tried][lost.index(max(lost))]
+    positions = [position for position, _ in repeats]
+    tokens = [find_target_token(trace, position) for position in positions]
+    after = probabilities_without(trace, [*repeats.values()], positions, tokens)
+    drops = [probabilities[at] - ablated for at, ablated in zip(positions, after, strict=True)]
+    return [*repeats][drops.index(max(drops))]
 
 
 class StoryBuilder:
-    """Measures the numbers of the story about one position of a run."""
+    """Measures the numbers of a story."""
 
     def __init__(self, trace: Trace, position: int, token: int, versus: Versus) -> None:
         self.trace, self.position, self.token, self.versus = trace, position, token, versus
         self.target = find_target(trace, position, token, versus)
 
     def build(self, first: int | None, graph: Graph | None) -> Story:
-        """The numbers of the story; `first` is where the same pair of tokens stood before."""
+        """The numbers of the story; `first` is the earlier position of the same pair of tokens."""
         run = PredictionRun(self.trace, self.target)
         lead = find_lead(run, None) if graph is None else graph.lead
         logits = self.trace.logits_at(self.position)[0]
@@ -240,10 +243,10 @@ class StoryBuilder:
     def _mlp_share(self, without_heads: Trace | None) -> MlpShare | None:
         if self.trace.model.config.mlp == "none":
             return None
-        written = self._mlps(self.trace)
-        left = None if without_heads is None else sum(self._mlps(without_heads).values())
-        strongest = max(written, key=written.__getitem__)
-        return MlpShare(sum(written.values()), strongest, written[strongest], left)
+        shares = self._mlps(self.trace)
+        rest = None if without_heads is None else sum(self._mlps(without_heads).values())
+        strongest = max(shares, key=shares.__getitem__)
+        return MlpShare(sum(shares.values()), strongest, shares[strongest], rest)
 
     def _without(self, heads: Sequence[HeadId]) -> Trace:
         return without(self.trace.prefix(0, self.position + 1), [str(head) for head in heads])
@@ -260,27 +263,27 @@ class StoryBuilder:
 
 def _find_rival(trace: Trace, position: int, logits: Tensor, token: int) -> int | None:
     likeliest = logits.topk(min(RIVALS, len(logits))).indices.tolist()
-    seen = trace.tokens[0, : position + 1].tolist()
+    previous = trace.tokens[0, : position + 1].tolist()
 
     def kind(token: int) -> tuple[bool, bool]:
         # The rival of a name is a name, although "the" may be likelier.
         first = shown_piece(trace.model, token).lstrip()[:1]
         return first.isalpha(), first.isupper()
 
-    others = (one for one in likeliest if one != token and one in seen)
-    return next((one for one in others if kind(one) == kind(token)), None)
+    others = (each for each in likeliest if each != token and each in previous)
+    return next((each for each in others if kind(each) == kind(token)), None)
 
 
 def sentence_of(story: Story, trace: Trace) -> Sentence:
     """The story in words."""
     names = [*_clauses(story, trace.tokens[0].tolist())]
-    if story.coverage is not None and story.coverage < COMPARABLE:
+    if story.coverage is not None and story.coverage < MIN_COVERAGE:
         names.append("coverage")
     return fill("".join(WORDS[name] for name in names), **slots_of(story, trace))
 
 
 def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
-    """The names of the clauses that tell a story, in order."""
+    """The names of the clauses of a story, in order."""
     yield "opening"
     if story.probability_first is not None:
         yield "first_rises" if story.probability > 2 * story.probability_first else "first"
@@ -305,7 +308,7 @@ def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
         if story.reasons:
             yield "comma"
     if story.reasons:
-        # If most of the attention stays without the first reason, it is not the whole reason.
+        # If much of the attention remains without the first reason, it is only part of the reason.
         is_part = (story.weight_without or 0.0) > story.weight / 3
         yield from ("partly_because" if is_part else "because", "without_writer")
     elif len(story.heads) <= 1 or not is_induction:
@@ -316,7 +319,7 @@ def _clauses(story: Story, ids: list[int]) -> Iterator[str]:
 
 
 def _mlp_clauses(story: Story) -> Iterator[str]:
-    """The MLPs' part, if they write most of the logit, or one of them more than the head."""
+    """The clauses about MLPs, if they write most of the logit, or one writes more than the head."""
     mlps = story.mlps
     if mlps is None or not (mlps.total > story.total / 2 or mlps.strongest_share > story.share):
         return
@@ -346,9 +349,9 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         return concat("drop to " if drops else "rise to ", strong(share(value)))
 
     head, mlps = story.head or "", story.mlps or MlpShare(0.0, "", 0.0, None)
-    left = len(story.heads) - MOST_NAMED
+    others = len(story.heads) - MAX_HEADS
     return {
-        "before": _word_start([shown_piece(model, one) for one in ids[: story.position + 1]]),
+        "before": _word_start([shown_piece(model, each) for each in ids[: story.position + 1]]),
         "token": token(story.position),
         "predicted": label(story.token),
         "probability": strong(percent(story.probability)),
@@ -360,8 +363,8 @@ def slots_of(story: Story, trace: Trace) -> dict[str, str | Span | Sentence]:
         "source": Span(token(story.source).text, "cell", head, story.position, story.source),
         "count": str(len(story.heads)),
         "heads": concat(
-            join_spans(map(head_span, story.heads[:MOST_NAMED])),
-            f" and {left} more" if left > 0 else "",
+            join_spans(map(head_span, story.heads[:MAX_HEADS])),
+            f" and {others} more" if others > 0 else "",
         ),
         "least": share(story.probability_without_head),
         "without_head": after(story.probability_without_head),
@@ -387,5 +390,5 @@ def _word_start(pieces: list[str]) -> str:
     while start > 0 and pieces[start][:1].isalpha() and pieces[start - 1][-1:].isalpha():
         start -= 1
     text = "".join(pieces[start:-1]).lstrip()
-    # Random tokens in a row are no word.
-    return "" if len(text) > LONGEST_START else text
+    # A long string of letters is a row of random tokens, not a word.
+    return "" if len(text) > MAX_START else text

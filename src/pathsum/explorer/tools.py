@@ -2,7 +2,7 @@
 
 Needs the extra `mcp`. A tool has the name and the parameters of a question; its result is the
 answer as JSON with numbers of 4 digits. Arrays of more than `MAX_NUMBERS` numbers, such as the
-patterns of all heads, are described by their shape: a client that wants one asks for one head.
+patterns of all heads, are replaced by their shape; a client can request single heads instead.
 """
 
 import dataclasses
@@ -35,16 +35,16 @@ MAX_NUMBERS = 4096
 
 def tool(question: Question) -> Tool:
     """A question as a tool: its name, the summary of its function, and a schema of parameters."""
-    found = fields_schema(question.params)
+    schema = fields_schema(question.params)
     fields = dataclasses.fields(question.params)
-    found["properties"] = {name: _not_null(node) for name, node in found["properties"].items()}
-    found["required"] = [each.name for each in fields if each.default is dataclasses.MISSING]
+    schema["properties"] = {name: _not_null(node) for name, node in schema["properties"].items()}
+    schema["required"] = [each.name for each in fields if each.default is dataclasses.MISSING]
     description = inspect.cleandoc(question.compute.__doc__ or "")
-    return Tool(name=question.name, description=description, input_schema=found)
+    return Tool(name=question.name, description=description, input_schema=schema)
 
 
 def _not_null(node: Schema) -> Schema:
-    """The schema of a parameter; one without a value is omitted, so null is no value."""
+    """The schema of a parameter without null, because a client omits unset parameters."""
     options = [each for each in node.get("anyOf", [node]) if each != {"type": "null"}]
     return options[0] if len(options) == 1 else {"type": [each["type"] for each in options]}
 
@@ -61,12 +61,12 @@ def answer_text(explorer: Explorer, name: str, params: dict[str, Any]) -> str:
 
 
 def _array(tensor: Tensor) -> Any:
-    plain = tensor.detach().cpu()
-    if plain.numel() > MAX_NUMBERS:
-        return {"omitted": f"an array of shape {list(plain.shape)}"}
-    if plain.is_complex():
-        plain = torch.view_as_real(plain.resolve_conj())
-    return jsonable(plain.tolist(), digits=DIGITS)
+    numbers = tensor.detach().cpu()
+    if numbers.numel() > MAX_NUMBERS:
+        return {"omitted": f"an array of shape {list(numbers.shape)}"}
+    if numbers.is_complex():
+        numbers = torch.view_as_real(numbers.resolve_conj())
+    return jsonable(numbers.tolist(), digits=DIGITS)
 
 
 def server(explorer: Explorer) -> Server[Any]:
@@ -84,12 +84,12 @@ def server(explorer: Explorer) -> Server[Any]:
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
         return CallToolResult(content=[TextContent(text=text)])
 
-    names = ", ".join(each.name for each in explorer.session.models)
+    models = ", ".join(each.name for each in explorer.session.models)
     return Server(
         "pathsum",
         version=__version__,
         instructions=(
-            f"Questions about the transformers {names}: why a token was predicted, what heads do, "
+            f"Questions about the transformers {models}: why a token was predicted, what heads do, "
             "which heads compose. Begin with `model`, then `run` a text and ask `why` at one of "
             "its positions. Heads are named like L1H0, edges like L0H3→L1H0.k."
         ),

@@ -41,7 +41,7 @@ class EdgeParams(ModelParams):
 
 @dataclass(frozen=True)
 class ChanceCount:
-    """The number of edges of each kind that the null predicts at or above z."""
+    """The expected number of edges of each kind at or above z under the null."""
 
     z: float
     q: float
@@ -59,7 +59,7 @@ class CompositionAnswer(Record, kind="page-composition"):
 
 @dataclass(frozen=True)
 class PatchEffectOn:
-    """How much the loss rises on some sequences when the edge is patched."""
+    """The rise of the loss on some sequences when the edge is patched."""
 
     on: str
     cost: Estimate
@@ -67,7 +67,7 @@ class PatchEffectOn:
 
 @dataclass(frozen=True, eq=False)
 class EdgePage(Record, kind="page-edge"):
-    """A composed circuit: its spectrum next to the null's, its tokens, and its effect on a run."""
+    """A composed circuit: its spectrum and null, its strongest tokens, and its effect on runs."""
 
     edge: Site
     weights: VirtualWeights
@@ -79,24 +79,24 @@ class EdgePage(Record, kind="page-edge"):
     note: str
 
 
-# The thresholds that the slider offers: 1, 1.5, … 12.
+# The thresholds of the slider: 1, 1.5, … 12.
 THRESHOLDS = tuple(1 + step / 2 for step in range(23))
-# Null draws whose eigenvalues are shown behind the circuit's own.
+# Null draws whose eigenvalues are drawn behind those of the circuit.
 NULL_DRAWS = 20
-# Runs with at most so many logits (16 MB) are kept, for the pages of other edges.
+# Runs with at most this many logits (16 MB) are cached for the pages of other edges.
 SHARED_LOGITS = 1 << 22
 
 _ROW_MEANINGS: dict[str, str] = page_words("row_meanings")
 
 
 def answer_composition(session: Session, params: ModelParams) -> CompositionAnswer:
-    """Q-, K- and V-composition of all heads, and how many edges are expected under the null."""
-    found = all_composition(session, params)
-    chance = [
-        ChanceCount(z, *(float(found.scores(kind).tails(z).sum()) for kind in KINDS))
+    """Q-, K- and V-composition of all heads, and the expected number of edges under the null."""
+    result = all_composition(session, params)
+    counts = [
+        ChanceCount(z, *(float(result.scores(kind).tails(z).sum()) for kind in KINDS))
         for z in THRESHOLDS
     ]
-    return CompositionAnswer(found, tuple(chance))
+    return CompositionAnswer(result, tuple(counts))
 
 
 def all_composition(session: Session, params: ModelParams) -> Composition:
@@ -105,7 +105,7 @@ def all_composition(session: Session, params: ModelParams) -> Composition:
 
 
 def edge(session: Session, params: EdgeParams) -> EdgePage:
-    """Two heads composed: the score, the circuit between tokens, and the effect on losses."""
+    """The composition of two heads: score, circuit between tokens, and effect on losses."""
     model = session.model(params)
     writer, reader, kind = _parse_edge(model, params.edge)
     session.progress(0, 4, "virtual weights")
@@ -133,7 +133,7 @@ def edge(session: Session, params: EdgeParams) -> EdgePage:
 def _parse_edge(model: Model, name: str) -> tuple[HeadId, HeadId, CompositionKind]:
     edge = Site.parse(name[:60])
     if not isinstance(edge.writer, HeadId) or not isinstance(edge.reader, HeadId):
-        raise InputError(f"{edge} does not join two heads; use an edge such as 'L0H7→L1H4.k'")
+        raise InputError(f"{edge} does not connect two heads; use an edge such as 'L0H7→L1H4.k'")
     writer, reader = model.head(edge.writer).id, model.head(edge.reader).id
     assert edge.side is not None
     return writer, reader, parse_choice(KINDS, edge.side.value, "side")
@@ -152,60 +152,63 @@ def _token_circuit(model: Model, writer: str, reader: str, kind: str) -> Factore
 def _null_eigenvalues(
     model: Model, writer: HeadId, reader: HeadId, kind: CompositionKind
 ) -> Complex[Tensor, " n"]:
-    """Of the reader (and for values the writer too) rotated at random in the stream."""
+    """Eigenvalues with the reader (for values, also the writer) rotated at random."""
     if kind == "v":
         null = CopyingNull(model, draws=NULL_DRAWS)
-        drawn = null.spectra([Path("embed", [writer, reader])])
+        spectra = null.spectra([Path("embed", [writer, reader])])
     else:
         product = embedding_product(model, writer.layer)
-        drawn = null_matching_spectra(model, [reader], writer, product, draws=NULL_DRAWS)
-    return torch.cat((drawn, -drawn)).flatten()
+        spectra = null_matching_spectra(model, [reader], writer, product, draws=NULL_DRAWS)
+    return torch.cat((spectra, -spectra)).flatten()
 
 
 def _patching(
     session: Session, params: EdgeParams, writer: str, reader: str, kind: CompositionKind
 ) -> tuple[PatchEffectOn, ...]:
-    """The rise in loss when this edge alone carries its message from shuffled tokens."""
+    """The rise of the loss when the edge is patched from a run of shuffled tokens."""
     model = session.model(params)
     rows: list[PatchEffectOn] = []
-    for found in session.sequences(params):
-        mixed = shuffled(found.tokens, int(model.config.start_token is not None))
-        both = (found, Sequences(f"{found.name}, shuffled", mixed, found.first))
-        if found.tokens.numel() * model.config.d_vocab_out <= SHARED_LOGITS:
-            trace, other = (session.sequence_run(params, one) for one in both)
+    for sequences in session.sequences(params):
+        shuffled_tokens = shuffled(sequences.tokens, int(model.config.start_token is not None))
+        texts = (
+            sequences,
+            Sequences(f"{sequences.name}, shuffled", shuffled_tokens, sequences.first),
+        )
+        if sequences.tokens.numel() * model.config.d_vocab_out <= SHARED_LOGITS:
+            trace, other = (session.sequence_run(params, each) for each in texts)
         else:
-            trace, other = (model.trace(one.tokens) for one in both)
+            trace, other = (model.trace(each.tokens) for each in texts)
         patched = trace.patch({(writer, reader, kind): other})
-        before = sequence_losses(trace.logits, found.tokens, found.first)
-        cost = sequence_losses(patched.logits, found.tokens, found.first).above(before)
-        rows.append(PatchEffectOn(found.name, cost))
+        before = sequence_losses(trace.logits, sequences.tokens, sequences.first)
+        cost = sequence_losses(patched.logits, sequences.tokens, sequences.first).above(before)
+        rows.append(PatchEffectOn(sequences.name, cost))
     return tuple(rows)
 
 
 @dataclass(frozen=True, eq=False)
 class EmbedAndLogitEdges(Record, kind="page-embed-and-logit-edges"):
-    """The edges at both ends of the graph of heads, the strongest first; `note` lists omissions.
+    """Edges from the embedding and to the logits, strongest first; `note` lists omissions.
 
-    An edge leads from the embedding to a head, or from a head to the logits; its score is that of
-    `pathsum.circuits.virtual_weights`, comparable with those between two heads.
+    The scores are those of `pathsum.circuits.virtual_weights`, comparable with scores between two
+    heads.
     """
 
     edges: tuple[ScoredEdge, ...]
     note: str
 
 
-# Four products with a whole vocabulary per head would keep the page of a larger model waiting.
+# Four products with the vocabulary per head take too long for larger models.
 MAX_END_HEADS = 48
 
 
 def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogitEdges:
-    """The embedding read by every query, key and value, and the logits written by every head."""
+    """Edges from the embedding to every query, key and value, and from every head to the logits."""
     model = session.model(params)
     if len(model.heads) > MAX_END_HEADS:
         return EmbedAndLogitEdges(
-            (), f"The embedding and the logits are omitted above {MAX_END_HEADS} heads."
+            (), f"Edges of the embedding and the logits are omitted above {MAX_END_HEADS} heads."
         )
-    found: list[ScoredEdge] = []
+    edges: list[ScoredEdge] = []
     notes: dict[str, None] = {}
     labels = model.config.every_head
     pairs = [("embed", f"{label}.{side}") for label in labels for side in "qkv"]
@@ -215,6 +218,6 @@ def embed_and_logit_edges(session: Session, params: ModelParams) -> EmbedAndLogi
         except (InputError, NotExactError) as error:
             notes[str(error)] = None
             continue
-        found.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
-    found.sort(key=lambda edge: -edge.z)
-    return EmbedAndLogitEdges(tuple(found), join_notes(tuple(notes)))
+        edges.append(ScoredEdge(weights.edge, weights.score, weights.excess, weights.z, weights.p))
+    edges.sort(key=lambda edge: -edge.z)
+    return EmbedAndLogitEdges(tuple(edges), join_notes(tuple(notes)))

@@ -43,7 +43,7 @@ from pathsum.sources.load import load
 
 @dataclass(frozen=True)
 class TokenRow:
-    """A token and the tokens that go with it most, with their values."""
+    """A token and the largest entries of its row."""
 
     token: Token
     others: tuple[Scored, ...]
@@ -58,7 +58,7 @@ class TokenParams(HeadParams):
 
 @dataclass(frozen=True, eq=False)
 class TokenTables(Record, kind="page-token"):
-    """OV: the outputs that the token raises and lowers, and its raisers. QK: attention to it.
+    """The OV circuit at a token (outputs, and sources that raise it), and its QK circuit.
 
     Attention scores are relative to the mean over keys, because a softmax compares the keys of one
     query.
@@ -72,9 +72,9 @@ class TokenTables(Record, kind="page-token"):
 
 # Tokens per table of one token.
 TABLE_LENGTH = 12
-# Rows on a head's page, tokens per row, and how many of the largest entries rows are taken from.
+# Rows on a head's page, tokens per row, and the number of largest entries that select the rows.
 ROWS, ROW_LENGTH, ENTRIES = 8, 6, 400
-# Rows are searched among this many tokens: all pairs of a large vocabulary take half a minute.
+# Rows are searched among this many tokens; all pairs of a large vocabulary take half a minute.
 MAX_TOKENS = 8192
 
 
@@ -82,22 +82,22 @@ def token(session: Session, params: TokenParams) -> TokenTables:
     """A head's circuits for one token as source, as destination and as output."""
     model = session.model(params)
     require_tokens_out(model, "the effect of a token as a source and as an output")
-    name, wanted = model.head(params.head).label, model.token_id(params.token)
-    shown = common_tokens(model)
-    k = min(TABLE_LENGTH, int(shown.sum()))
+    name, source = model.head(params.head).label, model.token_id(params.token)
+    is_common = common_tokens(model)
+    k = min(TABLE_LENGTH, int(is_common.sum()))
     ov, qk = head_circuits(session, params)
-    moved = effect(model, name, wanted, k, ov=ov)
-    attends = token_attention(model, name, wanted, k, qk=qk)
+    written = effect(model, name, source, k, ov=ov)
+    attention = token_attention(model, name, source, k, qk=qk)
     return TokenTables(
-        effect=moved,
-        raised_by=top_scored(model, ov.column(wanted), k, shown),
-        attention=attends,
-        note=_remarks(moved.note, attends.note),
+        effect=written,
+        raised_by=top_scored(model, ov.column(source), k, is_common),
+        attention=attention,
+        note=_remarks(written.note, attention.note),
     )
 
 
 def head_circuits(session: Session, params: HeadParams) -> tuple[Factored, Factored]:
-    """A head's full OV and QK in the token basis; those of a small vocabulary are kept."""
+    """A head's full OV and QK in the token basis, cached for a small vocabulary."""
     config = session.model(params).config
     head = session.model(params).head(params.head).label
 
@@ -111,27 +111,29 @@ def head_circuits(session: Session, params: HeadParams) -> tuple[Factored, Facto
 
 
 def strongest_rows(model: Model, circuit: Factored) -> tuple[TokenRow, ...]:
-    """The rows that hold the largest entries of a circuit between tokens, strongest first.
+    """The rows with the largest entries of a circuit between tokens, strongest first.
 
-    Each is one token with the largest entries of its row. Rare tokens are omitted; of many tokens,
-    the most common are searched, or the first if counts are unknown.
+    Rare tokens are omitted. In a large vocabulary, only the most common tokens are searched, or the
+    first tokens if counts are unknown.
     """
-    shown = common_tokens(model)
-    ids = shown.nonzero()[:, 0]
+    is_common = common_tokens(model)
+    ids = is_common.nonzero()[:, 0]
     if len(ids) > MAX_TOKENS and model.token_counts is not None:
         ids = ids[model.token_counts.cpu()[ids].argsort(descending=True, stable=True)]
     ids = ids[:MAX_TOKENS].sort().values.to(circuit.device)
-    part = Factored(circuit.A[ids], circuit.B[:, ids])
-    best = extremes.topk(part, min(ENTRIES, len(ids) ** 2))
-    tokens = list(dict.fromkeys(ids[best.rows].tolist()))[:ROWS]
+    restricted = Factored(circuit.A[ids], circuit.B[:, ids])
+    largest = extremes.topk(restricted, min(ENTRIES, len(ids) ** 2))
+    tokens = list(dict.fromkeys(ids[largest.rows].tolist()))[:ROWS]
     return tuple(
-        TokenRow(token_of(model, token), top_scored(model, circuit.row(token), ROW_LENGTH, shown))
+        TokenRow(
+            token_of(model, token), top_scored(model, circuit.row(token), ROW_LENGTH, is_common)
+        )
         for token in tokens
     )
 
 
 def rows_note(model: Model) -> str:
-    """Which tokens rows were searched among, if not all of them."""
+    """The tokens among which rows were searched, if not all tokens."""
     if int(common_tokens(model).sum()) <= MAX_TOKENS:
         return ""
     which = "first" if model.token_counts is None else "most common"
@@ -143,23 +145,20 @@ def real_pairs(values: Tensor) -> Tensor:
     return torch.view_as_real(values.resolve_conj()).float()
 
 
-def scaled_to(null: Tensor, own: Tensor) -> Tensor:
-    """Null eigenvalues scaled to the root mean square of the circuit's own, to draw both together.
-
-    Gaussian heads have no scale of their own.
-    """
+def scaled_to(null: Tensor, eigenvalues: Tensor) -> Tensor:
+    """Null eigenvalues scaled to the root mean square of `eigenvalues`, to draw both together."""
     size = null.abs().square().mean().sqrt()
-    return null * (own.abs().square().mean().sqrt() / size) if size > 0 else null
+    return null * (eigenvalues.abs().square().mean().sqrt() / size) if size > 0 else null
 
 
 @dataclass(frozen=True, eq=False)
 class HeadPage(Record, kind="page-head"):
     """A head from its weights: copying, offsets and strongest tokens.
 
-    `null_eigenvalues` are those of random heads, scaled to the head's own; `offsets` is None for a
-    model without positions. The shares of tokens in `copying` are None for a large vocabulary, and
-    are the answer to the question `copying`. Its scores and kind are in the answer to `atlas`, its
-    edges in that to `composition`: those take a while on a large model, and serve all heads.
+    `null_eigenvalues` are eigenvalues of random heads, scaled to those of the head; `offsets` is
+    None for a model without positions. The shares of tokens in `copying` are None for a large
+    vocabulary; the question `copying` computes them. The questions `atlas` and `composition` have
+    the scores, kinds and edges of all heads, which take longer for a large model.
     """
 
     head: str
@@ -183,7 +182,7 @@ class OwnLogits(Record, kind="page-copying"):
 
 @dataclass(frozen=True, eq=False)
 class AblationOn:
-    """A head knocked out, and replaced by descriptions, on some sequences."""
+    """A head ablated, and replaced by descriptions, on some sequences."""
 
     on: str
     ablations: tuple[Ablation, ...]
@@ -198,9 +197,9 @@ class HeadAblation(Record, kind="page-ablation"):
     tests: tuple[AblationOn, ...]
 
 
-# Null draws whose eigenvalues are shown, skip-trigrams and further bugs listed.
+# The number of null draws whose eigenvalues are drawn, of skip-trigrams, and of further bugs.
 NULL_DRAWS, TRIPLES, MAX_BUGS = 20, 40, 20
-# Held-out sequences on which a page ranks skip-trigrams; the library takes more.
+# Held-out sequences for ranking skip-trigrams; fewer than the library's default.
 TRIPLE_SEQUENCES = 12
 
 _ABLATIONS = (
@@ -212,97 +211,108 @@ _ABLATIONS = (
 
 
 def head(session: Session, params: HeadParams) -> HeadPage:
-    """Everything about a head that follows from weights alone."""
+    """The page of a head, from its weights alone."""
     model = session.model(params)
     name = model.head(params.head).label
     null = session.result(params, "copying null", lambda model, _: CopyingNull(model))
     measures = "all" if model.config.d_vocab <= MAX_TOKENS else "eigenvalues"
-    copies = null.measure([name], measures=measures).heads[0]
-    drawn = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
-    placed = model.config.at(model.head(name).id.layer).positions != "none"
-    profile = positional(model, name).heads[0] if placed else None
+    copying = null.measure([name], measures=measures).heads[0]
+    spectra = null.spectra([as_path(model, name)])[0, : NULL_DRAWS // 2].flatten()
+    has_positions = model.config.at(model.head(name).id.layer).positions != "none"
+    profile = positional(model, name).heads[0] if has_positions else None
     ov, qk = head_circuits(session, params)
     return HeadPage(
         head=name,
-        copying=copies,
-        null_eigenvalues=real_pairs(scaled_to(torch.cat((drawn, -drawn)), copies.eigenvalues)),
+        copying=copying,
+        null_eigenvalues=real_pairs(scaled_to(torch.cat((spectra, -spectra)), copying.eigenvalues)),
         offsets=profile,
         ov_rows=strongest_rows(model, ov),
         qk_rows=strongest_rows(model, qk),
-        note=_remarks(copies.note, profile.note if profile else "", rows_note(model)),
+        note=_remarks(copying.note, profile.note if profile else "", rows_note(model)),
     )
 
 
 def _remarks(*notes: str) -> str:
-    """The remarks of several notes, each once."""
+    """The remarks of several notes without duplicates."""
     return join_notes(tuple(dict.fromkeys(remark for note in notes for remark in note.split("; "))))
 
 
-def own_logits(session: Session, params: HeadParams) -> OwnLogits:
-    """The shares of tokens whose own logit a head raises; they take vocabulary² products."""
+def copied_shares(session: Session, params: HeadParams) -> OwnLogits:
+    """The shares of tokens that a head copies, which take vocabulary² products."""
     null = session.result(params, "copying null", lambda model, _: CopyingNull(model))
-    found = null.measure([params.head], progress=session.progress).heads[0]
-    return OwnLogits(found.head, found.positive_diagonal, found.top_1, found.top_5)
+    copying = null.measure([params.head], progress=session.progress).heads[0]
+    return OwnLogits(copying.head, copying.positive_diagonal, copying.top_1, copying.top_5)
 
 
 def trigrams(session: Session, params: HeadParams) -> SkipTrigrams:
-    """A head's strongest skip-trigrams, and the strongest bugs that they force."""
+    """A head's strongest skip-trigrams, and the strongest forced bugs."""
     model = session.model(params)
     k = min(TRIPLES, int(common_tokens(model).sum()) ** 2)
-    found = skip_trigrams(
+    triples = skip_trigrams(
         model, params.head, k, sequences=TRIPLE_SEQUENCES, progress=session.progress
     )
-    listed = {(each.source, each.destination, each.out) for each in found}
-    others = [b for b in found.bugs if (b.source, b.destination, b.out) not in listed]
-    return replace(found, bugs=tuple(others[:MAX_BUGS]))
+    listed = {(each.source, each.destination, each.out) for each in triples}
+    others = [b for b in triples.bugs if (b.source, b.destination, b.out) not in listed]
+    return replace(triples, bugs=tuple(others[:MAX_BUGS]))
 
 
 def ablation(session: Session, params: HeadParams) -> HeadAblation:
-    """Knock a head out in four ways and put descriptions in its place, on each set of sequences."""
+    """Ablate a head in four ways and replace it by descriptions, on each set of sequences."""
     model = session.model(params)
     name = model.head(params.head).label
     tests: list[AblationOn] = []
-    sequences = session.sequences(params)
-    for place, on in enumerate(sequences):
-        session.progress(place, len(sequences), f"ablating {name} on {on.name}")
+    samples = session.sequences(params)
+    for done, sequences in enumerate(samples):
+        session.progress(done, len(samples), f"ablating {name} on {sequences.name}")
         ablations = [
-            ablate(model, name, on.tokens, reference=reference, after=after, from_position=on.first)
+            ablate(
+                model,
+                name,
+                sequences.tokens,
+                reference=reference,
+                after=after,
+                from_position=sequences.first,
+            )
             for reference, after in _ABLATIONS
         ]
         replacements = [
-            replace_head(model, name, on.tokens, pattern=pattern, from_position=on.first)
+            replace_head(
+                model, name, sequences.tokens, pattern=pattern, from_position=sequences.first
+            )
             for pattern in IdealPattern
         ]
-        copied = replace_head(model, name, on.tokens, ov="copying", from_position=on.first)
-        tests.append(AblationOn(on.name, tuple(ablations), (*replacements, copied)))
+        copying = replace_head(
+            model, name, sequences.tokens, ov="copying", from_position=sequences.first
+        )
+        tests.append(AblationOn(sequences.name, tuple(ablations), (*replacements, copying)))
     return HeadAblation(name, tuple(tests))
 
 
-# Contexts in each order on a page, and sequences that are read: fewer than the library's defaults,
-# so that the page appears soon.
+# The number of contexts in each order and of sequences, fewer than the library's defaults for the
+# sake of speed.
 CONTEXTS, CONTEXT_SEQUENCES = 8, 24
 # A sequence is prose if at least this share of it is letters and spaces, at most this share digits
 # and signs that code is written with, and nothing is indented.
 PROSE, CODE_SIGNS, MOST_SIGNS = 0.92, frozenset("_`={}[]<>#\\|@*~^$%&+/0123456789"), 0.005
 INDENT = " " * 4
-# The bundled model whose held-out text serves models without one, and the tokens of a sequence.
+# The bundled model whose held-out text is used for models without one, and the sequence length.
 CORPUS_OF, CONTEXT_LENGTH = "two-layer", 128
-# The most heads of a model whose text is read for all of them at once, and the size of that.
+# Up to this many heads, contexts of all heads are computed at once; the size of that result.
 SHARED_HEADS, SHARED_READING_BYTES = 16, 32 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextsParams(HeadParams):
-    """A head, and the text of its contexts: prose, if there is any, or all of it."""
+    """A head, and the text of its contexts: only prose, if there is any, or all text."""
 
     text: Literal["prose", "all"] = "prose"
 
 
 def _context_text(session: Session, params: HeadParams) -> tuple[Sequence[Tensor], str]:
-    """The text that contexts are looked for in, and its name.
+    """The text in which contexts are searched, and its name.
 
-    The model's held-out text; for a model without one, the texts that the page was given, or the
-    bundled held-out prose and code if its tokenizer reads them, or the example texts.
+    This is the model's held-out text or, without one, the user's texts, or the bundled held-out
+    text if the tokenizer can encode it, or the example texts.
     """
     model = session.model(params)
     if model.held_out is not None:
@@ -310,7 +320,7 @@ def _context_text(session: Session, params: HeadParams) -> tuple[Sequence[Tensor
     if not session.texts and (bundled := _bundled_text(model)) is not None:
         return bundled, "the bundled prose and code"
     ids = [example.ids for example in session.examples(params) if len(example.ids) > 1]
-    return [torch.tensor(one) for one in ids], "the example texts"
+    return [torch.tensor(each) for each in ids], "the example texts"
 
 
 def _bundled_text(model: Model) -> list[Tensor] | None:
@@ -337,15 +347,15 @@ def _is_prose(model: Model, ids: Tensor) -> bool:
 
 
 def contexts(session: Session, params: ContextsParams) -> TopContexts:
-    """The contexts where a head does most in a text (`_context_text`), and ordinary ones."""
+    """The contexts in a text (`_context_text`) where a head is most active, and typical ones."""
     model = session.model(params)
     text, name = _context_text(session, params)
     prose = [row for row in text if _is_prose(model, row)] if params.text == "prose" else []
     text, name = (prose, f"prose in {name}") if prose else (text, name)
-    # In a small model the pages of all heads share one reading of the text.
+    # In a small model, all heads share one pass over the text.
     shared = len(model.heads) <= SHARED_HEADS
     labels = model.config.every_head if shared else (model.head(params.head).label,)
-    read = session.result(
+    reading = session.result(
         params,
         f"contexts in {name}" + ("" if shared else f" of {labels[0]}"),
         lambda model, report: read_contexts(
@@ -353,7 +363,5 @@ def contexts(session: Session, params: ContextsParams) -> TopContexts:
         ),
         SHARED_READING_BYTES,
     )
-    found = read.top(params.head, CONTEXTS)
-    return replace(
-        found, note=join_notes((f"on {found.sequences} sequences of {name}", found.note))
-    )
+    top = reading.top(params.head, CONTEXTS)
+    return replace(top, note=join_notes((f"on {top.sequences} sequences of {name}", top.note)))

@@ -1,4 +1,4 @@
-"""`without` and `texts`: a prediction with parts switched off, or taken from another text."""
+"""`without` and `texts`: a prediction with parts ablated, or patched from another text."""
 
 from dataclasses import dataclass
 
@@ -23,15 +23,15 @@ from pathsum.paths.logit_effects import direct_parts
 from pathsum.paths.patching import without
 from pathsum.paths.target import Target, find_target
 
-# Predictions that are listed, and things that may be switched off in one link.
+# The number of predictions in a list, and of heads and edges that can be switched off at once.
 TOP, MAX_SWITCHES = 8, 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutParams(PredictionParams):
-    """`off` lists the heads and edges that are off (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
+    """`off` lists the ablated heads and edges (`L0H3,L0H3→L1H0.k,L0H3@4→L1H0@9.k`).
 
-    `head` is the one whose pattern is sent, by default the one whose attention changed most.
+    The answer contains the pattern of `head`, by default the head whose attention changed most.
     """
 
     off: str
@@ -40,7 +40,7 @@ class WithoutParams(PredictionParams):
 
 @dataclass(frozen=True)
 class Measured:
-    """One prediction in one of the two runs."""
+    """A prediction in one of the two runs."""
 
     total: float
     probability: float
@@ -52,10 +52,10 @@ class WithoutAnswer(Record, kind="page-without"):
     """A prediction before and after, with each component's direct contribution to its logit.
 
     `parts` are the embedding, every head, every MLP, and positions with biases. In each run they
-    add up to `total`, the logit minus the one it is compared with. `top_ids` are the strongest
-    predictions of either run. `moved[head]` is how much of its attention a head moved elsewhere at
-    the position; `pattern_before` and `pattern_after` are those of `head`, and None for a model
-    without heads. `loss_before` and `loss_after` are those of the whole text.
+    add up to `total`, the logit relative to its baseline. `top_ids` are the strongest predictions
+    of either run. `moved[head]` is the share of a head's attention at the position that moved to
+    other sources; `pattern_before` and `pattern_after` are the patterns of `head`, None for a model
+    without heads. `loss_before` and `loss_after` have one entry per position.
     """
 
     off: tuple[str, ...]
@@ -84,27 +84,27 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
     target = find_target(trace, position, token, versus)
     off = tuple(dict.fromkeys(part.strip() for part in params.off.split(",") if part.strip()))
     if len(off) > MAX_SWITCHES:
-        raise InputError(f"{len(off)} things are switched off; at most {MAX_SWITCHES} are allowed")
+        raise InputError(f"{len(off)} parts are switched off; at most {MAX_SWITCHES} are allowed")
     cut = without(trace, off)
     before, after = direct_parts(trace, target), direct_parts(cut, target)
     probabilities = torch.stack([run.logits_at(position)[0].softmax(-1) for run in (trace, cut)])
     top = probabilities.amax(0).topk(min(TOP, probabilities.shape[1])).indices
-    # Half the absolute change of each head's row is the share of its attention that moved.
-    moved = [
+    # The moved share of a head's attention is half the absolute change of its row.
+    shares = [
         (after[0, :, position] - before[0, :, position]).abs().sum(-1) / 2
         for before, after in zip(trace.patterns, cut.patterns, strict=True)
     ]
-    moved = torch.cat([*moved, torch.zeros(0)])
+    shares = torch.cat([*shares, torch.zeros(0)])
     heads = trace.model.config.every_head
-    shown = heads[int(moved.argmax())] if heads else None
+    head = heads[int(shares.argmax())] if heads else None
     if params.head is not None:
-        shown = trace.model.head(params.head).label
+        head = trace.model.head(params.head).label
     return WithoutAnswer(
         off=off,
         position=position,
         token=token,
-        before=_measured(trace, target),
-        after=_measured(cut, target),
+        before=_measure(trace, target),
+        after=_measure(cut, target),
         top_ids=tuple(top.tolist()),
         top_before=probabilities[0, top],
         top_after=probabilities[1, top],
@@ -112,22 +112,22 @@ def without_parts(session: Session, params: WithoutParams) -> WithoutAnswer:
         parts_before=torch.tensor([*before.values()]),
         parts_after=torch.tensor([*after.values()]),
         heads=heads,
-        moved=moved,
-        head=shown,
-        pattern_before=None if shown is None else trace.pattern(shown)[0].half(),
-        pattern_after=None if shown is None else cut.pattern(shown)[0].half(),
+        moved=shares,
+        head=head,
+        pattern_before=None if head is None else trace.pattern(head)[0].half(),
+        pattern_after=None if head is None else cut.pattern(head)[0].half(),
         loss_before=answer_run(session, params).loss,
         loss_after=F.pad(trace_losses(cut)[0], (0, 1), value=torch.nan),
     )
 
 
-def _measured(trace: Trace, target: Target) -> Measured:
+def _measure(trace: Trace, target: Target) -> Measured:
     logits = trace.logits_at(target.positions)[0]
-    own = logits[int(target.tokens[0])]
+    logit = logits[int(target.tokens[0])]
     return Measured(
         total=float(target.of_rows(trace.uncapped_logits_at(target.positions))[0]),
         probability=float(logits.softmax(-1)[int(target.tokens[0])]),
-        rank=int((logits > own).sum()) + 1,
+        rank=int((logits > logit).sum()) + 1,
     )
 
 
@@ -135,10 +135,9 @@ def _measured(trace: Trace, target: Target) -> Measured:
 class TextsParams(TextParams):
     """The clean text, a position in it, and the corrupted text, typed or as ids.
 
-    Without a corrupted text, one is made: the earlier copy of the token at the position is
-    replaced, or the token before it if there is none. The target is `token`, by default the one
-    that the clean text predicts at the position, against the one that the corrupted text predicts
-    instead.
+    The default corrupted text replaces the earlier copy of the token at the position or, without
+    one, the previous token. The target is the logit of `token`, by default the clean prediction,
+    minus the logit of the corrupted prediction.
     """
 
     position: int
@@ -151,8 +150,8 @@ class TextsParams(TextParams):
 class TwoTexts(Record, kind="page-texts"):
     """Logit of `token` minus that of `rival` at `position` on both texts, and patched.
 
-    `broken[i]` is the difference on the clean text with the output of `parts[i]` taken from the
-    corrupted text; `restored[i]` is the difference on the corrupted text with it from the clean.
+    `broken[i]` is the difference on the clean text with the output of `parts[i]` patched from the
+    corrupted text; `restored[i]` is the difference with the two texts exchanged.
     """
 
     ids: tuple[int, ...]
@@ -170,14 +169,14 @@ class TwoTexts(Record, kind="page-texts"):
 
 
 def texts(session: Session, params: TextsParams) -> TwoTexts:
-    """Patch every head and MLP from one text to the other, in both directions."""
+    """Patch every head and MLP from one text into the other, in both directions."""
     clean = session.run(params).trace
     model, ids = clean.model, tuple(clean.tokens[0].tolist())
     position = find_position(len(ids), params.position)
     corrupted = _corrupted(session, params, ids, position)
     other = tuple(corrupted.tokens[0].tolist())
-    best = int(clean.logits_at(position)[0].argmax())
-    token = best if params.token is None else model.token_id(params.token)
+    predicted = int(clean.logits_at(position)[0].argmax())
+    token = predicted if params.token is None else model.token_id(params.token)
     ranked = corrupted.logits_at(position)[0].argsort(descending=True).tolist()
     rival = next(other for other in ranked if other != token)
     parts = (
@@ -190,15 +189,15 @@ def texts(session: Session, params: TextsParams) -> TwoTexts:
         return float(at[token] - at[rival])
 
     broken, restored = torch.zeros(2, len(parts))
-    for place, part in enumerate(parts):
-        session.progress(place, len(parts), f"taking {part} from one text to the other")
-        broken[place] = difference(clean.patch({part: corrupted}))
-        restored[place] = difference(corrupted.patch({part: clean}))
+    for index, part in enumerate(parts):
+        session.progress(index, len(parts), f"patching {part}")
+        broken[index] = difference(clean.patch({part: corrupted}))
+        restored[index] = difference(corrupted.patch({part: clean}))
     return TwoTexts(
         ids=ids,
-        pieces=tuple(shown_piece(model, one) for one in ids),
+        pieces=tuple(shown_piece(model, each) for each in ids),
         other_ids=other,
-        other_pieces=tuple(shown_piece(model, one) for one in other),
+        other_pieces=tuple(shown_piece(model, each) for each in other),
         position=position,
         token=token,
         rival=rival,
@@ -219,29 +218,28 @@ def _corrupted(session: Session, params: TextsParams, ids: tuple[int, ...], posi
     length = trace.tokens.shape[1]
     if length != len(ids):
         raise InputError(
-            f"the clean text has {len(ids)} tokens and the corrupted one {length}; patching needs "
-            "the same number, so that every position has a partner"
+            f"the clean text has {len(ids)} tokens and the corrupted text {length}; patching needs "
+            "two texts with the same number of tokens"
         )
     return trace
 
 
 def _corrupt(model: Model, ids: tuple[int, ...], position: int) -> list[int]:
-    """The text with the earlier copy of a token replaced by one that does not occur.
+    """The text with the earlier copy of a token replaced by a token that does not occur in it.
 
-    If the model has a tokenizer, the new token resembles the old one: letters or none, a leading
-    space or none, the same length.
+    If the model has a tokenizer, both tokens agree in length, leading space, and letters or none.
     """
-    earlier = [place for place in range(position) if ids[place] == ids[position]]
-    place = earlier[-1] if earlier else max(position - 1, 0)
-    old = ids[place]
+    earlier = [index for index in range(position) if ids[index] == ids[position]]
+    index = earlier[-1] if earlier else max(position - 1, 0)
+    old = ids[index]
     pool = [token for token in model.token_pool().ids().tolist() if token not in ids] or [old]
-    alike = [token for token in pool if _shape(model, token) == _shape(model, old)] or pool
-    # Deterministic, and different for different tokens.
-    return [*ids[:place], alike[old % len(alike)], *ids[place + 1 :]]
+    similar = [token for token in pool if _shape(model, token) == _shape(model, old)] or pool
+    # Deterministic, but different for different tokens.
+    return [*ids[:index], similar[old % len(similar)], *ids[index + 1 :]]
 
 
 def _shape(model: Model, token: int) -> tuple[bool, bool, int] | None:
-    """Whether a token has a leading space and letters, and its length; None if it has no text."""
+    """The leading space, letters and length of a token; None if it has no text."""
     text = piece(model, token)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""`model`, `vocabulary` and `gallery`: a model, its examples and tokens; the models to choose."""
+"""`model`, `vocabulary` and `gallery`: a model with its examples and tokens; all models."""
 
 from dataclasses import dataclass
 
@@ -29,11 +29,11 @@ class GuideLink:
 
 @dataclass(frozen=True, eq=False)
 class ModelInfo(Record, kind="page-model"):
-    """A model's sizes, its heads, the models and examples on the page, and its exactness.
+    """A model's sizes, its heads, its exactness, and the models and examples on the page.
 
-    Of the `models` that the page offers, some have snapshots of their training, and some are
-    comparable with this one because they read the same tokens (it is itself, if it has heads).
-    `lesson` says in a sentence what a bundled model shows.
+    `models` are all models on the page, `with_snapshots` those with snapshots of their training,
+    and `comparable` those whose heads can be aligned with this model's. `lesson` is one sentence
+    about a bundled model.
     """
 
     name: str
@@ -66,10 +66,10 @@ class ModelInfo(Record, kind="page-model"):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary(Record, kind="page-vocabulary"):
-    """`tokens[i]` is the exact text of token i, or stands for its bytes (see `shown_piece`).
+    """`tokens[i]` is the exact text of token i, or represents its bytes (see `shown_piece`).
 
-    `counts` is how often each token occurred in training, None if that is unknown; `drawable` are
-    the tokens that random texts are drawn from.
+    `counts` are the tokens' counts in training, None if unknown; random texts are drawn from
+    `drawable`.
     """
 
     tokens: tuple[str, ...]
@@ -83,41 +83,41 @@ _SHOWN = (
     *("positions", "norm", "mlp", "start_token"),
 )
 _MARKS = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-# The replacement character, which decoders write for incomplete characters.
+# The replacement character, with which decoders replace incomplete characters.
 REPLACEMENT = "\ufffd"
 
 GUIDE = tuple(GuideLink(**link) for link in page_words("guide"))
 
 
 def model_info(session: Session, params: ModelParams) -> ModelInfo:
-    """Sizes and abilities of a model."""
-    one, model, why_not = session.open_model(params), session.model(params), ""
+    """Sizes and features of a model."""
+    entry, model, why_not = session.open_model(params), session.model(params), ""
     try:
         expand_logits(model.trace([0]))
     except NotExactError as error:
         why_not = str(error)
-    names = tuple(dict.fromkeys((*session.model_names, one.name)))
+    names = tuple(dict.fromkeys((*session.model_names, entry.name)))
     others = [session.open_model(ModelParams(model=name)) for name in names]
     return ModelInfo(
-        name=one.name,
-        path=one.path,
+        name=entry.name,
+        path=entry.path,
         **{name: getattr(model.config, name) for name in _SHOWN},
         parameters=model.weights.n_parameters,
         has_tokenizer=model.tokenizer is not None,
         heads=model.config.every_head,
-        card=one.card,
+        card=entry.card,
         examples=session.examples(params),
         models=names,
-        steps=tuple(one.snapshots),
+        steps=tuple(entry.snapshots),
         with_snapshots=tuple(
             each.name for each in others if each.run and each.name in session.model_names
         ),
-        comparable=tuple(each.name for each in others if can_align(one.model, each.model)),
+        comparable=tuple(each.name for each in others if can_align(entry.model, each.model)),
         exact=not why_not,
         why_not_exact=why_not,
         guide=GUIDE,
         pathsum_version=__version__,
-        lesson=LESSONS.get(one.name, ""),
+        lesson=LESSONS.get(entry.name, ""),
     )
 
 
@@ -147,28 +147,28 @@ def shown_piece(model: Model, token: int) -> str:
     text = piece(model, token)
     if text is not None or model.tokenizer is None or token >= model.tokenizer.size:
         return text or ""
-    found = model.tokenizer.token_bytes(token)
-    return "" if found is None else f"{REPLACEMENT}{found.hex(' ').upper()}"
+    data = model.tokenizer.token_bytes(token)
+    return "" if data is None else f"{REPLACEMENT}{data.hex(' ').upper()}"
 
 
 def token_label(model: Model, token: int) -> str:
-    """A token in running text: spaces within it and control characters are visible.
+    """A token in running text, with visible inner spaces and control characters.
 
-    A leading space is omitted; a token without text is shown as its id or bytes in brackets.
+    A leading space is omitted; a token without text is represented by its id or bytes in brackets.
     """
     text = shown_piece(model, token)
     if not text or text.startswith(REPLACEMENT):
         return f"⟨{text[1:] or token}⟩"
-    shown = "".join(
+    label = "".join(
         _MARKS.get(letter) or (letter if letter.isprintable() else f"⟨{ord(letter):02X}⟩")
         for letter in text
     )
-    return shown.removeprefix("·")
+    return label.removeprefix("·")
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """One model of the gallery; `opens` is false for one that must be opened by a command."""
+    """A model of the gallery; `opens` is False if only a command can open it."""
 
     name: str
     lesson: str
@@ -179,21 +179,23 @@ class ModelCard:
 
 @dataclass(frozen=True, eq=False)
 class Gallery(Record, kind="page-gallery"):
-    """The models that are open, bundled or hand-built, and those that can be fetched."""
+    """All models: open, bundled, hand-built and downloadable ones."""
 
     models: tuple[ModelCard, ...]
 
 
 def gallery(session: Session, params: ModelParams) -> Gallery:
-    """The models that the page can show, trained ones first."""
+    """The models of the page, trained ones first."""
     del params  # the same for every model
     cards: list[ModelCard] = []
-    for one in named_models().models:
-        built = "built by hand" if one.name in HAND_BUILT else "trained"
-        group = "fetched" if one.name in FETCHED else built
-        opens = one.name not in FETCHED or one.name in session.model_names
-        cards.append(ModelCard(one.name, LESSONS.get(one.name, one.about), one.size, group, opens))
+    for info in named_models().models:
+        origin = "built by hand" if info.name in HAND_BUILT else "trained"
+        group = "fetched" if info.name in FETCHED else origin
+        opens = info.name not in FETCHED or info.name in session.model_names
+        cards.append(
+            ModelCard(info.name, LESSONS.get(info.name, info.about), info.size, group, opens)
+        )
     others = set(session.model_names) - {card.name for card in cards}
     names = [name for name in session.model_names if name in others]
-    own = [ModelCard(name, "Opened with this page.", "", "yours", True) for name in names]
-    return Gallery((*own, *cards))
+    own_cards = [ModelCard(name, "Opened with this page.", "", "yours", True) for name in names]
+    return Gallery((*own_cards, *cards))

@@ -38,19 +38,19 @@ class PredictionParams(TextParams):
     versus: str | int = "mean"
 
 
-# The circuit has edges from this share of the prediction on; the page shows the strongest first.
+# Edges of the circuit carry at least this share of the prediction.
 THRESHOLD = 0.02
-# All paths are listed if there are at most this many, else the strongest that a search finds.
+# All paths are listed if there are at most this many; otherwise, the STRONGEST found by a search.
 MAX_PATHS = 600
 STRONGEST = 100
-# The search visits as many paths as a page can wait for. One costs about heads × tokens steps.
+# Bounds of the search: a path costs about heads × tokens steps.
 MAX_BUDGET, MIN_BUDGET, STEPS = 50_000, 2_000, 100_000_000
-# Paths whose routes over the text are computed; weaker ones are not drawn.
+# The number of strongest paths that are drawn as routes over the text.
 ROUTES = 40
 
 
 def find_prediction(session: Session, params: PredictionParams) -> tuple[Trace, int, int, Versus]:
-    """The run, position, token and comparison of a question, with its defaults filled in."""
+    """The run, position, token and baseline of a question, with defaults filled in."""
     trace = session.run(params).trace
     position = find_position(trace.tokens.shape[1], params.position)
     token = find_target_token(trace, position, params.token)
@@ -58,7 +58,7 @@ def find_prediction(session: Session, params: PredictionParams) -> tuple[Trace, 
 
 
 def find_versus(model: Model, versus: str | int) -> Versus:
-    """What a logit is compared with, as the library names it."""
+    """The baseline of a logit as the library names it."""
     if versus == "mean":
         return "mean"
     return None if versus == "none" else find_token(model, versus)
@@ -74,7 +74,7 @@ def find_position(length: int, position: int) -> int:
 
 
 def find_target_token(trace: Trace, position: int, token: int | None = None) -> int:
-    """The token to explain: the given one, else the next one, else the model's prediction."""
+    """The token to explain: `token`, the next token or, at the end, the model's prediction."""
     if token is not None:
         return trace.model.token_id(token)
     if position + 1 < trace.tokens.shape[1]:
@@ -84,7 +84,7 @@ def find_target_token(trace: Trace, position: int, token: int | None = None) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class WhyParams(PredictionParams):
-    """A prediction; without `effects`, no edge is cut, which takes most of the time."""
+    """A prediction; with `effects`, every edge is cut, which takes most of the time."""
 
     effects: bool = True
 
@@ -92,23 +92,23 @@ class WhyParams(PredictionParams):
 def why(session: Session, params: WhyParams) -> Graph:
     """A prediction as a graph of its edges, each with the effect of cutting it."""
     _, position, token, versus = find_prediction(session, params)
-    found = circuit_at(session, params, position, token, versus)
+    graph = circuit_at(session, params, position, token, versus)
     if not params.effects:
-        return found
+        return graph
     about = ("effects", session.run(params).ids, position, token, versus)
-    return session.result(params, about, lambda _, report: with_effects(found, report))
+    return session.result(params, about, lambda _, report: with_effects(graph, report))
 
 
 def circuit_at(
     session: Session, params: TextParams, position: int, token: int, versus: Versus = "mean"
 ) -> Graph:
-    """A circuit without effects, computed once for its story, its graph and its neurons."""
-    found = session.run(params)
+    """A circuit without effects, cached because stories, graphs and neurons share it."""
+    run = session.run(params)
     return session.result(
         params,
-        ("circuit", found.ids, position, token, versus),
+        ("circuit", run.ids, position, token, versus),
         lambda _, report: find_circuit(
-            found.trace, position, token, versus, THRESHOLD, effects=False, progress=report
+            run.trace, position, token, versus, THRESHOLD, effects=False, progress=report
         ),
     )
 
@@ -151,7 +151,7 @@ def sources(session: Session, params: PredictionParams) -> SourceTotals:
     return SourceTotals(position, token, toward.total, tokens, rest, toward.remainder)
 
 
-# Neurons that are listed, and rows of each list on the page of one.
+# The number of neurons in a list, and of rows in the lists about one neuron.
 NEURONS, ROWS = 10, 6
 
 
@@ -181,7 +181,7 @@ def neuron(session: Session, params: NeuronParams) -> Neuron:
     return read_neuron(session.model(params), params.neuron, k=ROWS, progress=session.progress)
 
 
-# Positions of one answer: every one takes the whole unembedding at every layer.
+# The number of positions per answer; each takes a product with the unembedding at every layer.
 LENS_POSITIONS = 64
 
 
@@ -197,8 +197,8 @@ class LensParams(TextParams):
 class LensAnswer(Record, kind="page-lens"):
     """The top token of the stream before each layer and after the last, at positions from `start`.
 
-    `predictions` are the model's own top tokens, which both readouts end with. Tensors are
-    [layer, position]: the top token, its probability, and that of the prediction.
+    `predictions` are the model's top tokens, with which both readouts end. Tensors are [layer,
+    position]: the top token, its probability, and the probability of the prediction.
     """
 
     readout: str
@@ -215,24 +215,24 @@ def answer_lens(session: Session, params: LensParams) -> LensAnswer:
     trace = session.run(params).trace
     length = trace.tokens.shape[1]
     start = find_position(length, params.start)
-    places = range(start, min(start + LENS_POSITIONS, length))
-    cap, streams = trace.weights.config.logit_cap, streams_at(trace, places)
-    predicted = logits_at(trace, streams[-1], places).argmax(-1)
+    positions = range(start, min(start + LENS_POSITIONS, length))
+    cap, streams = trace.weights.config.logit_cap, streams_at(trace, positions)
+    predictions = logits_at(trace, streams[-1], positions).argmax(-1)
     tops: list[Tensor] = []
     probabilities: list[Tensor] = []
     is_held = params.readout == "held"
-    carried = HeldPositions.of(trace, places).carry(streams) if is_held else streams
+    carried = HeldPositions.of(trace, positions).carry(streams) if is_held else streams
     for layer, stream in enumerate(carried):
         session.progress(layer, len(carried), f"reading the stream before layer {layer}")
-        found = soft_cap(logits_at(trace, stream, places), cap).softmax(-1)
-        tops.append(found.argmax(-1))
-        both = torch.stack([tops[-1], predicted], -1)
-        probabilities.append(found.gather(-1, both))
+        distribution = soft_cap(logits_at(trace, stream, positions), cap).softmax(-1)
+        tops.append(distribution.argmax(-1))
+        ids = torch.stack([tops[-1], predictions], -1)
+        probabilities.append(distribution.gather(-1, ids))
     top_probs, prediction_probs = torch.stack(probabilities).unbind(-1)
     return LensAnswer(
         readout=params.readout,
         start=start,
-        predictions=tuple(predicted.tolist()),
+        predictions=tuple(predictions.tolist()),
         top_ids=torch.stack(tops),
         top_probs=top_probs,
         prediction_probs=prediction_probs,
@@ -241,7 +241,7 @@ def answer_lens(session: Session, params: LensParams) -> LensAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class LensPartsParams(TextParams):
-    """A layer whose stream is read, a position, and a token, by default the prediction there."""
+    """The layer of a stream, a position, and a token, by default the prediction there."""
 
     layer: int
     position: int
@@ -250,11 +250,11 @@ class LensPartsParams(TextParams):
 
 @dataclass(frozen=True, eq=False)
 class LensPartsAnswer(Record, kind="page-lens-parts"):
-    """The logit of one token, relative to the mean, that a stream reads, by component.
+    """The logit of one token, relative to the mean, in the lens of a stream, by component.
 
-    `written` splits the direct lens by the components below, `carried` the held lens by the last
-    component above; the first of these is the stream itself, the direct lens. `by_order` splits
-    the held lens by the number of heads and MLPs above that a path goes through.
+    `written` splits the direct lens by the components below. `carried` splits the held lens by the
+    last component above; its first entry is the direct lens, of the stream itself. `by_order`
+    splits the held lens by the number of heads and MLPs above on each path.
     """
 
     layer: int
@@ -279,16 +279,16 @@ def lens_parts(session: Session, params: LensPartsParams) -> LensPartsAnswer:
     target = find_target(trace, position, params.token, "mean")
     token = int(target.tokens[0])
     below = direct_parts(trace, target, params.layer)
-    found = held_parts(trace, params.layer, position, token)
+    parts = held_parts(trace, params.layer, position, token)
     return LensPartsAnswer(
         layer=params.layer,
         position=position,
         token=token,
-        direct=found.direct,
-        held=found.held,
+        direct=parts.direct,
+        held=parts.held,
         writers=tuple(below),
         written=torch.tensor([*below.values()]),
-        above=tuple(map(str, found.by_last.names)),
-        carried=found.by_last.values,
-        by_order=found.by_order.values,
+        above=tuple(map(str, parts.by_last.names)),
+        carried=parts.by_last.values,
+        by_order=parts.by_order.values,
     )

@@ -1,4 +1,4 @@
-"""`run`, `attention` and `scores`: a text through the model, where its heads attend, and why."""
+"""`run`, `attention` and `scores`: the predictions, patterns and attention scores of a text."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,14 +24,13 @@ from pathsum.paths.score_sum import SideSum
 
 @dataclass(frozen=True, eq=False)
 class TextRun(Record, kind="page-run"):
-    """A run: its tokens, the top predictions at each position, and how the next token ranks.
+    """A run: its tokens, and at each position the top predictions and the rank of the next token.
 
-    `given` counts tokens before truncation to the context. `next_rank` is 1 where the next token is
-    the top prediction, and 0 at the last position, which has no next token; there `next_prob` and
-    `loss` are NaN. `remainder` is the relative error of the sum over paths, None if the model has
-    no exact one. `highlight` is the most interesting prediction: where the text repeats
-    itself for the first time and the model gains most, else the last; `highlight_source` is the
-    position of the same token the time before, None if nothing is repeated.
+    `given` is the number of tokens before truncation. `next_rank` is 1 if the next token is the top
+    prediction, and 0 at the last position, where `next_prob` and `loss` are NaN. `remainder` is the
+    relative error of the sum over paths, None if the model has no exact sum. `highlight` is the
+    most interesting prediction (`rank_by_interest`), and `highlight_source` the position that it
+    repeats, if any.
     """
 
     ids: tuple[int, ...]
@@ -55,15 +54,15 @@ TOP_PREDICTIONS = 10
 
 
 def answer_run(session: Session, params: TextParams) -> TextRun:
-    """Run a text: predictions and losses at every position."""
-    found = session.run(params)
-    key = ("predictions", found.ids, found.given)
-    return session.result(params, key, lambda _, report: _predict(found, report))
+    """The predictions and losses of a text at every position."""
+    run = session.run(params)
+    key = ("predictions", run.ids, run.n_tokens)
+    return session.result(params, key, lambda _, report: _predict(run, report))
 
 
-def _predict(found: Run, progress: Progress) -> TextRun:
-    """Some positions at a time: the logits of a long text may take more memory than its run."""
-    trace, following = found.trace, found.trace.tokens[0].roll(-1)
+def _predict(run: Run, progress: Progress) -> TextRun:
+    """The predictions of a run, in parts, because logits may take more memory than the run."""
+    trace, following = run.trace, run.trace.tokens[0].roll(-1)
     remainder = None
     with suppress(NotExactError):
         remainder = PartialRemainder(trace.paths())
@@ -75,12 +74,12 @@ def _predict(found: Run, progress: Progress) -> TextRun:
         parts.append(_rank_next(logits[0], following[at]))
     top_ids, top_logits, top_log_probs, rank, log_prob = map(torch.cat, zip(*parts, strict=True))
     rank[-1], log_prob[-1] = 0, torch.nan
-    highlight, source = rank_by_interest(found.ids, log_prob.exp().tolist())[0]
+    highlight, source = rank_by_interest(run.ids, log_prob.exp().tolist())[0]
     return TextRun(
-        ids=found.ids,
-        pieces=tuple(shown_piece(trace.model, token) for token in found.ids),
-        given=found.given,
-        truncated=found.given > len(found.ids),
+        ids=run.ids,
+        pieces=tuple(shown_piece(trace.model, token) for token in run.ids),
+        given=run.n_tokens,
+        truncated=run.n_tokens > len(run.ids),
         n_ctx=trace.model.config.n_ctx,
         top_ids=top_ids,
         top_probs=top_log_probs.exp(),
@@ -104,9 +103,9 @@ def _rank_next(
     return best.indices, best.values, best.values - total, rank, (own - total)[:, 0]
 
 
-# A pair that returns counts as learned from the text from this probability on, and this many times
-# the probability that it had at first.
-LEAST_LEARNED, LEAST_GROWTH = 0.1, 1.5
+# A repeated pair counts as learned from the text if its probability is at least MIN_LEARNED and has
+# grown by at least the factor MIN_GROWTH.
+MIN_LEARNED, MIN_GROWTH = 0.1, 1.5
 
 
 def rank_by_interest(
@@ -114,48 +113,52 @@ def rank_by_interest(
 ) -> list[tuple[int, int | None]]:
     """All positions, the most interesting predictions first, each with the position it repeats.
 
-    First the pairs of tokens that return for the first time, by how much the probability of the
-    second token has grown since; then those that return again, which have several earlier copies to
-    attend to, likewise; then the others, by the probability of the next token, among them the pairs
-    whose return the model hardly predicts. The last position, which has no next token to be
-    compared with, comes before the others; if none that returns is learned, after the first.
+    The order is:
+
+    1. Pairs of tokens at their first repetition, by the gain in the second token's probability.
+    2. Pairs at later repetitions, likewise; they have several earlier copies to attend to.
+    3. The last position, which has no next token. If no repeated pair is learned, it comes after
+       the first of the following.
+    4. All other positions, by the probability of the next token.
 
     >>> rank_by_interest([5, 1, 2, 5, 1], [0.1, 0.2, 0.3, 0.9, float("nan")])
     [(3, 0), (4, None), (2, None), (1, None), (0, None)]
     """
-    before: dict[tuple[int, int], list[int]] = {}
-    for place, pair in enumerate(pairwise(ids)):
-        before.setdefault(pair, []).append(place)
+    positions: dict[tuple[int, int], list[int]] = {}
+    for position, pair in enumerate(pairwise(ids)):
+        positions.setdefault(pair, []).append(position)
     repeats = {
-        here: (first, known)
-        for first, *rest in before.values()
-        for known, here in zip([first, *rest], rest, strict=False)
+        position: (first, earlier)
+        for first, *rest in positions.values()
+        for earlier, position in zip([first, *rest], rest, strict=False)
     }
 
-    def is_learned(place: int) -> bool:
-        own, first = probabilities[place], probabilities[repeats[place][0]]
-        return own >= LEAST_LEARNED and own > LEAST_GROWTH * first
+    def is_learned(position: int) -> bool:
+        new, first = probabilities[position], probabilities[repeats[position][0]]
+        return new >= MIN_LEARNED and new > MIN_GROWTH * first
 
-    learned = {place for place in repeats if is_learned(place)}
+    learned = {position for position in repeats if is_learned(position)}
 
-    def order(place: int) -> tuple[int, float, int]:
-        # Of two that are equally interesting, the later one has more to go by.
-        if place not in learned:
-            return 2, -probabilities[place], -place
-        first, known = repeats[place]
-        return int(first != known), probabilities[first] - probabilities[place], -place
+    def order(position: int) -> tuple[int, float, int]:
+        # Among equally interesting positions, later ones have more context.
+        if position not in learned:
+            return 2, -probabilities[position], -position
+        first, earlier = repeats[position]
+        return int(first != earlier), probabilities[first] - probabilities[position], -position
 
     last = len(ids) - 1
     ranked = sorted(range(last), key=order)
     ranked.insert(max(len(learned), min(1, len(repeats))), last)
-    return [(place, repeats[place][1] if place in repeats else None) for place in ranked]
+    return [
+        (position, repeats[position][1] if position in repeats else None) for position in ranked
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionParams(TextParams):
     """The weighting; `head` selects a single head, whose pattern is always dense.
 
-    Pages draw patterns, for which half precision is enough; files of numbers ask for full.
+    Half precision is enough for drawing; exported files need full precision.
     """
 
     weighting: Literal["attention", "information", "effect"] = "attention"
@@ -167,9 +170,9 @@ class AttentionParams(TextParams):
 class AttentionAnswer(Record, kind="page-attention"):
     """Patterns [head, dest, src]: dense, or for long texts the k largest entries of each row.
 
-    `kept` is the smallest share of a row's absolute sum that its kept entries have. `activity[head,
-    pos]` is how much a head does at each destination, `source_activity[head, pos]` how much of that
-    came from each source: attention not on the first token, or the sum of absolute weights.
+    `kept` is the smallest share of a row's absolute sum in its k largest entries. `activity[head,
+    pos]` is a head's activity at each destination, and `source_activity[head, pos]` the part from
+    each source: attention to other tokens than the first, or the sum of absolute weights.
     """
 
     weighting: Literal["attention", "information", "effect"]
@@ -184,10 +187,10 @@ class AttentionAnswer(Record, kind="page-attention"):
     source_activity: Tensor
 
 
-# Beyond this many cells or tokens, rows keep only their largest entries.
+# Above this many cells or tokens, patterns are sparse: the largest entries of each row.
 MAX_CELLS = 8_000_000
 MAX_DENSE_TOKENS = 512
-# Entries that all rows keep together, and bounds on those of one row.
+# The number of entries in sparse patterns, and bounds on the number per row.
 KEPT_ENTRIES = 4_000_000
 MIN_KEPT, MAX_KEPT = 8, 64
 
@@ -196,18 +199,18 @@ def answer_attention(session: Session, params: AttentionParams) -> AttentionAnsw
     """Patterns of every head, or of one, by the given weighting."""
     trace, weighting = session.run(params).trace, params.weighting
     model, tokens = trace.model, trace.tokens.shape[1]
-    chosen = None if params.head is None else model.head(params.head).id
-    heads = model.config.every_head if chosen is None else (str(chosen),)
-    long = tokens > MAX_DENSE_TOKENS or len(heads) * tokens**2 > MAX_CELLS
-    is_sparse = long and chosen is None
+    selected = None if params.head is None else model.head(params.head).id
+    heads = model.config.every_head if selected is None else (str(selected),)
+    is_long = tokens > MAX_DENSE_TOKENS or len(heads) * tokens**2 > MAX_CELLS
+    is_sparse = is_long and selected is None
     k = max(MIN_KEPT, min(MAX_KEPT, KEPT_ENTRIES // (len(heads) * tokens or 1)))
-    none = torch.zeros(0, tokens)
-    dense, columns, values = [none[:, None].expand(0, tokens, tokens)], [], []
-    activity, source_activity, extent, kept = [none], [none], 0.0, 1.0
+    empty = torch.zeros(0, tokens)
+    dense, columns, values = [empty[:, None].expand(0, tokens, tokens)], [], []
+    activity, source_activity, extent, coverage = [empty], [empty], 0.0, 1.0
     for layer, patterns in enumerate(_weights(trace, weighting)):
-        if chosen is not None and chosen.layer != layer:
+        if selected is not None and selected.layer != layer:
             continue
-        rows = patterns[0] if chosen is None else patterns[0, chosen.head][None]
+        rows = patterns[0] if selected is None else patterns[0, selected.head][None]
         size = rows.abs()
         extent = max(extent, float(size.max()))
         is_plain = weighting == "attention"
@@ -216,12 +219,12 @@ def answer_attention(session: Session, params: AttentionParams) -> AttentionAnsw
         if not is_sparse:
             dense.append(rows)
             continue
-        largest, whole = size.topk(min(k, tokens)), size.sum(-1)
-        share = torch.where(whole > 0, largest.values.sum(-1) / whole, 1.0)
-        kept = min(kept, float(share.min()))
+        largest, total = size.topk(min(k, tokens)), size.sum(-1)
+        share = torch.where(total > 0, largest.values.sum(-1) / total, 1.0)
+        coverage = min(coverage, float(share.min()))
         columns.append(largest.indices.to(torch.uint16))
         values.append(rows.gather(-1, largest.indices))
-    # Moved information has no natural unit, so the largest is set to 1.
+    # Moved information has no natural unit, so its maximum is 1.
     scale = 1 / extent if weighting == "information" and extent else 1.0
     dtype = torch.float16 if params.precision == "half" else trace.weights.dtype
     return AttentionAnswer(
@@ -231,7 +234,7 @@ def answer_attention(session: Session, params: AttentionParams) -> AttentionAnsw
         dense=None if is_sparse else (torch.cat(dense) * scale).to(dtype),
         columns=torch.cat(columns) if columns else None,
         values=(torch.cat(values) * scale).to(dtype) if values else None,
-        kept=kept,
+        kept=coverage,
         extent=extent * scale,
         activity=torch.cat(activity) * scale,
         source_activity=torch.cat(source_activity) * scale,
@@ -243,7 +246,7 @@ def _weights(trace: Trace, weighting: str) -> Iterator[Pattern]:
         return iter(trace.patterns)
     if weighting == "information":
         return moved_by_layer(trace)
-    # The last position has no next token; its target is the predicted one.
+    # At the last position, the target is the prediction, because there is no next token.
     targets = trace.tokens.roll(-1, 1)
     targets[:, -1] = trace.logits_at(-1).argmax(-1)
     return effects_by_layer(trace, targets)
@@ -272,35 +275,35 @@ class ScoreParts(Record, kind="page-scores"):
     total_max: float
 
 
-# Beyond this many numbers per side, the heads of a layer are combined into one part.
+# Above this many numbers per side, the heads of a layer are merged into one part.
 MAX_NUMBERS = 8_000_000
 
 
 def scores(session: Session, params: ScoresParams) -> ScoreParts:
-    """A head's queries and keys on a run, in parts."""
+    """The parts of a head's queries and keys on a run."""
     trace = session.run(params).trace
-    found = expand_scores(trace, params.head)
+    expansion = expand_scores(trace, params.head)
     config = trace.model.config
-    heads = found.head.layer * config.n_heads
+    heads = expansion.head.layer * config.n_heads
     coarse = heads * trace.tokens.shape[1] * config.d_head > MAX_NUMBERS
-    query_names, query = _side(found.query, coarse)
-    key_names, key = _side(found.key, coarse)
+    query_names, query = _side(expansion.query, coarse)
+    key_names, key = _side(expansion.key, coarse)
     return ScoreParts(
-        head=str(found.head),
+        head=str(expansion.head),
         query_parts=query_names,
         key_parts=key_names,
         query=query * config.score_scale,
         key=key,
-        remainder=found.remainder(),
-        total_max=float(found.model_scores.abs().max()),
+        remainder=expansion.remainder(),
+        total_max=float(expansion.model_scores.abs().max()),
     )
 
 
 def _side(side: SideSum, coarse: bool) -> tuple[tuple[str, ...], Float[Tensor, "part pos k"]]:
-    """The parts of one side by name; the heads of a layer are combined if coarse."""
+    """The parts of one side by name; if coarse, the heads of a layer are one part."""
     parts: dict[str, Tensor] = {}
     for part, vectors in side.writers():
-        is_joined = coarse and part.kind == "writer"
-        name = f"heads of layer {part.heads[0].layer}" if is_joined else str(part)
+        is_merged = coarse and part.kind == "writer"
+        name = f"heads of layer {part.heads[0].layer}" if is_merged else str(part)
         parts[name] = parts[name] + vectors[0] if name in parts else vectors[0]
     return tuple(parts), torch.stack(list(parts.values()))

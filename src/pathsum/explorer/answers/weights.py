@@ -1,4 +1,4 @@
-"""`weights`: a small model as the page itself can run it."""
+"""`weights`: the weights of a small model, which the page can run itself."""
 
 import json
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from pathsum.explorer.session import Session
 from pathsum.model import Config, Model
 from pathsum.text.tokenizer import Tokenizer
 
-# A page loads and runs so many numbers without a noticeable delay.
+# A page loads and runs models of this size without a noticeable delay.
 MAX_PARAMETERS = 6_000_000
-# Fields of a config that the page's forward pass does not know: it assumes their defaults.
+# Fields of a config that must have their defaults, because the page's forward pass ignores them.
 _NOT_IN_PAGE = (
     *("norm", "mlp", "block", "qk_norm", "windows"),
     *("sinks", "score_cap", "logit_cap", "causal"),
@@ -29,8 +29,8 @@ _NOT_IN_PAGE = (
 class PageWeights(Record, kind="page-weights"):
     """The weights of a model, stacked by layer and head, and the JSON of its tokenizer.
 
-    `name` is that of the model itself, which the page may list under another. Half floats where
-    they hold the weights exactly, as those of the bundled models do.
+    `name` is the name in the model's files, which may differ from its name on the page. Weights are
+    half floats if that is exact, as for the bundled models.
     """
 
     name: str
@@ -47,7 +47,7 @@ class PageWeights(Record, kind="page-weights"):
 
 
 def page_weights(session: Session, params: ModelParams) -> PageWeights:
-    """The weights of a model that runs in the page; NotExactError if it does not."""
+    """The weights of a model that the page can run; otherwise, raises NotExactError."""
     model = session.model(params)
     reason = why_not_in_page(model)
     if reason:
@@ -56,12 +56,12 @@ def page_weights(session: Session, params: ModelParams) -> PageWeights:
     stacked = {name: getattr(model, name) for name in ("W_Q", "W_K", "W_V", "W_O")}
     stacked |= {"W_E": weights.W_E, "W_U": weights.W_U}
     if config.positions == "qk":
-        none = torch.zeros(0, config.n_ctx, config.d_model)
+        empty = torch.zeros(0, config.n_ctx, config.d_model)
         each = [layer.W_pos[None] for layer in weights.layers if layer.W_pos is not None]
-        stacked["W_pos"] = torch.cat([none, *each])
-    is_half = all(bool((one.half() == one).all()) for one in stacked.values())
+        stacked["W_pos"] = torch.cat([empty, *each])
+    is_half = all(bool((each.half() == each).all()) for each in stacked.values())
     dtype = torch.float16 if is_half else torch.float32
-    numbers = {name: one.to(dtype) for name, one in stacked.items()}
+    numbers = {name: each.to(dtype) for name, each in stacked.items()}
     return PageWeights(
         name=model.name,
         score_scale=config.score_scale,
@@ -73,7 +73,7 @@ def page_weights(session: Session, params: ModelParams) -> PageWeights:
 
 
 def why_not_in_page(model: Model) -> str:
-    """Why the page cannot run a model itself; "" if it can.
+    """The reason why the page cannot run a model; "" if it can.
 
     >>> from pathsum.model import construct
     >>> why_not_in_page(construct.induction())
@@ -90,9 +90,9 @@ def why_not_in_page(model: Model) -> str:
     if config.n_kv_heads != config.n_heads or config.d_vocab_out != config.d_vocab:
         return "heads share keys and values, or outputs are not tokens"
     if weights.edits:
-        return "it was edited"
+        return "it is an edited model"
     biases = [weights.b_U, *(b for l in weights.layers for b in (l.b_Q, l.b_K, l.b_V, l.b_O))]
-    if any(one is not None for one in biases):
+    if any(each is not None for each in biases):
         return "it has biases"
     if (1 + config.n_heads) ** config.n_layers > MAX_PATHS:
         return f"it has more than {MAX_PATHS} paths"
@@ -105,7 +105,7 @@ def why_not_in_page(model: Model) -> str:
 
 
 def _splits_in_page(tokenizer: Tokenizer) -> bool:
-    """Whether the page can split text as a tokenizer does: byte-level BPE, and words."""
+    """Whether the page implements this tokenizer: byte-level BPE, or one token per word."""
     rules: dict[str, Any] = json.loads(tokenizer.to_json())
     split, model = rules["pre_tokenizer"] or {}, rules["model"]
     words = model["type"] == "WordLevel" and split.get("type") == "WhitespaceSplit"
@@ -117,5 +117,5 @@ def _splits_in_page(tokenizer: Tokenizer) -> bool:
         and split["use_regex"]
         and not any(model.get(name) for name in (*plain, "ignore_merges"))
     )
-    stripped = any(one["lstrip"] or one["rstrip"] for one in rules["added_tokens"])
+    stripped = any(token["lstrip"] or token["rstrip"] for token in rules["added_tokens"])
     return rules["normalizer"] is None and not stripped and (words or byte_pairs)

@@ -51,9 +51,9 @@ from pathsum.training.checkpoint import RUN
 class AtlasAnswer(Record, kind="page-atlas"):
     """The atlas of a model; `eigenvalues` [head, n, 2] of full OV, divided by the largest.
 
-    `by_chance` limits the number of heads of each kind that would be expected if every head were
-    one of its random heads: α for each test that a head can pass. That the weights must agree too
-    makes it smaller still.
+    `by_chance` is an upper bound on the expected number of heads of each kind if all heads were
+    random: α for each test of a head. Kinds also require agreement with the weights, so the true
+    number is smaller.
     """
 
     atlas: Atlas
@@ -67,30 +67,32 @@ MAX_EIGENVALUES = 64
 
 def atlas(session: Session, params: ModelParams) -> AtlasAnswer:
     """Every head's scores with their null distributions, its kind, and its eigenvalues."""
-    found = whole_atlas(session, params)
+    result = whole_atlas(session, params)
     return AtlasAnswer(
-        found,
+        result,
         _thumbnail_eigenvalues(session.model(params), session.progress),
-        {kind.name: _by_chance(found, kind) for kind in KINDS},
+        {kind.name: _by_chance(result, kind) for kind in KINDS},
     )
 
 
-def _by_chance(found: Atlas, kind: Kind) -> float:
+def _by_chance(atlas: Atlas, kind: Kind) -> float:
     names = (kind.score, text_name(kind.on_text or kind.score))
-    scores = [entry.scores.get(name) for entry in found.heads for name in names]
+    scores = [entry.scores.get(name) for entry in atlas.heads for name in names]
     tests = [1 + (score.part is not None) for score in scores if score and score.p is not None]
-    return found.alpha * sum(tests)
+    return atlas.alpha * sum(tests)
 
 
 def first_scores(session: Session, params: ModelParams) -> AtlasAnswer:
-    """Attention scores of the atlas, which take seconds; nulls, kinds and the rest take longer."""
+    """The attention scores of the atlas, which take seconds, without the slower nulls and kinds."""
     model = session.model(params)
     require_heads(model)
     scores = attention_on_repeats(model, session.progress)
     entries = tuple(HeadEntry(head, UNKNOWN, (), named, (), ()) for head, named in scores.items())
     infos = tuple(score.info for score in PATTERN_SCORES)
-    found = Atlas(model.name, entries, infos, {}, ALPHA, "Values alone, without nulls and kinds.")
-    return AtlasAnswer(found, torch.zeros(len(entries), 0, 2), {})
+    atlas = Atlas(
+        model.name, entries, infos, {}, ALPHA, "Scores without null distributions and kinds."
+    )
+    return AtlasAnswer(atlas, torch.zeros(len(entries), 0, 2), {})
 
 
 def whole_atlas(session: Session, params: ModelParams) -> Atlas:
@@ -123,11 +125,11 @@ class CompareParams(ModelParams):
     other_step: int | None = None
 
 
-# Fewer held-out sequences and null draws than the defaults of `dynamics` and `align_heads`, so that
-# the page appears soon; standard errors and p-values account for it.
+# Fewer held-out sequences and null draws than the defaults of `dynamics` and `align_heads`, for the
+# sake of speed; standard errors and p-values account for it.
 TRAINING_SEQUENCES = 24
 COMPARE_DRAWS = 100
-# Every head takes two runs, which would take minutes for a larger model.
+# Single heads take two runs each, which takes minutes for larger models.
 MAX_TERM_HEADS = 48
 
 
@@ -136,37 +138,39 @@ def terms(session: Session, params: ModelParams) -> TermImportance:
     texts, model = session.text_pieces(params), session.model(params)
     single = by_head(model) if len(model.heads) <= MAX_TERM_HEADS else ()
     sets = [*by_layer(model), *single]
-    found = term_importance(model, texts.tokens, sets=sets, progress=session.progress)
-    notes = [f"on {texts.name}", *found.note.split("\n")]
+    importance = term_importance(model, texts.tokens, sets=sets, progress=session.progress)
+    notes = [f"on {texts.name}", *importance.note.split("\n")]
     if len(model.heads) > MAX_TERM_HEADS:
-        notes.append(f"single heads are omitted in models with more than {MAX_TERM_HEADS}")
-    return replace(found, note="; ".join(filter(None, notes)))
+        notes.append(f"single heads are omitted for models with more than {MAX_TERM_HEADS} heads")
+    return replace(importance, note="; ".join(filter(None, notes)))
 
 
 def training(session: Session, params: ModelParams) -> Dynamics:
     """Losses and scores over the snapshots of a training run."""
-    one = session.open_model(params)
-    if one.run is None:
+    entry = session.open_model(params)
+    if entry.run is None:
         raise InputError(
-            f"{one.name!r} has no snapshots of its training; open the folder of a run that kept "
+            f"{entry.name!r} has no snapshots of its training; open the folder of a run that kept "
             "some (pathsum train … --set watching.snapshots=20)"
         )
-    # On the run's own held-out text, or on the example texts if that is not known.
-    known = (one.run / HELD_OUT).exists() or (one.run / RUN).exists()
-    tokens = None if known else session.text_pieces(params).tokens
-    return dynamics(one.run, tokens=tokens, sequences=TRAINING_SEQUENCES, progress=session.progress)
+    # Measured on the held-out text of the run or, without one, on the example texts.
+    has_text = (entry.run / HELD_OUT).exists() or (entry.run / RUN).exists()
+    tokens = None if has_text else session.text_pieces(params).tokens
+    return dynamics(
+        entry.run, tokens=tokens, sequences=TRAINING_SEQUENCES, progress=session.progress
+    )
 
 
 def compare(session: Session, params: CompareParams) -> HeadAlignment:
-    """The heads of two models, or of two steps of one, aligned."""
+    """The aligned heads of two models, or of two steps of one model."""
     other = ModelParams(model=params.other, step=params.other_step)
-    found = align_heads(
+    alignment = align_heads(
         session.model(params), session.model(other), draws=COMPARE_DRAWS, progress=session.progress
     )
-    return replace(found, left=_named(session, params), right=_named(session, other))
+    return replace(alignment, left=_title(session, params), right=_title(session, other))
 
 
-def _named(session: Session, params: ModelParams) -> str:
+def _title(session: Session, params: ModelParams) -> str:
     name = session.open_model(params).name
     return name if params.step is None else f"{name} at step {params.step}"
 
@@ -187,21 +191,21 @@ class Tour(Record, kind="page-paper"):
 
 
 def tour(session: Session, params: ModelParams) -> Tour:
-    """Every claim in words, with its rule and its results over other seeds."""
+    """Every claim in words, with its rule and its results over seeds."""
     subject = claim_subject(session, params)
     return Tour(tuple(outline(*each, subject) for each in STATEMENTS), OVER_SEEDS)
 
 
 def claim(session: Session, params: ClaimParams) -> Claim:
     """Measure one claim."""
-    section, one = find_statement(params.claim)
+    section, statement = find_statement(params.claim)
     about = ModelParams(model=params.model, step=params.step)
-    # Cached, because a report asks again for the questions of its picture.
+    # Cached, because a report needs it again for the questions of its picture.
     return session.result(
         about,
-        f"claim {one.id}",
+        f"claim {statement.id}",
         lambda _, report: measure(
-            *(section, one, claim_subject(session.reporting(report), about)),
+            *(section, statement, claim_subject(session.reporting(report), about)),
             lambda name: claim_subject(session.reporting(report), ModelParams(model=name)),
         ),
     )
@@ -209,25 +213,25 @@ def claim(session: Session, params: ClaimParams) -> Claim:
 
 def claim_subject(session: Session, params: ModelParams) -> Subject:
     """A model of the page to measure claims on, with links to its views and shared results."""
-    opened = session.open_model(params)
+    entry = session.open_model(params)
     address: dict[str, str | int] = {} if params.step is None else {"step": params.step}
-    if opened != session.models[0]:
-        address["model"] = opened.name
+    if entry != session.models[0]:
+        address["model"] = entry.name
     result: Results = lambda name, compute: session.result(params, name, compute)  # noqa: E731
     return Subject(
         model=session.model(params),
-        name=opened.name,
+        name=entry.name,
         examples=session.examples(params),
         result=result,
         step=params.step,
-        folder=BUNDLED / opened.path if opened.path in bundled_names() else Path(opened.path),
-        is_own=opened in session.models,
+        folder=BUNDLED / entry.path if entry.path in bundled_names() else Path(entry.path),
+        is_own=entry in session.models,
         address=address,
     )
 
 
 def picture_questions(picture: Picture | None) -> tuple[tuple[str, PlainParams], ...]:
-    """The questions that a picture is drawn from: names and parameters, without the model."""
+    """The questions whose answers a picture shows: names and parameters, without the model."""
     match picture:
         case PatternPicture(head, example):
             text: PlainParams = {"example": example}
@@ -242,20 +246,20 @@ def picture_questions(picture: Picture | None) -> tuple[tuple[str, PlainParams],
             return ()
 
 
-# Values in a program: few enough to read, and what one run can be asked for.
+# The default number of values in a program, few enough to read, and the maximum.
 BUDGET, MAX_BUDGET = 400, 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramParams(ModelParams):
-    """The most values that the program may have."""
+    """The largest number of values in the program."""
 
     budget: int = BUDGET
 
 
 @dataclass(frozen=True, kw_only=True)
 class RulesParams(TextParams):
-    """The position of the prediction; the token is the program's own, unless one is given."""
+    """The position of the prediction, and a token, by default the program's prediction."""
 
     position: int
     token: int | None = None
@@ -264,7 +268,7 @@ class RulesParams(TextParams):
 
 @dataclass(frozen=True)
 class RuleLine:
-    """A rule in words; `head` is empty for the direct path, and `gain` in nats per prediction."""
+    """A rule in words; `head` is "" for the direct path, and `gain` is in nats per prediction."""
 
     text: str
     head: str
@@ -274,9 +278,9 @@ class RuleLine:
 
 @dataclass(frozen=True, eq=False)
 class ProgramAnswer(Record, kind="page-program"):
-    """The rules by their gain; `share` is the part of KL(model ‖ unigram) that they close.
+    """The rules by gain; `share` is the share of KL(model ‖ unigram) that the program explains.
 
-    `curve` has the share while the program grew to its `size`.
+    `curve` has the share by size while the program grew.
     """
 
     size: int
@@ -288,36 +292,36 @@ class ProgramAnswer(Record, kind="page-program"):
 
 
 def program(session: Session, params: ProgramParams) -> ProgramAnswer:
-    """The program of a model, ranked by what its rules gain on held-out text."""
-    found = _program(session, params, params.budget)
+    """The program of a model, with its rules ranked by their gain on held-out text."""
+    program = _program(session, params, params.budget)
     return ProgramAnswer(
-        size=found.size,
-        share=found.fidelity.share,
-        agreement=found.fidelity.agreement,
-        loss=found.fidelity.loss.value,
-        curve=found.curve,
+        size=program.size,
+        share=program.fidelity.share,
+        agreement=program.fidelity.agreement,
+        loss=program.fidelity.loss.value,
+        curve=program.curve,
         rules=tuple(
             RuleLine(str(rule), rule.head, rule.size, rule.gain and rule.gain.value)
-            for rule in found.rules
+            for rule in program.rules
         ),
     )
 
 
 def rules(session: Session, params: RulesParams) -> Explanation:
-    """The rules that act at a position of a text, with their terms in a logit of the program."""
+    """The rules that act at a position of a text, with their contributions to a logit."""
     ids = session.run(params).ids
     position = find_position(len(ids), params.position)
-    found = _program(session, params, params.budget)
-    return found.explain(list(ids), position, params.token)
+    program = _program(session, params, params.budget)
+    return program.explain(list(ids), position, params.token)
 
 
 def _program(session: Session, params: ModelParams, budget: int) -> Program:
     if not 1 <= budget <= MAX_BUDGET:
         raise InputError(f"budget is {budget}; choose 1 to {MAX_BUDGET:,} values")
     about = ModelParams(model=params.model, step=params.step)
-    # As `pathsum decompile` does, on the model's held-out text; else on the example texts.
-    known = session.model(about).held_out is not None
-    texts = None if known else session.text_pieces(about).tokens
+    # Fitted on held-out text, as by `pathsum decompile`, or else on the example texts.
+    has_text = session.model(about).held_out is not None
+    texts = None if has_text else session.text_pieces(about).tokens
     return session.result(
         about,
         f"program {budget}",

@@ -29,9 +29,9 @@ def read(name: str) -> bytes:
 
 
 def names() -> tuple[str, ...]:
-    """The files of the bundle that a page may load."""
-    found = [entry.name for entry in files(__name__).iterdir() if entry.is_file()]
-    return tuple(sorted(name for name in found if Path(name).suffix in CONTENT_TYPES))
+    """The names of the files that a page may load."""
+    entries = [entry.name for entry in files(__name__).iterdir() if entry.is_file()]
+    return tuple(sorted(name for name in entries if Path(name).suffix in CONTENT_TYPES))
 
 
 def content_type(name: str) -> str:

@@ -1,13 +1,13 @@
 """The application: the bundle's files, and `POST /api/<question>`.
 
-An answer that takes a while is a stream: lines of progress, and then the answer.
+A slow answer is a stream: lines of progress, and then the answer or an error.
 
     {"done": 3, "total": 12, "what": "heads on split words"}      while it is computed
-    {"answer": 5120}                                              and then 5,120 bytes
-    {"error": "…", "kind": "InputError", "status": 400}           or why there is none
+    {"answer": 5120}                                              followed by 5,120 bytes
+    {"error": "…", "kind": "InputError", "status": 400}           or an error
 
-Only clients that accept `PROGRESS` get one, and only after `FIRST_SECONDS`: earlier answers and
-refusals are plain responses.
+Only clients that accept `PROGRESS` get a stream, and only after `FIRST_SECONDS`. Earlier answers
+and errors are plain responses.
 """
 
 import asyncio
@@ -33,41 +33,41 @@ from pathsum.explorer.server.guard import Access, Guard, Names, refuse
 
 _LOG = logging.getLogger("pathsum.explorer.server")
 
-# A question holds a few parameters and a text.
+# A question consists of a few parameters and a text.
 MAX_BYTES = 1_000_000
 
 PROGRESS = "application/vnd.pathsum.progress"
-# Shorter waits are not shown on the page, and progress is drawn at this interval.
+# Shorter waits have no progress bar, and progress is sent at this interval.
 FIRST_SECONDS, LINE_SECONDS = 0.2, 0.2
-# When a client that was refused because of too many questions may ask again.
+# The Retry-After header of a response to a client when the queue is full.
 RETRY_SECONDS = 2
 WAITING = "waiting for other answers"
 
 
-class Asked:
-    """A question of one client: its progress, and whether the client has left.
+class ClientQuestion:
+    """A question of one client: its progress, and whether the client has disconnected.
 
-    The answer of a client that has left is canceled: at once while it waits for a thread, at its
-    next progress report while it is computed.
+    When the client disconnects, the answer is canceled: at once if it is queued, or at its next
+    progress report if it is being computed.
     """
 
     def __init__(self, name: str, params: Mapping[str, object]) -> None:
         self.name, self.params = name, params
-        self.at = (0, 0, WAITING)
+        self.progress = (0, 0, WAITING)
         self.future: Future[bytes] | None = None
-        self.left = False
+        self.is_withdrawn = False
 
-    def leave(self) -> None:
-        """The client does not want the answer any more."""
-        self.left = True
+    def withdraw(self) -> None:
+        """Cancel the answer."""
+        self.is_withdrawn = True
         if self.future is not None:
             self.future.cancel()
 
     def report(self, done: int, total: int, what: str) -> None:
-        """The progress callback of its computation."""
-        if self.left:
+        """The progress callback of the computation."""
+        if self.is_withdrawn:
             raise CanceledError
-        self.at = (done, total, what)
+        self.progress = (done, total, what)
 
 
 def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
@@ -82,48 +82,49 @@ def make_app(explorer: Explorer, names: Names, access: Access) -> ASGIApp:
 
 
 async def _answer(explorer: Explorer, request: Request) -> Response:
-    """The response to a question; the question is withdrawn when its client leaves."""
-    asked = Asked(request.path_params["name"], _params(await _body(request)))
+    """The response to a question, which is withdrawn when its client disconnects."""
+    question = ClientQuestion(request.path_params["name"], _params(await _body(request)))
     is_stream = PROGRESS in request.headers.get("accept", "")
-    computing = asyncio.ensure_future(_answered(explorer, asked))
-    leaving = asyncio.ensure_future(_leave_with_client(asked, request.receive))
-    computing.add_done_callback(lambda _: leaving.cancel())
+    computing = asyncio.ensure_future(_compute(explorer, question))
+    watching = asyncio.ensure_future(_withdraw_on_disconnect(question, request.receive))
+    computing.add_done_callback(lambda _: watching.cancel())
     try:
         if is_stream:
             await asyncio.wait({computing}, timeout=FIRST_SECONDS)
         if not is_stream or computing.done():
             return await computing
     except asyncio.CancelledError:
-        asked.leave()
+        question.withdraw()
         raise
-    return StreamingResponse(_lines(asked, computing), media_type=PROGRESS)
+    return StreamingResponse(_lines(question, computing), media_type=PROGRESS)
 
 
-async def _answered(explorer: Explorer, asked: Asked) -> Response:
-    """The answer, or the refusal with its reason."""
+async def _compute(explorer: Explorer, question: ClientQuestion) -> Response:
+    """The answer, or an error with its reason."""
     try:
-        asked.future = explorer.submit(asked.name, asked.params, asked.report)
-        # Shielded: a task that is canceled does not cancel the future, `Asked.leave` does.
-        wire = await asyncio.shield(asyncio.wrap_future(asked.future))
+        future = explorer.submit(question.name, question.params, question.report)
+        question.future = future
+        # Shielded: a task that is canceled does not cancel the future, `withdraw` does.
+        wire = await asyncio.shield(asyncio.wrap_future(future))
     except asyncio.CancelledError:
-        if asked.future is None or not asked.future.cancelled():
+        if question.future is None or not question.future.cancelled():
             raise
-        return _canceled(asked)
+        return _canceled(question)
     except CanceledError:
-        return _canceled(asked)
+        return _canceled(question)
     except Exception as error:  # noqa: BLE001 (logged with its traceback)
-        return _refused(error)
+        return _error_response(error)
     return Response(wire, media_type="application/octet-stream")
 
 
-def _canceled(asked: Asked) -> Response:
-    if asked.left:
+def _canceled(question: ClientQuestion) -> Response:
+    if question.is_withdrawn:
         return refuse(499, "the question was withdrawn before it was answered")
-    return refuse(503, "the explorer is closing, and this answer was aborted")
+    return refuse(503, "the explorer is closing; this answer was canceled")
 
 
 async def _file(request: Request) -> Response:
-    """A file of the bundle, by name; no path is ever built from a request."""
+    """A file of the bundle; no path is ever built from a request."""
     name = request.path_params.get("name", bundle.PAGE)
     if name not in bundle.names():
         return refuse(404, "no such file; the page is at /")
@@ -156,11 +157,11 @@ def _params(body: bytes) -> dict[str, Any]:
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
-    return _refused(error)
+    return _error_response(error)
 
 
-def _refused(error: Exception) -> Response:
-    """The reason of an error; of an unexpected one its type, and the terminal the traceback."""
+def _error_response(error: Exception) -> Response:
+    """The reason of an error; an unexpected error is logged, and only its type is sent."""
     if isinstance(error, HTTPException):
         return refuse(error.status_code, str(error.detail))
     if isinstance(error, BusyError):
@@ -168,36 +169,39 @@ def _refused(error: Exception) -> Response:
         busy.headers["Retry-After"] = str(RETRY_SECONDS)
         return busy
     if isinstance(error, PathsumError):
-        known = 400 if isinstance(error, InputError | NotExactError) else 500
-        status = 404 if isinstance(error, UnknownQuestionError) else known
+        status = 400 if isinstance(error, InputError | NotExactError) else 500
+        if isinstance(error, UnknownQuestionError):
+            status = 404
         return refuse(status, str(error), type(error).__name__)
     _LOG.error("an answer failed", exc_info=error)
     text = f"an unexpected {type(error).__name__} in pathsum; see the traceback in its terminal"
     return refuse(500, text, "FailedError")
 
 
-async def _leave_with_client(asked: Asked, receive: Receive) -> None:
+async def _withdraw_on_disconnect(question: ClientQuestion, receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    asked.leave()
+    question.withdraw()
 
 
-async def _lines(asked: Asked, computing: "asyncio.Future[Response]") -> AsyncIterator[bytes]:
-    said = None
+async def _lines(
+    question: ClientQuestion, computing: "asyncio.Future[Response]"
+) -> AsyncIterator[bytes]:
+    last = None
     try:
         while not computing.done():
-            if asked.at != said:
-                said = asked.at
-                yield _line(dict(zip(("done", "total", "what"), said, strict=True)))
+            if question.progress != last:
+                last = question.progress
+                yield _line(dict(zip(("done", "total", "what"), last, strict=True)))
             await asyncio.wait({computing}, timeout=LINE_SECONDS)
-        found = await computing
-        if found.status_code == 200:
-            yield _line({"answer": len(found.body)})
-            yield bytes(found.body)
+        response = await computing
+        if response.status_code == 200:
+            yield _line({"answer": len(response.body)})
+            yield bytes(response.body)
         else:
-            yield _line({**json.loads(bytes(found.body)), "status": found.status_code})
+            yield _line({**json.loads(bytes(response.body)), "status": response.status_code})
     finally:
-        asked.leave()
+        question.withdraw()
 
 
 def _line(values: dict[str, object]) -> bytes:

@@ -2,9 +2,9 @@
 
 The server runs in the foreground for the command line, and in a thread for a script.
 
-A notebook (Jupyter, marimo) shows a widget over its own connection, which needs the extra
-`notebook` (anywidget). Questions arrive as messages `{id, name, params}`; an answer is sent back
-as `{id}` with its bytes, an error as `{id, error, kind}`.
+A notebook (Jupyter, marimo) shows a widget that communicates over the notebook's connection, which
+needs the extra `notebook` (anywidget). Questions are messages `{id, name, params}`; an answer is
+a message `{id}` with its bytes, an error a message `{id, error, kind}`.
 """
 
 import atexit
@@ -82,13 +82,13 @@ def reply(explorer: Explorer, sender: Any, content: Any) -> None:
 
 
 HOST, PORT = "127.0.0.1", 7321
-# How long to wait for pending answers on closing, and for the server to start.
+# Timeouts for pending answers on closing, and for the start of the server.
 SHUTDOWN_SECONDS = 2
 START_SECONDS = 30
-# How long a computation may take to its next progress report, where it is canceled.
+# The longest time between two progress reports of a computation, which can end only there.
 STOP_SECONDS = 60.0
-# Connections that are served, and that the system holds until they are accepted; how long one stays
-# open for a next request; and the longest head of a request, in bytes.
+# The largest number of open connections and of connections not yet accepted; the time that an idle
+# connection stays open; and the longest head of a request, in bytes.
 MAX_CONNECTIONS, BACKLOG, KEEP_ALIVE_SECONDS, MAX_HEAD_BYTES = 128, 128, 15, 2**16
 
 
@@ -104,10 +104,14 @@ def explore(
         ps.explore(model)                    in Jupyter or marimo, shows in the cell
         page = ps.explore("two-layer")       in a script: page.url, and page.close()
 
-    Several models can be compared; the page opens with the first. `place` is the view to open, as
-    in the explorer's URL after the `#`. A server in a thread ends with the process; for a
-    persistent server, use `pathsum explore`. The URL contains a random token; `token=""` serves
-    every user of this machine without a token.
+    Several models can be compared; the page opens with the first. A server in a thread ends with
+    the process; for a persistent server, use `pathsum explore`.
+
+    Args:
+        place: The view to open, as in the explorer's URL after the `#`.
+        port: The port of the server; by default 7321, or a free one if that is taken.
+        token: The token in the URL, by default a random one; "" gives every user of this machine
+            access without a token.
     """
     explorer = Explorer(models)
     if in_notebook():
@@ -128,9 +132,9 @@ class ExplorerServer:
     """The explorer at `address`; `url` is the link that opens it, with its token.
 
     `run` serves until it is interrupted; `start` serves in another thread until `close`. Without a
-    port, the default one is used, or a free one if that is taken. A given port that is taken is an
-    error. The token is random. `token=""` switches it off, which an address that other machines can
-    reach allows only with `allow_anyone`.
+    port, the default port is used, or a free one if it is taken; a port that is given and taken is
+    an error. The token is random by default. `token=""` disables it, which requires `allow_anyone`
+    if other machines can reach the address.
     """
 
     def __init__(
@@ -146,8 +150,8 @@ class ExplorerServer:
         self.token = make_token() if token is None else check_token(token)
         self._socket = _listen(host, port)
         self.names: Names = names_of(host, self._socket.getsockname()[1])
-        shown = HOST if host in ALL_INTERFACES else host
-        self.address = f"http://{f'[{shown}]' if ':' in shown else shown}:{self.names.port}/"
+        name = HOST if host in ALL_INTERFACES else host
+        self.address = f"http://{f'[{name}]' if ':' in name else name}:{self.names.port}/"
         self.url = f"{self.address}?token={self.token}" if self.token else self.address
         access = Access(self.token, self.names.port)
         self._server = uvicorn.Server(
@@ -156,12 +160,12 @@ class ExplorerServer:
                 http=connections(access, MAX_CONNECTIONS),
                 loop="asyncio",
                 backlog=BACKLOG,
-                # Only for those who have the token: others are closed before there are so many.
+                # Reached only by clients with the token: other connections are closed earlier.
                 limit_concurrency=2 * MAX_CONNECTIONS,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-                # The application logs errors of answers itself; requests that an interrupt cuts
-                # off are not errors.
+                # The application logs errors of answers; requests that an interrupt ends are not
+                # errors.
                 log_level="critical",
                 access_log=False,
                 lifespan="off",
@@ -175,22 +179,22 @@ class ExplorerServer:
     def run(self) -> None:
         """Serve until interrupted.
 
-        The server runs in a daemon thread here too, so that an interrupt does not have to wait for
-        an answer that takes minutes.
+        The server runs in a daemon thread, so that an interrupt does not wait for an answer that
+        takes minutes.
         """
         try:
             self.start()
-            # Not `join`: Python 3.11 takes a thread for ended if an interrupt arrives in its join.
-            waited = threading.Event()
+            # Not `join`: after an interrupt, `join` of Python 3.11 believes that the thread ended.
+            timer = threading.Event()
             while self._thread is not None and self._thread.is_alive():
-                waited.wait(1.0)
+                timer.wait(1.0)
         except KeyboardInterrupt:
             pass
         finally:
             self.close()
 
     def start(self) -> "ExplorerServer":
-        """Serve in a thread of its own, until it is closed or the process ends."""
+        """Serve in a thread until `close`, or until the process ends."""
         # An interpreter that exits during a computation crashes.
         atexit.register(self.close)
         self._thread = threading.Thread(
@@ -200,23 +204,23 @@ class ExplorerServer:
             daemon=True,
         )
         self._thread.start()
-        waited = threading.Event()
+        timer = threading.Event()
         for _ in range(START_SECONDS * 100):
             if self._server.started:
                 return self
             if not self._thread.is_alive():
                 break
-            waited.wait(0.01)
+            timer.wait(0.01)
         raise FailedError(f"the explorer at {self.address} did not start")
 
     def close(self) -> None:
-        """Stop serving; answers in progress are aborted."""
+        """Stop serving and cancel pending answers."""
         atexit.unregister(self.close)
         self._server.should_exit = True
         self.explorer.stop(STOP_SECONDS)
         if self._thread is not None:
             self._thread.join(SHUTDOWN_SECONDS + 5)
-            # More questions may have arrived until the thread ended.
+            # Questions may have arrived before the thread ended.
             self.explorer.stop(STOP_SECONDS)
         self._socket.close()
 
@@ -232,38 +236,38 @@ def _check_host(host: str, token: str | None, allow_anyone: bool) -> None:
         )
     if token == "" and host not in LOOPBACK and not allow_anyone:
         raise InputError(
-            f"without a token, everyone who can reach {host} could use the explorer; leave the "
-            "token on, or add --allow-anyone-on-the-network"
+            f"without a token, everyone who can reach {host} could use the explorer; leave out "
+            "--token '', or add --allow-anyone-on-the-network"
         )
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A listening socket at the port; at a free one if none is given and the default is taken."""
+    """A listening socket at `port`; by default at 7321, or at a free port if that is taken."""
     if port is not None and not 0 <= port < 2**16:
         raise InputError(f"{port} is not a port; use 1 to 65535, or 0 for a free one")
     try:
-        return _bound(host, PORT if port is None else port)
+        return _bind(host, PORT if port is None else port)
     except (socket.gaierror, TypeError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else error
         raise InputError(f"{host!r} is not an address of this machine: {reason}") from error
     except OSError as error:
         if port is None and error.errno == errno.EADDRINUSE:
-            return _bound(host, 0)
+            return _bind(host, 0)
         raise FailedError(
             f"cannot listen at {host}, port {PORT if port is None else port}: "
             f"{error.strerror}; choose another port (--port), or none for a free one"
         ) from error
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
         # Listen at once, so that other processes find the port taken.
-        listening.listen(BACKLOG)
+        listener.listen(BACKLOG)
     except (OSError, TypeError, UnicodeError):
-        listening.close()
+        listener.close()
         raise
-    return listening
+    return listener
