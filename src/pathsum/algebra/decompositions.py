@@ -31,12 +31,12 @@ def is_finite(numbers: Tensor) -> bool:
     return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
-def require_finite(matrix: Tensor, what: str = "a matrix to decompose") -> Tensor:
+def require_finite(matrix: Tensor, name: str = "a matrix to decompose") -> Tensor:
     """`matrix` itself; raises InputError if it contains NaN or infinity."""
     if not is_finite(matrix):
         kind = "NaN" if bool(matrix.isnan().any()) else "infinite values"
         raise InputError(
-            f"{what} of shape {list(matrix.shape)} contains {kind}: the numbers it was made from "
+            f"{name} of shape {list(matrix.shape)} contains {kind}: the numbers it was made from "
             f"overflowed {matrix.dtype} or were not finite; check the weights, or use float64"
         )
     return matrix
@@ -142,10 +142,10 @@ def compact(rows: Float[Tensor, "r d"]) -> Float[Tensor, "q d"]:
 
 def inverse(square: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     """Inverses of square matrices; raises InputError if one is singular."""
-    found, failed = torch.linalg.inv_ex(require_finite(square, "a matrix to invert"))
-    if bool(failed.any()):
+    result, is_singular = torch.linalg.inv_ex(require_finite(square, "a matrix to invert"))
+    if bool(is_singular.any()):
         raise InputError(f"a matrix of shape {list(square.shape)} is singular; it has no inverse")
-    return found
+    return result
 
 
 def solve_lower(

@@ -58,9 +58,9 @@ def topk(
         )
     # The smallest entries of A B are the largest of (−A) B, and signs do not touch rounding.
     sign = 1.0 if largest else -1.0
-    found = [_topk(Factored(g.A * sign, g.B), k, block_bytes) for g in _matrices(f)]
-    values = _stacked([best.values for best in found], f, k)
-    keys = _stacked([best.keys for best in found], f, k).long()
+    bests = [_topk(Factored(g.A * sign, g.B), k, block_bytes) for g in _matrices(f)]
+    values = _reshape_batch([best.values for best in bests], f, k)
+    keys = _reshape_batch([best.keys for best in bests], f, k).long()
     # Adding zero turns −0.0, which the sign may have made, into 0.0.
     return TopEntries(values * sign + 0.0, keys // n, keys % n)
 
@@ -76,11 +76,11 @@ def argmax_rows(f: Factored, *, block_bytes: int = BLOCK_BYTES) -> RowMaxima:
     A row is dropped once no remaining column is long enough to beat its best. For
     columns use `f.T`, for smallest entries `-f`. Not for a few rows: `f.row(i).max()` is direct.
     """
-    found = [_argmax_rows(g, block_bytes) for g in _matrices(f)]
+    maxima = [_argmax_rows(g, block_bytes) for g in _matrices(f)]
     m = f.shape[-2]
     return RowMaxima(
-        _stacked([best.values for best in found], f, m),
-        _stacked([best.columns for best in found], f, m).long(),
+        _reshape_batch([best.values for best in maxima], f, m),
+        _reshape_batch([best.columns for best in maxima], f, m).long(),
     )
 
 
@@ -95,8 +95,8 @@ def row_ranks(
     >>> row_ranks(f, torch.arange(3))  # where does the diagonal stand?
     tensor([2, 0, 0])
 
-    Other entries that agree with it up to rounding count or not as the rounding goes. If only the
-    largest entry matters use `argmax_rows`, which can stop earlier.
+    Entries that agree with it up to rounding may be counted or not. If only the largest entry
+    matters use `argmax_rows`, which can stop earlier.
     """
     m, n = f.shape[-2:]
     if columns.shape != (m,):
@@ -109,8 +109,8 @@ def row_ranks(
             f"columns go from {int(columns.min())} to {int(columns.max())} "
             f"and the matrix has {n} columns: each must be between 0 and {n - 1}"
         )
-    found = [_row_ranks(g, columns, block_bytes) for g in _matrices(f)]
-    return _stacked(found, f, m).long()
+    ranks = [_row_ranks(g, columns, block_bytes) for g in _matrices(f)]
+    return _reshape_batch(ranks, f, m).long()
 
 
 class _Best:
@@ -125,18 +125,18 @@ class _Best:
         self.keys = factor.new_empty(0, dtype=torch.long)
         self.floor = -math.inf
         self.floor_key = -1
-        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._pending: list[tuple[Tensor, Tensor]] = []
 
     def offer(self, values: Float[Tensor, "some"], keys: Int[Tensor, "some"]) -> None:
-        self._waiting.append((values, keys))
+        self._pending.append((values, keys))
         # Sorting k entries for every few that arrive would cost more than a floor that lags.
-        if sum(waiting.numel() for waiting, _ in self._waiting) * 8 >= self.k:
+        if sum(new.numel() for new, _ in self._pending) * 8 >= self.k:
             self.settle()
 
     def settle(self) -> None:
-        values = torch.cat([self.values, *(waiting for waiting, _ in self._waiting)])
-        keys = torch.cat([self.keys, *(waiting for _, waiting in self._waiting)])
-        self._waiting = []
+        values = torch.cat([self.values, *(new for new, _ in self._pending)])
+        keys = torch.cat([self.keys, *(new for _, new in self._pending)])
+        self._pending = []
         order = keys.argsort()
         order = order[values[order].argsort(descending=True, stable=True)][: self.k]
         self.values, self.keys = values[order], keys[order]
@@ -156,10 +156,10 @@ def _topk(f: Factored, k: int, block_bytes: int) -> _Best:
     buffer = f.A.new_empty(high * wide)
     best = _Best(k, f.A)
     # The most promising first: the first block that cannot reach the floor ends the search.
-    for at in sorted(range(len(pairs)), key=lambda at: -reach[at]):
-        if reach[at] < best.floor:
+    for number in sorted(range(len(pairs)), key=lambda number: -reach[number]):
+        if reach[number] < best.floor:
             break
-        (_, row_keys, left), (column_strip, right) = pairs[at]
+        (_, row_keys, left), (column_strip, right) = pairs[number]
         block = _product(left, right, buffer)
         _offer_block(best, block, row_keys, column_strip.ids)
     best.settle()
@@ -185,9 +185,9 @@ def _offer_block(
     elif block.numel() > best.k:
         # In the first block only the best k matter, and ties with the last of them.
         floor = float(block.flatten().topk(best.k).values[-1])
-    some = block[hit]
-    at_row, at_column = (some >= floor).nonzero(as_tuple=True)
-    best.offer(some[at_row, at_column], row_keys[hit][at_row] + ids[at_column])
+    candidates = block[hit]
+    at_row, at_column = (candidates >= floor).nonzero(as_tuple=True)
+    best.offer(candidates[at_row, at_column], row_keys[hit][at_row] + ids[at_column])
 
 
 def _argmax_rows(f: Factored, block_bytes: int) -> RowMaxima:
@@ -243,8 +243,8 @@ def _row_ranks(f: Factored, columns: Int[Tensor, "m"], block_bytes: int) -> Int[
             block = _product(f.A[rows], right, buffer)
             # The entry itself is excluded: its two computed values may differ by rounding.
             own = torch.searchsorted(strip.ids, columns[rows]).clamp_(max=len(strip.ids) - 1)
-            here = (strip.ids[own] == columns[rows]).nonzero().squeeze(1)
-            block[here, own[here]] = -math.inf
+            inside = (strip.ids[own] == columns[rows]).nonzero().squeeze(1)
+            block[inside, own[inside]] = -math.inf
             ranks[rows] += block.gt_(values[rows, None]).sum(1).long()
     return ranks
 
@@ -317,10 +317,10 @@ def _reachable(
 def _matrices(f: Factored) -> Iterator[Factored]:
     """The matrices of a batch in row-major order: detached, at least float32, and checked."""
     for index in itertools.product(*(range(size) for size in f.batch_shape)):
-        one = f[index]
-        one = widened(Factored(one.A.detach(), one.B.detach()))
-        _check_finite(one)
-        yield one
+        matrix = f[index]
+        matrix = widened(Factored(matrix.A.detach(), matrix.B.detach()))
+        _check_finite(matrix)
+        yield matrix
 
 
 def _check_finite(f: Factored) -> None:
@@ -345,7 +345,7 @@ def _check_finite(f: Factored) -> None:
         )
 
 
-def _stacked(
+def _reshape_batch(
     parts: Sequence[Shaped[Tensor, "size"]], f: Factored, size: int
 ) -> Shaped[Tensor, "*batch size"]:
     """The results for each of `_matrices(f)`, reshaped to the batch."""

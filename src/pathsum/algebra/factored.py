@@ -1,4 +1,4 @@
-"""`Factored`: a matrix of low rank, kept as the product that it is.
+"""`Factored`: a matrix of low rank, kept as a product of two factors.
 
 A product `A @ B` with A [m, r] and B [r, n] needs (m + n) r numbers where the matrix needs m n.
 With m = n = 50,257 and r = 64 that is 6.4 million against 2.5 billion: the factors fit anywhere,
@@ -61,7 +61,7 @@ class TopEntries:
 
 @dataclass(frozen=True, eq=False)
 class RowMaxima:
-    """The largest entry of every row and where it is: two tensors of shape [*batch, m]."""
+    """The largest entry of every row and its column: two tensors of shape [*batch, m]."""
 
     values: Tensor
     columns: Tensor
@@ -94,7 +94,7 @@ class Factored:
     def __post_init__(self) -> None:
         _check_factors(self.A, self.B)
 
-    # --- what it is
+    # --- shape and type
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -124,9 +124,9 @@ class Factored:
     def __repr__(self) -> str:
         m, n = self.shape[-2:]
         batch = f"{list(self.batch_shape)} of " if self.batch_shape else ""
-        place = "" if self.device.type == "cpu" else f", {self.device}"
+        device = "" if self.device.type == "cpu" else f", {self.device}"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"Factored({batch}{m} × {self.rank_bound} × {n}, {dtype}{place})"
+        return f"Factored({batch}{m} × {self.rank_bound} × {n}, {dtype}{device})"
 
     # --- algebra: everything stays factored
 
@@ -227,9 +227,9 @@ class Factored:
         """
         rows, columns = torch.broadcast_tensors(rows, columns)
         m, n = self.shape[-2:]
-        for index, size, what in ((rows, m, "row"), (columns, n, "column")):
+        for index, size, axis in ((rows, m, "row"), (columns, n, "column")):
             if index.numel():
-                _check_range(int(index.min()), int(index.max()), size, what)
+                _check_range(int(index.min()), int(index.max()), size, axis)
         left = self.A[..., rows.reshape(-1), :]
         right = self.B[..., :, columns.reshape(-1)].mT
         return (left * right).sum(-1).reshape(*self.batch_shape, *rows.shape)
@@ -280,12 +280,12 @@ class Factored:
 
         return extremes.argmax_rows(self)
 
-    def require_square(self, what: str) -> None:
-        """Raise unless m = n; `what` names the thing that only a square matrix has."""
+    def require_square(self, name: str) -> None:
+        """Raise unless m = n; `name` is the quantity that only a square matrix has."""
         m, n = self.shape[-2:]
         if m != n:
             raise InputError(
-                f"{what} was requested of a {m} × {n} matrix, but only square matrices have one; "
+                f"{name} was requested of a {m} × {n} matrix, but only square matrices have one; "
                 "multiply it into a square one, or use svd()"
             )
 
@@ -343,16 +343,16 @@ def _check_factors(A: object, B: object) -> None:
     _common_batch(A.shape[:-2], B.shape[:-2])
 
 
-def _check_inner(f: Factored, other: Tensor, needed: int, found: int | None) -> None:
-    if found is None:
+def _check_inner(f: Factored, other: Tensor, needed: int, actual: int | None) -> None:
+    if actual is None:
         raise InputError(
             f"{f} cannot be multiplied by a vector with @: the result would not be a matrix; "
             "write (x @ f.A) @ f.B or f.A @ (f.B @ x)"
         )
-    if needed != found:
+    if needed != actual:
         raise InputError(
             f"{f} and {list(other.shape)} do not multiply: the inner dimensions are "
-            f"{needed} and {found}, but must be equal"
+            f"{needed} and {actual}, but must be equal"
         )
     if f.dtype != other.dtype or f.device != other.device:
         raise InputError(
@@ -362,10 +362,10 @@ def _check_inner(f: Factored, other: Tensor, needed: int, found: int | None) -> 
     _common_batch(f.batch_shape, other.shape[:-2])
 
 
-def _check_range(low: int, high: int, size: int, what: str) -> None:
+def _check_range(low: int, high: int, size: int, axis: str) -> None:
     if low < -size or high >= size:
-        worst = high if high >= size else low
-        raise InputError(f"{what} {worst} does not exist: the matrix has {size} {what}s")
+        index = high if high >= size else low
+        raise InputError(f"{axis} {index} does not exist: the matrix has {size} {axis}s")
 
 
 def _batch_index(
@@ -382,5 +382,5 @@ def _batch_index(
             f"index {index} addresses {used} batch dimensions and there are {len(batch)}: "
             "indexing picks matrices; for their entries use row, column or entries"
         )
-    every = [slice(None)] * (len(batch) - used)
-    return tuple(one for part in parts for one in (every if part is ... else (part,)))
+    full = [slice(None)] * (len(batch) - used)
+    return tuple(item for part in parts for item in (full if part is ... else (part,)))

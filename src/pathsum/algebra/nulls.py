@@ -10,8 +10,8 @@ then the first three moments are
 
 (the third follows from zonal polynomials, which are what averages over rotations factor into). A
 score is ‖X Y‖² / (‖X‖² ‖Y‖²), so P and G are divided by their traces, and the mean is 1/d. Then the
-moments need tr P² and tr P³ of each matrix (`UnitMoments`) and nothing of the pair, so all pairs of
-many X with many Y cost next to nothing:
+moments need only tr P² and tr P³ of each matrix (`UnitMoments`), so all pairs of many X with many Y
+cost little:
 
     null = unit_null(writes[:, None], reads[None, :], d)     # UnitMoments of n and of m matrices
     null.p(scores_squared)                                   # [n, m]
@@ -21,8 +21,8 @@ same three moments follows its tail; a normal does not, and neither does a gamma
 and has the same mean and variance. With singular values ∝ 1/k, d = 64 and rank 16:
 
                              simulated   shifted gamma   gamma from zero   normal
-    chance of z > 3          0.0195      0.0192          0.0119            0.0013
-    chance of z > 6          0.0013      0.0011          0.0002            10⁻⁹
+    P(z > 3)                 0.0195      0.0192          0.0119            0.0013
+    P(z > 6)                 0.0013      0.0011          0.0002            10⁻⁹
 
 A rotation is the wrong comparison for matrices that prefer some axes, as those of real models do:
 if few axes hold most of P and of G, these meet more often than random directions. `axis_null` is
@@ -46,7 +46,7 @@ from pathsum.algebra.factored import BatchIndex
 from pathsum.base.estimate import LEAST_FITTED
 
 ALPHA = 0.01
-"""The level of every test: one in a hundred random heads passes it by chance."""
+"""The level of every test: one in a hundred random heads is significant."""
 LEAST_SKEWNESS = 0.01
 """A gamma tail needs some skewness; smaller values are raised to this."""
 
@@ -83,9 +83,9 @@ class UnitMoments:
         return UnitMoments(self.square[index], self.cube[index])
 
     def variance(self, d: int) -> Float[Tensor, "*batch"]:
-        """tr P₀² = tr P² − 1/d: how far the d eigenvalues are from all being equal.
+        """tr P₀² = tr P² − 1/d: the spread of the d eigenvalues.
 
-        Zero, exactly, where it is not above rounding: for I/d, which no rotation moves.
+        Exactly zero where it does not exceed rounding, as for I/d, which no rotation changes.
         """
         square = self.square.double()
         # Factors may be float32: a difference below its rounding error is noise.
@@ -148,10 +148,10 @@ class RotationNull:
         z = self.z(value)
         skewness = self.skewness.clamp(min=LEAST_SKEWNESS).expand(z.shape)
         shape = 4.0 / skewness.square()
-        at = (shape + 2.0 * z / skewness).clamp(min=0.0)
+        x = (shape + 2.0 * z / skewness).clamp(min=0.0)
         # gammaincc takes 40 times as long for NaN as for a number.
-        known = ~at.isnan()
-        tail = at.masked_scatter(known, torch.special.gammaincc(shape[known], at[known]))
+        is_number = ~x.isnan()
+        tail = x.masked_scatter(is_number, torch.special.gammaincc(shape[is_number], x[is_number]))
         return torch.where((self.variance > 0).expand(z.shape), tail, 1.0)
 
 

@@ -34,16 +34,16 @@ DRAWS = 200
 TIE = 1e-9
 """Ratios closer than this are equal: a matrix of rank one has a ratio of ±1, as every draw has."""
 STOP_AT = 10
-"""Draws at or above a value after which no more are made for it: it is not an unusual one."""
-_DRAWN_TOGETHER = 10
-"""Draws, each with its negative, made before checking which matrices need more."""
+"""Draws at or above a value after which it gets no more draws, because it is not unusual."""
+_DRAWS_AT_ONCE = 10
+"""Draws, each with its negative, between two checks of which matrices need more."""
 _MARGIN = 0.01
-"""How far a bound must be from a ratio to decide about it: far above the rounding of both."""
+"""The relative distance at which a bound decides about a ratio: far above rounding."""
 _STEEPEST = 0.80475
 """The largest log(1 + x²) / x over x > 0, at x = 1.98."""
-_COUNTED = 12.0
-"""What `by_determinant` divides by, a little more than 4 e: |λ| near e ρ give the best bound, and
-the upper bound is often four times Σ|λ|."""
+_RHO_DIVISOR = 12.0
+"""The divisor of ρ in `by_determinant`, a little more than 4 e: |λ| near e ρ give the best bound,
+and the upper bound is often four times Σ|λ|."""
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -55,8 +55,12 @@ def seeded(seed: int) -> torch.Generator:
     try:
         return torch.Generator().manual_seed(operator.index(seed))
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-        shown = f"a {type(seed).__name__}" if not isinstance(seed, int | float | str) else seed
-        raise InputError(f"seed is {shown!s:.40}; give an integer of at most 63 bits") from error
+        description = (
+            f"a {type(seed).__name__}" if not isinstance(seed, int | float | str) else seed
+        )
+        raise InputError(
+            f"seed is {description!s:.40}; give an integer of at most 63 bits"
+        ) from error
 
 
 def random_frames(
@@ -99,8 +103,8 @@ def significant_values(f: Factored) -> Float[Tensor, "*batch q"]:
 
 
 def rotated_spectra(
-    around: Sequence[Float[Tensor, " s"]],
-    own: Sequence[Float[Tensor, "*batch r"]],
+    C: Sequence[Float[Tensor, " s"]],
+    D: Sequence[Float[Tensor, "*batch r"]],
     d: int,
     *,
     draws: int,
@@ -108,21 +112,21 @@ def rotated_spectra(
 ) -> Complex[Tensor, "*batch half q"]:
     """Eigenvalues of `D₁ (V₁ᵀ C₁ U₂) D₂ … Dₙ (Vₙᵀ Cₙ U₁)` over random frames; draws/2 of them.
 
-    `own` are the singular values Dᵢ of n matrices in a row, `around` those of the Cᵢ that follow
+    `D` has the singular values of n matrices in a row, and `C` those of the matrices that follow
     them (n = 1 for a single matrix). The other half of the draws are the negatives: −V is as
     likely as V, so every λ is as likely as −λ.
     """
     # No more than d singular values of a matrix in d dimensions differ from 0.
-    r = min(own[0].shape[-1], d)
-    return spectra_between(rotated_cores(around, d, r, draws=draws, seed=seed), own)
+    r = min(D[0].shape[-1], d)
+    return spectra_between(rotated_cores(C, d, r, draws=draws, seed=seed), D)
 
 
 def rotated_cores(
-    around: Sequence[Float[Tensor, " s"]], d: int, r: int, *, draws: int, seed: int = 0
+    C: Sequence[Float[Tensor, " s"]], d: int, r: int, *, draws: int, seed: int = 0
 ) -> list[Float[Tensor, "half r r"]]:
     """`Vᵢᵀ Cᵢ U` over random frames of r directions, which matrices of any spectrum share."""
     generator = seeded(seed)
-    return [_framed(S, d, r, (draws + 1) // 2, generator) for S in around]
+    return [_random_core(S, d, r, (draws + 1) // 2, generator) for S in C]
 
 
 def random_orders(count: int, d: int, generator: torch.Generator) -> Int[Tensor, "count d"]:
@@ -140,29 +144,29 @@ def permuted_cores(f: Factored, *, draws: int, seed: int = 0) -> Float[Tensor, "
 
 
 def spectra_between(
-    cores: Sequence[Float[Tensor, "half r r"]], own: Sequence[Float[Tensor, "*batch own"]]
+    cores: Sequence[Float[Tensor, "half r r"]], D: Sequence[Float[Tensor, "*batch own"]]
 ) -> Complex[Tensor, "*batch half r"]:
     """`rotated_spectra`, given its `rotated_cores`."""
     half, r, _ = cores[0].shape
-    batch = own[0].shape[:-1]
-    flat = [values[..., :r].double().reshape(-1, 1, r).cpu() for values in own]
+    batch = D[0].shape[:-1]
+    flat = [values[..., :r].double().reshape(-1, 1, r).cpu() for values in D]
     parts = zip(*(values.split(batch_size(8 * half * r * r)) for values in flat), strict=True)
-    return torch.cat([_spectra(cores, some) for some in parts]).reshape(*batch, half, r)
+    return torch.cat([_spectra(cores, part) for part in parts]).reshape(*batch, half, r)
 
 
 def _spectra(
-    cores: Sequence[Float[Tensor, "*#batch r r"]], own: Sequence[Float[Tensor, "*#batch r"]]
+    cores: Sequence[Float[Tensor, "*#batch r r"]], D: Sequence[Float[Tensor, "*#batch r"]]
 ) -> Complex[Tensor, "*batch r"]:
-    """Eigenvalues of `diag(own₁) core₁ diag(own₂) core₂ …`."""
-    product = own[0][..., None] * cores[0]
-    for values, core in zip(own[1:], cores[1:], strict=True):
+    """Eigenvalues of `diag(D₁) core₁ diag(D₂) core₂ …`."""
+    product = D[0][..., None] * cores[0]
+    for values, core in zip(D[1:], cores[1:], strict=True):
         product = product @ (values[..., None] * core)
     return eigvals(product)
 
 
 def rotated_ratios(
-    around: Float[Tensor, " s"],
-    own: Float[Tensor, "*batch r"],
+    C: Float[Tensor, " s"],
+    D: Float[Tensor, "*batch r"],
     d: int,
     *,
     draws: int,
@@ -177,80 +181,81 @@ def rotated_ratios(
 
     NaN for a matrix that is zero.
     """
-    half = positivity(rotated_spectra([around], [own], d, draws=draws, seed=seed))
+    half = positivity(rotated_spectra([C], [D], d, draws=draws, seed=seed))
     return torch.cat((half, -half), -1)
 
 
 def sequential_p(
     ratios: Float[Tensor, " matrix"],
     cores: Sequence[Float[Tensor, "half r r"]],
-    own: Sequence[Float[Tensor, "matrix own"]],
+    D: Sequence[Float[Tensor, "matrix own"]],
 ) -> Float[Tensor, " matrix"]:
-    """The share of rotations whose `positivity` is at least each matrix's own; NaN where that is.
+    """The share of rotations with at least the `positivity` of each matrix; NaN where that is NaN.
 
     (1 + draws at or above) / (1 + draws). Draws for a matrix end when `STOP_AT` of them are at or
-    above its ratio, or when all are made (twice as many as `cores`: each stands for its negative
-    too). That is Besag and Clifford's sequential test with draws taken in pairs. A p-value at
-    or below STOP_AT / draws never stopped early, so it is exact: the p-value of all draws. Larger
-    p-values take a fraction of the eigenvalues.
+    above its ratio, or when all are made (twice as many as `cores`: each counts with its negative).
+    That is Besag and Clifford's sequential test with draws taken in pairs. A p-value at or below
+    STOP_AT / draws uses all draws; larger p-values take a fraction of the eigenvalues.
     """
     n, half = len(ratios), len(cores[0])
-    least = ratios.double().cpu() - TIE
+    floor = ratios.double().cpu() - TIE
     flat = [
-        values[:, : core.shape[-1]].double().cpu() for values, core in zip(own, cores, strict=True)
+        values[:, : core.shape[-1]].double().cpu() for values, core in zip(D, cores, strict=True)
     ]
     count, used = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long)
-    going = ~least.isnan()
-    for start in range(0, half, _DRAWN_TOGETHER):
-        who = going.nonzero()[:, 0]
-        if not len(who):
+    is_active = ~floor.isnan()
+    for start in range(0, half, _DRAWS_AT_ONCE):
+        active = is_active.nonzero()[:, 0]
+        if not len(active):
             break
-        some = [core[start : start + _DRAWN_TOGETHER] for core in cores]
-        above = _at_or_above(least[who], some, [values[who] for values in flat])
-        running = count[who, None] + above.cumsum(-1)
-        before = (running < STOP_AT).sum(-1)  # draws that did not end it
-        last = before.clamp(max=above.shape[-1] - 1)
-        count[who] = running.gather(-1, last[:, None])[:, 0]
-        used[who] += last + 1
-        going[who] = before == above.shape[-1]
+        part = [core[start : start + _DRAWS_AT_ONCE] for core in cores]
+        above = _at_or_above(floor[active], part, [values[active] for values in flat])
+        running = count[active, None] + above.cumsum(-1)
+        below = (running < STOP_AT).sum(-1)  # draws that did not end it
+        last = below.clamp(max=above.shape[-1] - 1)
+        count[active] = running.gather(-1, last[:, None])[:, 0]
+        used[active] += last + 1
+        is_active[active] = below == above.shape[-1]
     p = (1 + count).double() / (1 + 2 * used)
-    return torch.where(least.isnan(), torch.nan, p)
+    return torch.where(floor.isnan(), torch.nan, p)
 
 
 def _at_or_above(
-    least: Float[Tensor, " matrix"],
+    floor: Float[Tensor, " matrix"],
     cores: Sequence[Float[Tensor, "half r r"]],
-    own: Sequence[Float[Tensor, "matrix r"]],
+    spectra: Sequence[Float[Tensor, "matrix r"]],
 ) -> Int[Tensor, "matrix half"]:
-    """How many of each draw's ratio and its negative, none to two, are at or above `least`.
+    """The number of each draw's ratio and its negative that are at or above the floor: 0, 1 or 2.
 
     Eigenvalues are computed only where bounds on Σ|λ| leave it open.
     """
-    size = least.abs()[:, None].expand(-1, len(cores[0]))
+    size = floor.abs()[:, None].expand(-1, len(cores[0]))
     smaller, larger = torch.zeros_like(size).bool(), torch.zeros_like(size).bool()
     if len(cores) == 1:
-        bounds = _SumBounds(cores[0], own[0])
+        bounds = _SumBounds(cores[0], spectra[0])
         smaller = bounds.trace < size * bounds.low * (1 - _MARGIN)
         larger = bounds.trace > size * bounds.high * (1 + _MARGIN)
         # Where both are zero there is no ratio, and no bound.
-        open_still = (~(smaller | larger) & (bounds.high > 0)).nonzero(as_tuple=True)
-        low = bounds.by_determinant(*open_still)
-        smaller[open_still] = bounds.trace[open_still] < size[open_still] * low * (1 - _MARGIN)
+        undecided = (~(smaller | larger) & (bounds.high > 0)).nonzero(as_tuple=True)
+        low = bounds.by_determinant(*undecided)
+        smaller[undecided] = bounds.trace[undecided] < size[undecided] * low * (1 - _MARGIN)
     # A ratio x or its negative is above a positive least if |x| is; both are above a negative one
     # if |x| is not, and else one of them.
-    found = torch.where(smaller, torch.where(least < 0, 2, 0)[:, None], 1)
+    counts = torch.where(smaller, torch.where(floor < 0, 2, 0)[:, None], 1)
     matrix, draw = (~(smaller | larger)).nonzero(as_tuple=True)
-    for some in torch.arange(len(matrix)).split(batch_size(8 * cores[0][0].numel())):
-        here, at = matrix[some], least[matrix[some]]
-        ratio = positivity(_spectra([core[draw[some]] for core in cores], [D[here] for D in own]))
-        found[here, draw[some]] = (ratio >= at).long() + (-ratio >= at).long()
-    return found
+    for part in torch.arange(len(matrix)).split(batch_size(8 * cores[0][0].numel())):
+        rows, floors = matrix[part], floor[matrix[part]]
+        ratio = positivity(
+            _spectra([core[draw[part]] for core in cores], [D[rows] for D in spectra])
+        )
+        counts[rows, draw[part]] = (ratio >= floors).long() + (-ratio >= floors).long()
+    return counts
 
 
-def _framed(
+def _random_core(
     S: Float[Tensor, " s"], d: int, r: int, count: int, generator: torch.Generator
 ) -> Float[Tensor, "count r r"]:
-    """`Vᵀ diag(S) U` with random frames; where S is shorter than d the rest of it is 0."""
+    """`Vᵀ diag(S) U` with random frames; S is padded with zeros to d."""
     s = min(len(S), d)
     left = random_frames(count, d, r, generator)[:, :s]
     right = random_frames(count, d, r, generator)[:, :s]
@@ -258,13 +263,13 @@ def _framed(
 
 
 class _SumBounds:
-    """|Σλ|, and bounds on Σ|λ|, for every matrix `diag(own) core`, much cheaper than eigenvalues.
+    """|Σλ|, and bounds on Σ|λ|, for every matrix `diag(D) core`, much cheaper than eigenvalues.
 
     A ratio Σλ / Σ|λ| is compared with that of hundreds of random matrices. Σλ is the trace, and
     bounds on Σ|λ| mostly show on which side of a number the ratio is.
 
-    Matrices are scaled by the largest of `own` and of `core`, which no ratio of the three sees. No
-    matrix is formed: each bound is a product of what `own` gives with what `core` gives.
+    Matrices are scaled by the largest entries of D and of `core`, which cancel in every ratio. No
+    matrix is formed: each bound is a product of a function of D and a function of `core`.
 
     >>> bounds = _SumBounds(torch.eye(2).double()[None], torch.tensor([[1.0, 1.0]]).double())
     >>> float(bounds.trace), float(bounds.low), float(bounds.high)
@@ -275,9 +280,9 @@ class _SumBounds:
     low: Float[Tensor, "matrix draw"]
     high: Float[Tensor, "matrix draw"]
 
-    def __init__(self, core: Float[Tensor, "draw r r"], own: Float[Tensor, "matrix r"]) -> None:
+    def __init__(self, core: Float[Tensor, "draw r r"], spectra: Float[Tensor, "matrix r"]) -> None:
         r, largest = core.shape[-1], core.abs().amax()
-        self._D, self._C = D, C = own / own.amax(-1, keepdim=True), core / largest
+        self._D, self._C = D, C = spectra / spectra.amax(-1, keepdim=True), core / largest
         trace = D @ C.diagonal(dim1=-2, dim2=-1).mT
         # At most the sum of singular values (Weyl), and that at most the sum of the norms of rows,
         # of the similar matrix D^½ C D^½.
@@ -293,7 +298,7 @@ class _SumBounds:
         self.trace = trace.abs()
 
     def by_determinant(self, matrix: Tensor, draw: Tensor) -> Float[Tensor, " some"]:
-        """A higher lower bound of some of them where D spans decades, for a determinant each.
+        """A higher lower bound of some of them where D spans decades, one determinant each.
 
         With c the largest log(1 + x²) / x, each |λ| is at least ρ log(1 + |λ/ρ|²) / c, so
 
@@ -302,8 +307,8 @@ class _SumBounds:
         and eigenvalues much smaller than ρ contribute nothing.
         """
         D, C, high = self._D[matrix], self._C[draw], self.high[matrix, draw]
-        counted = D.sum(-1).square() / D.square().sum(-1)
-        rho = high / (_COUNTED * counted)
+        effective = D.sum(-1).square() / D.square().sum(-1)
+        rho = high / (_RHO_DIVISOR * effective)
         M = D[:, :, None] * C / rho[:, None, None]
         eye = torch.eye(M.shape[-1], dtype=M.dtype)
         return rho * log_determinant(torch.baddbmm(eye, M, M)) / _STEEPEST

@@ -54,10 +54,10 @@ def balanced(f: Factored) -> Factored:
     # 2ˢ and 2⁻ˢ have to be normal numbers themselves.
     limit = 1 - math.frexp(torch.finfo(f.dtype).smallest_normal)[1]
     shift = shift.clamp(-limit, limit)
-    lives = ((a > 0) & (b > 0)).to(f.dtype)
+    nonzero = ((a > 0) & (b > 0)).to(f.dtype)
     return Factored(
-        f.A * torch.ldexp(lives, shift)[..., None, :],
-        f.B * torch.ldexp(lives, -shift)[..., :, None],
+        f.A * torch.ldexp(nonzero, shift)[..., None, :],
+        f.B * torch.ldexp(nonzero, -shift)[..., :, None],
     )
 
 
@@ -105,16 +105,16 @@ def eigenvectors(f: Factored) -> Eigen:
     """Eigenvalues with right eigenvectors: if `(B A) v = λ v` then `(A B)(A v) = λ (A v)`.
 
     The columns of `vectors` have length 1, and their entry of largest magnitude is real and
-    positive. Left eigenvectors are the right ones of `f.T`. Where an eigenvalue is zero up to
-    rounding its vector means nothing: it is any vector, or zero.
+    positive. Left eigenvectors are the right ones of `f.T`. The vector of an eigenvalue
+    that is zero up to rounding is arbitrary, or zero.
     """
     f.require_square("an eigenvector")
     f = balanced(f)
-    values, small = decompositions.eig(_core(f))
+    values, inner = decompositions.eig(_core(f))
     order = _order(values)
     values = values.gather(-1, order)
-    small = small.gather(-1, order[..., None, :].expand(small.shape))
-    vectors = f.A.to(small.dtype) @ small if f.rank_bound <= f.shape[-1] else small
+    inner = inner.gather(-1, order[..., None, :].expand(inner.shape))
+    vectors = f.A.to(inner.dtype) @ inner if f.rank_bound <= f.shape[-1] else inner
     return Eigen(values, _unit_columns(vectors))
 
 
@@ -171,7 +171,7 @@ def _finite(core: Float[Tensor, "*batch p q"]) -> Float[Tensor, "*batch p q"]:
     """The product itself; raises InputError if it overflowed."""
     if not bool(core.isfinite().all()):
         raise InputError(
-            f"the product overflows {core.dtype}, so it has no spectrum in it; "
+            f"the product overflows {core.dtype}, so it has no spectrum; "
             "scale the factors down or use float64"
         )
     return core
@@ -182,8 +182,8 @@ def _order(values: Complex[Tensor, "*batch q"]) -> Tensor:
     # Stable sorts, the last key first.
     order = values.imag.argsort(dim=-1, descending=True, stable=True)
     for key in (values.real, values.abs()):
-        again = key.gather(-1, order).argsort(dim=-1, descending=True, stable=True)
-        order = order.gather(-1, again)
+        refined = key.gather(-1, order).argsort(dim=-1, descending=True, stable=True)
+        order = order.gather(-1, refined)
     return order
 
 
@@ -212,7 +212,7 @@ def orthonormal(vectors: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d
     if not bool((lengths > 0).all() & lengths.isfinite().all()):
         raise InputError(
             "a spanning vector is zero or not finite, so it has no direction; "
-            "leave it out, or pass singular vectors"
+            "omit it, or pass singular vectors"
         )
     return qr(vectors / lengths)[0]
 

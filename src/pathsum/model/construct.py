@@ -127,8 +127,8 @@ def skip_trigrams(
     if total < 1:
         raise InputError("the list of triples is empty; give at least one")
     merged = [list(chain.from_iterable(groups[head::total])) for head in range(total)]
-    named = [word for triple in triples for word in triple]
-    vocabulary = with_start(tuple(dict.fromkeys([*words, *named])))
+    tokens = [word for triple in triples for word in triple]
+    vocabulary = with_start(tuple(dict.fromkeys([*words, *tokens])))
     token_id = {word: index for index, word in enumerate(vocabulary)}
     vocab = len(vocabulary)
     sources = max(len({source for source, _, _ in group}) for group in merged)
@@ -143,40 +143,40 @@ def skip_trigrams(
         positions="none",
         start_token=0,
     )
-    built = HandBuilt(config, dtype)
+    parts = HandBuilt(config, dtype)
     token, out = blocks.rows("token"), blocks.rows("out")
-    built["W_E"][torch.arange(vocab), token] = 1.0
-    built["W_U"][out, torch.arange(vocab)] = 1.0
-    for _, destination, raised in triples:
-        built["W_E"][token_id[destination], out[token_id[raised]]] = bigram
+    parts["W_E"][torch.arange(vocab), token] = 1.0
+    parts["W_U"][out, torch.arange(vocab)] = 1.0
+    for _, destination, output in triples:
+        parts["W_E"][token_id[destination], out[token_id[output]]] = bigram
     for head, group in enumerate(merged):
-        built.rests_on(0, head, token)
+        parts.rest_on_start(0, head, token)
         column = {word: i for i, word in enumerate(dict.fromkeys(s for s, _, _ in group))}
-        for source, destination, raised in group:
-            at = torch.tensor([column[source]])
-            here, there = token[token_id[source]], token[token_id[destination]]
-            built.query(0, head, there[None], at, SURE)
-            built.key(0, head, here[None], at)
-            built["W_V"][0, head, here, at] = 1.0
-            built["W_O"][0, head, at, out[token_id[raised]]] = effect
-    return built.model("hand-built skip-trigrams", vocabulary)
+        for source, destination, output in group:
+            index = torch.tensor([column[source]])
+            source_row, destination_row = token[token_id[source]], token[token_id[destination]]
+            parts.query(0, head, destination_row[None], index, SURE)
+            parts.key(0, head, source_row[None], index)
+            parts["W_V"][0, head, source_row, index] = 1.0
+            parts["W_O"][0, head, index, out[token_id[output]]] = effect
+    return parts.model("hand-built skip-trigrams", vocabulary)
 
 
 def _heads_needed(triples: Sequence[Triple]) -> list[list[Triple]]:
     """Triples by head, so that no head is forced to know one that is not listed."""
-    raised_by: dict[str, dict[str, list[str]]] = {}
+    destinations_of: dict[str, dict[str, list[str]]] = {}
     for source, destination, out in dict.fromkeys(triples):
-        raised_by.setdefault(source, {}).setdefault(out, []).append(destination)
+        destinations_of.setdefault(source, {}).setdefault(out, []).append(destination)
     heads: list[list[Triple]] = []
-    for source, outs in raised_by.items():
+    for source, outs in destinations_of.items():
         # Outs that share all their destinations make a full rectangle and can share a head.
         rectangles: dict[frozenset[str], list[str]] = {}
         for out, destinations in outs.items():
             rectangles.setdefault(frozenset(destinations), []).append(out)
-        for index, (destinations, together) in enumerate(rectangles.items()):
+        for index, (destinations, shared) in enumerate(rectangles.items()):
             if index == len(heads):
                 heads.append([])
-            heads[index] += [(source, d, out) for out in together for d in sorted(destinations)]
+            heads[index] += [(source, d, out) for out in shared for d in sorted(destinations)]
     return heads
 
 
@@ -203,18 +203,18 @@ def induction(
     """
     vocabulary = with_start(words)
     vocab = len(vocabulary)
-    blocks = Blocks(token=vocab, previous=vocab, out=vocab, place=n_ctx)
-    built = prepare_layers(blocks, 1 + idle_heads, max(n_ctx, vocab + 1), "qk", logit, dtype)
+    blocks = Blocks(token=vocab, previous=vocab, out=vocab, position=n_ctx)
+    parts = prepare_layers(blocks, 1 + idle_heads, max(n_ctx, vocab + 1), "qk", logit, dtype)
     token, previous, out = blocks.rows("token"), blocks.rows("previous"), blocks.rows("out")
-    place, every = blocks.rows("place"), torch.arange(vocab)
-    built.attends_one_back(0, 0, place)
-    built.moves(0, 0, token, to=previous)
-    built.query(1, 0, token, every, SURE)
-    built.key(1, 0, previous, every)
-    built.rests_on(1, 0, token)
-    built.moves(1, 0, token, to=out)
-    built.add_idle_heads(seed)
-    return built.model("hand-built induction", vocabulary)
+    position, columns = blocks.rows("position"), torch.arange(vocab)
+    parts.attend_one_back(0, 0, position)
+    parts.move(0, 0, token, to=previous)
+    parts.query(1, 0, token, columns, SURE)
+    parts.key(1, 0, previous, columns)
+    parts.rest_on_start(1, 0, token)
+    parts.move(1, 0, token, to=out)
+    parts.add_idle_heads(seed)
+    return parts.model("hand-built induction", vocabulary)
 
 
 @checked
@@ -232,20 +232,22 @@ def induction_with_decoys(
     """
     vocabulary = with_start(words)
     vocab = len(vocabulary)
-    blocks = Blocks(token=vocab, previous=vocab, spare=vocab, unread=vocab, out=vocab, place=n_ctx)
+    blocks = Blocks(
+        token=vocab, previous=vocab, spare=vocab, unread=vocab, out=vocab, position=n_ctx
+    )
     d_head = max(n_ctx, vocab + 1)
-    built = prepare_layers(blocks, 2, d_head, "qk", logit, dtype, mlp="relu", d_mlp=vocab)
-    token, out, every = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
+    parts = prepare_layers(blocks, 2, d_head, "qk", logit, dtype, mlp="relu", d_mlp=vocab)
+    token, out, columns = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
     for head, (carried, result) in enumerate((("previous", "out"), ("spare", "unread"))):
-        built.attends_one_back(0, head, blocks.rows("place"))
-        built.moves(0, head, token, to=blocks.rows(carried))
-        built.query(1, head, token, every, SURE)
-        built.key(1, head, blocks.rows(carried), every)
-        built.rests_on(1, head, token)
-        built.moves(1, head, token, to=blocks.rows(result))
-    built["W_in"][1, out, every] = 1.0
-    built["W_out"][1, every, blocks.rows("unread")] = 1.0
-    return built.model("hand-built induction with decoys", vocabulary)
+        parts.attend_one_back(0, head, blocks.rows("position"))
+        parts.move(0, head, token, to=blocks.rows(carried))
+        parts.query(1, head, token, columns, SURE)
+        parts.key(1, head, blocks.rows(carried), columns)
+        parts.rest_on_start(1, head, token)
+        parts.move(1, head, token, to=blocks.rows(result))
+    parts["W_in"][1, out, columns] = 1.0
+    parts["W_out"][1, columns, blocks.rows("unread")] = 1.0
+    return parts.model("hand-built induction with decoys", vocabulary)
 
 
 @checked
@@ -266,26 +268,26 @@ def induction_by_q(
     """
     vocabulary = with_start(words)
     vocab = len(vocabulary)
-    blocks = Blocks(token=vocab, out=vocab, place=n_ctx, pointer=n_ctx)
-    built = prepare_layers(blocks, 1 + idle_heads, vocab + n_ctx + 1, "residual", logit, dtype)
-    token, out, every = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
-    place, pointer = blocks.rows("place"), blocks.rows("pointer")
+    blocks = Blocks(token=vocab, out=vocab, position=n_ctx, pointer=n_ctx)
+    parts = prepare_layers(blocks, 1 + idle_heads, vocab + n_ctx + 1, "residual", logit, dtype)
+    token, out, columns = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
+    position, pointer = blocks.rows("position"), blocks.rows("pointer")
     # The same token, but not the position itself: its own position cancels the match.
-    built.query(0, 0, token, every, SURE)
-    built.key(0, 0, token, every)
-    here = vocab + torch.arange(n_ctx)
-    built.query(0, 0, place, here, -SURE)
-    built.key(0, 0, place, here)
-    built.rests_on(0, 0, token)
+    parts.query(0, 0, token, columns, SURE)
+    parts.key(0, 0, token, columns)
+    position_columns = vocab + torch.arange(n_ctx)
+    parts.query(0, 0, position, position_columns, -SURE)
+    parts.key(0, 0, position, position_columns)
+    parts.rest_on_start(0, 0, token)
     # The start token's position is not moved: resting there must leave no pointer.
-    built.moves(0, 0, place[1:], to=pointer[1:])
+    parts.move(0, 0, position[1:], to=pointer[1:])
     # With m earlier copies each pointer has weight 1/m, so 1/n_ctx of the score must suffice.
-    built.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
-    built.key(1, 0, place, torch.arange(n_ctx))
-    built.rests_on(1, 0, token)
-    built.moves(1, 0, token, to=out)
-    built.add_idle_heads(seed)
-    return built.model("hand-built induction by Q-composition", vocabulary)
+    parts.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
+    parts.key(1, 0, position, torch.arange(n_ctx))
+    parts.rest_on_start(1, 0, token)
+    parts.move(1, 0, token, to=out)
+    parts.add_idle_heads(seed)
+    return parts.model("hand-built induction by Q-composition", vocabulary)
 
 
 @checked
@@ -314,14 +316,14 @@ def virtual_head(
         if word not in token_id:
             raise InputError(f"the mapping names {word!r}, which is not in the list of words")
     vocab = len(vocabulary)
-    blocks = Blocks(token=vocab, carried=vocab, out=vocab, place=n_ctx)
-    built = prepare_layers(blocks, 1 + idle_heads, max(n_ctx, vocab), "qk", logit, dtype)
+    blocks = Blocks(token=vocab, carried=vocab, out=vocab, position=n_ctx)
+    parts = prepare_layers(blocks, 1 + idle_heads, max(n_ctx, vocab), "qk", logit, dtype)
     token, carried, out = blocks.rows("token"), blocks.rows("carried"), blocks.rows("out")
-    built.attends_one_back(0, 0, blocks.rows("place"))
-    built.attends_one_back(1, 0, blocks.rows("place"))
-    built.moves(0, 0, token, to=carried)
+    parts.attend_one_back(0, 0, blocks.rows("position"))
+    parts.attend_one_back(1, 0, blocks.rows("position"))
+    parts.move(0, 0, token, to=carried)
     sources = torch.tensor([token_id[word] for word in mapping])
     targets = torch.tensor([token_id[word] for word in mapping.values()])
-    built.moves(1, 0, carried[sources], to=out[targets])
-    built.add_idle_heads(seed)
-    return built.model("hand-built virtual head", vocabulary)
+    parts.move(1, 0, carried[sources], to=out[targets])
+    parts.add_idle_heads(seed)
+    return parts.model("hand-built virtual head", vocabulary)

@@ -50,23 +50,23 @@ def generate(
         raise InputError(f"n={n} tokens cannot be generated; use 0 or more")
     if temperature < 0:
         raise InputError(f"temperature={temperature} is negative; use 0 for the most likely")
-    ids, *others = model.tokens(text).tolist()
-    if others:
-        raise InputError(f"{1 + len(others)} sequences were given; generate continues one")
-    most = model.config.n_ctx - len(ids)
-    if n > most:
+    ids, *extra = model.tokens(text).tolist()
+    if extra:
+        raise InputError(f"{1 + len(extra)} sequences were given; generate continues one")
+    limit = model.config.n_ctx - len(ids)
+    if n > limit:
         raise InputError(
             f"n={n} tokens after {len(ids)} exceed the context of {model.config.n_ctx}; "
-            + (f"use n={most} at most" if most > 0 else "shorten the text")
+            + (f"use n={limit} at most" if limit > 0 else "shorten the text")
         )
-    ids = _continued(model, ids, n, edits or {}, temperature, torch.Generator().manual_seed(seed))
+    ids = _continue(model, ids, n, edits or {}, temperature, torch.Generator().manual_seed(seed))
     start = [] if model.config.start_token is None else [model.config.start_token]
     if model.tokenizer is None:
         return " ".join(map(model.token_text, ids))
     return model.tokenizer.decode(ids[len(start) :] if ids[: len(start)] == start else ids)
 
 
-def _continued(
+def _continue(
     model: "Model",
     ids: list[int],
     n: int,
@@ -88,8 +88,8 @@ def _continued(
         tokens = torch.tensor([ids[past.length :]], device=model.weights.device)
         logits = run_logits(model.weights, tokens, hooks, past=past)[0, -1].double().cpu()
         if temperature > 0:
-            shares = (logits / temperature).softmax(-1)
-            ids = [*ids, int(torch.multinomial(shares, 1, generator=draws))]
+            probabilities = (logits / temperature).softmax(-1)
+            ids = [*ids, int(torch.multinomial(probabilities, 1, generator=draws))]
         else:
             ids = [*ids, int(logits.argmax())]
     return ids

@@ -71,23 +71,23 @@ class HandBuilt:
         """Keys: stream dimensions `rows` in `columns`."""
         self["W_K"][layer, head, rows, columns] = 1.0
 
-    def moves(self, layer: int, head: int, rows: Tensor, to: Tensor) -> None:
+    def move(self, layer: int, head: int, rows: Tensor, to: Tensor) -> None:
         """Values: dimensions `rows` at the source are written to `to`, one to one."""
         columns = torch.arange(len(rows))
         self["W_V"][layer, head, rows, columns] = 1.0
         self["W_O"][layer, head, columns, to] = 1.0
 
-    def rests_on(self, layer: int, head: int, token: Tensor) -> None:
+    def rest_on_start(self, layer: int, head: int, token: Tensor) -> None:
         """Where nothing matches, attend to the start token (0), through the head's last column."""
         last = torch.tensor([self.config.d_head - 1])
         self.query(layer, head, token, last.expand(len(token)), SURE / 2)
         self.key(layer, head, token[:1], last)
 
-    def attends_one_back(self, layer: int, head: int, place: Tensor) -> None:
-        """Attend to the position before; `place` are the one-hot dimensions of positions."""
-        every = torch.arange(len(place))
-        self.query(layer, head, place[1:], every[:-1], SURE)
-        self.key(layer, head, place, every)
+    def attend_one_back(self, layer: int, head: int, position: Tensor) -> None:
+        """Attend to the position before; `position` are the one-hot dimensions of positions."""
+        columns = torch.arange(len(position))
+        self.query(layer, head, position[1:], columns[:-1], SURE)
+        self.key(layer, head, position, columns)
 
     def add_idle_heads(self, seed: int) -> None:
         """Give every head but the first of each layer small random weights.
@@ -121,9 +121,9 @@ def prepare_layers(
     mlp: Mlp = "none",
     d_mlp: int = 0,
 ) -> HandBuilt:
-    """Layers whose embeddings fill the blocks `token` and `place`; logits read `out`."""
-    token, out, place = blocks.rows("token"), blocks.rows("out"), blocks.rows("place")
-    vocab, n_ctx = len(token), len(place)
+    """Layers whose embeddings fill the blocks `token` and `position`; logits read `out`."""
+    token, out, position = blocks.rows("token"), blocks.rows("out"), blocks.rows("position")
+    vocab, n_ctx = len(token), len(position)
     config = Config(
         n_layers=n_layers,
         n_heads=n_heads,
@@ -138,11 +138,11 @@ def prepare_layers(
     )
     if not abs(logit) <= torch.finfo(dtype).max:
         raise ConfigError(f"logit={logit} is out of range: it does not fit {dtype}")
-    built = HandBuilt(config, dtype)
-    built["W_E"][torch.arange(vocab), token] = 1.0
-    built["W_pos"][torch.arange(n_ctx), place] = 1.0
-    built["W_U"][out, torch.arange(vocab)] = float(logit)
-    return built
+    parts = HandBuilt(config, dtype)
+    parts["W_E"][torch.arange(vocab), token] = 1.0
+    parts["W_pos"][torch.arange(n_ctx), position] = 1.0
+    parts["W_U"][out, torch.arange(vocab)] = float(logit)
+    return parts
 
 
 def with_start(words: Sequence[str]) -> tuple[str, ...]:
@@ -180,13 +180,13 @@ def memory(
     if table is None:
         table = {word: words[(i + 1) % len(words)] for i, word in enumerate(words)}
     vocabulary = with_start(tuple(dict.fromkeys([*words, *table.keys(), *table.values()])))
-    built, blocks = _one_layer_with_mlp(vocabulary, n_ctx, len(table), logit, dtype)
+    parts, blocks = _one_layer_with_mlp(vocabulary, n_ctx, len(table), logit, dtype)
     token_id = {word: index for index, word in enumerate(vocabulary)}
     for neuron, (key, value) in enumerate(table.items()):
-        built["W_in"][0, blocks.rows("previous")[token_id[key]], neuron] = 2.0
-        built["b_in"][0, neuron] = -1.0
-        built["W_out"][0, neuron, blocks.rows("out")[token_id[value]]] = 1.0
-    return built.model("hand-built memory", vocabulary)
+        parts["W_in"][0, blocks.rows("previous")[token_id[key]], neuron] = 2.0
+        parts["b_in"][0, neuron] = -1.0
+        parts["W_out"][0, neuron, blocks.rows("out")[token_id[value]]] = 1.0
+    return parts.model("hand-built memory", vocabulary)
 
 
 @checked
@@ -211,16 +211,16 @@ def conjunction(
     if table is None:
         n = len(words)
         table = {(words[i], words[j]): words[(i + j) % n] for i in range(n) for j in range(n)}
-    named = [word for pair, out in table.items() for word in (*pair, out)]
-    vocabulary = with_start(tuple(dict.fromkeys([*words, *named])))
-    built, blocks = _one_layer_with_mlp(vocabulary, n_ctx, len(table), logit, dtype)
+    tokens = [word for pair, out in table.items() for word in (*pair, out)]
+    vocabulary = with_start(tuple(dict.fromkeys([*words, *tokens])))
+    parts, blocks = _one_layer_with_mlp(vocabulary, n_ctx, len(table), logit, dtype)
     token_id = {word: index for index, word in enumerate(vocabulary)}
     for neuron, ((first, second), value) in enumerate(table.items()):
-        built["W_in"][0, blocks.rows("previous")[token_id[first]], neuron] = 1.0
-        built["W_in"][0, blocks.rows("token")[token_id[second]], neuron] = 1.0
-        built["b_in"][0, neuron] = -1.0
-        built["W_out"][0, neuron, blocks.rows("out")[token_id[value]]] = 1.0
-    return built.model("hand-built conjunction", vocabulary)
+        parts["W_in"][0, blocks.rows("previous")[token_id[first]], neuron] = 1.0
+        parts["W_in"][0, blocks.rows("token")[token_id[second]], neuron] = 1.0
+        parts["b_in"][0, neuron] = -1.0
+        parts["W_out"][0, neuron, blocks.rows("out")[token_id[value]]] = 1.0
+    return parts.model("hand-built conjunction", vocabulary)
 
 
 @checked
@@ -246,26 +246,26 @@ def gated_value(
         raise InputError(f"the switch {switch!r} is one of the words; choose another one")
     vocabulary = (*with_start(words), switch)
     vocab, start = len(vocabulary), 0
-    blocks = Blocks(token=vocab, previous=vocab, gate=1, out=vocab, place=n_ctx)
-    built = prepare_layers(
+    blocks = Blocks(token=vocab, previous=vocab, gate=1, out=vocab, position=n_ctx)
+    parts = prepare_layers(
         *(blocks, 2, max(n_ctx, 2), "qk", logit, dtype),
         n_layers=1,
         mlp="silu_gated",
         d_mlp=vocab,
     )
-    token, every = blocks.rows("token"), torch.arange(vocab)
-    built.query(0, 0, token, torch.zeros(vocab, dtype=torch.long), SURE)
-    built.key(0, 0, token[-1:], torch.tensor([0]))
-    built.rests_on(0, 0, token)
-    built.moves(0, 0, token[-1:], to=blocks.rows("gate"))
-    built.attends_one_back(0, 1, blocks.rows("place"))
-    built.moves(0, 1, token, to=blocks.rows("previous"))
-    built["W_in"][0, blocks.rows("previous"), every] = 1.0 / OPEN
-    built["W_in"][0, :, start] = 0.0
-    built["W_gate"][0, blocks.rows("gate")] = 2 * OPEN
-    built["b_gate"][0] = -OPEN
-    built["W_out"][0, every, blocks.rows("out")] = 1.0
-    return built.model("hand-built gated value", vocabulary)
+    token, columns = blocks.rows("token"), torch.arange(vocab)
+    parts.query(0, 0, token, torch.zeros(vocab, dtype=torch.long), SURE)
+    parts.key(0, 0, token[-1:], torch.tensor([0]))
+    parts.rest_on_start(0, 0, token)
+    parts.move(0, 0, token[-1:], to=blocks.rows("gate"))
+    parts.attend_one_back(0, 1, blocks.rows("position"))
+    parts.move(0, 1, token, to=blocks.rows("previous"))
+    parts["W_in"][0, blocks.rows("previous"), columns] = 1.0 / OPEN
+    parts["W_in"][0, :, start] = 0.0
+    parts["W_gate"][0, blocks.rows("gate")] = 2 * OPEN
+    parts["b_gate"][0] = -OPEN
+    parts["W_out"][0, columns, blocks.rows("out")] = 1.0
+    return parts.model("hand-built gated value", vocabulary)
 
 
 def _one_layer_with_mlp(
@@ -273,13 +273,13 @@ def _one_layer_with_mlp(
 ) -> tuple[HandBuilt, Blocks]:
     """A previous-token head that writes to the block `previous`, and ReLU neurons to fill in."""
     vocab = len(vocabulary)
-    blocks = Blocks(token=vocab, previous=vocab, out=vocab, place=n_ctx)
-    built = prepare_layers(
+    blocks = Blocks(token=vocab, previous=vocab, out=vocab, position=n_ctx)
+    parts = prepare_layers(
         *(blocks, 1, max(n_ctx, vocab), "qk", logit, dtype),
         n_layers=1,
         mlp="relu",
         d_mlp=max(1, neurons),
     )
-    built.attends_one_back(0, 0, blocks.rows("place"))
-    built.moves(0, 0, blocks.rows("token"), to=blocks.rows("previous"))
-    return built, blocks
+    parts.attend_one_back(0, 0, blocks.rows("position"))
+    parts.move(0, 0, blocks.rows("token"), to=blocks.rows("previous"))
+    return parts, blocks

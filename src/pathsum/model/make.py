@@ -38,7 +38,7 @@ def from_tensors(
     Tensors keep their dtype and are not copied. `W_pos` is [n_ctx, d_model], or
     [layer, n_ctx, d_model] for separate positions in each layer. Biases (`b_Q b_K b_V b_O
     b_U b_in b_gate b_out`), MLPs (`W_in W_gate W_out`) and gains (`ln1_w ln1_b ln2_w ln2_b ln_f_w
-    ln_f_b q_norm_w k_norm_w`) may be left out where a model has none.
+    ln_f_b q_norm_w k_norm_w`) may be omitted.
     """
     flat: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
@@ -52,9 +52,9 @@ def from_tensors(
         elif key in MODEL_NAMES:
             flat[key] = tensor
         else:
-            known = [*MODEL_NAMES, *LAYER_NAMES]
+            names = [*MODEL_NAMES, *LAYER_NAMES]
             raise WeightsError(
-                f"{key} is not a tensor's name{near_misses(key, known)} ({', '.join(known)})"
+                f"{key} is not a tensor's name{near_misses(key, names)} ({', '.join(names)})"
             )
     _check_dtypes(flat)
     weights = Weights(config, MemoryStore(flat))
@@ -74,29 +74,29 @@ def random_model(
     """A model of isotropic Gaussian factors, scaled so that reads and logits are of order 1.
 
     No direction of the residual stream is special, so it serves as a null model. `biases`
-    and `gains` add small random biases and normalization gains around 1 wherever the config has
-    room for them; `position_tables="each"` gives each layer a separate W_pos.
+    and `gains` add small random biases and normalization gains around 1 wherever the config
+    allows them; `position_tables="each"` gives each layer a separate W_pos.
 
     >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape
     torch.Size([3, 128])
     """
     position_tables = parse_choice(("shared", "each"), position_tables, "position_tables")
-    each = position_tables == "each" and config.positions == "qk"
-    shapes = {n: s for n, s in model_shapes(config).items() if n != "W_pos" or not each}
+    per_layer = position_tables == "each" and config.positions == "qk"
+    shapes = {n: s for n, s in model_shapes(config).items() if n != "W_pos" or not per_layer}
     for layer in range(config.n_layers):
         for name, shape in layer_shapes(config).items():
-            if name != "W_pos" or each:
+            if name != "W_pos" or per_layer:
                 shapes[f"layers.{layer}.{name}"] = shape
     generator = seeded(seed)
     flat = {
         name: _draw(name.rsplit(".", 1)[-1], shape, generator).to(dtype)
         for name, shape in shapes.items()
-        if _wanted(name.rsplit(".", 1)[-1], biases, gains)
+        if _is_included(name.rsplit(".", 1)[-1], biases, gains)
     }
     return Model(Weights(config, MemoryStore(flat)), name=f"random, seed {seed}")
 
 
-def _wanted(name: str, biases: bool, gains: bool) -> bool:
+def _is_included(name: str, biases: bool, gains: bool) -> bool:
     if name.endswith("_w"):
         return gains
     if name.startswith("ln"):
@@ -120,9 +120,9 @@ def _check_dtypes(flat: Mapping[str, Tensor]) -> None:
         if not dtype.is_floating_point:
             raise WeightsError(f"{name} is {dtype}; weights are floating-point numbers")
     if len(set(dtypes.values())) > 1:
-        listed = ", ".join(f"{name} is {dtype}" for name, dtype in list(dtypes.items())[:4])
+        examples = ", ".join(f"{name} is {dtype}" for name, dtype in list(dtypes.items())[:4])
         raise WeightsError(
-            f"the tensors are of different dtypes ({listed}, …); convert them to one dtype first"
+            f"the tensors are of different dtypes ({examples}, …); convert them to one dtype first"
         )
 
 

@@ -2,7 +2,7 @@
 
 A method that finds circuits should rank the true edges above all others. Each circuit comes with
 inputs and with the outputs that it computes on them. An edge that carries the same value on every
-input (the start token that a head rests on) is neither true nor false, and listed apart.
+input (the start token that a head rests on) is neither true nor false, and listed separately.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,36 +68,38 @@ def planted_circuits(sequences: int = 16, seed: int = 0) -> tuple[PlantedCircuit
     memory = "embed→L0H0.v L0H0→mlp0 mlp0→logits"
     both = "embed→L0H0.v L0H0→mlp0 embed→mlp0 mlp0→logits"
     gated = "embed→L0H0.k embed→L0H0.v embed→L0H1.v L0H0→mlp0 L0H1→mlp0 mlp0→logits"
-    rests = "embed→L1H0.k"
+    start = "embed→L1H0.k"
     rows: list[tuple[str, _Build, str, str, _Output]] = [
-        ("induction K", construct.induction, by_k, rests, _what_followed),
-        ("induction Q", construct.induction_by_q, by_q, f"{rests} embed→L1H0.q", _what_followed),
+        ("induction K", construct.induction, by_k, start, _next_after_copy),
+        ("induction Q", construct.induction_by_q, by_q, f"{start} embed→L1H0.q", _next_after_copy),
         ("two-hop V", partial(construct.virtual_head, None), two_hop, "", _next_of_two_back),
         ("memory", partial(construct.memory, None), memory, "", _next_of_one_back),
         ("conjunction", partial(construct.conjunction, None), both, "", _sum_of_two),
         ("gated value", construct.gated_value, gated, "embed→L0H0.q", _one_back_after_switch),
-        ("decoys", construct.induction_with_decoys, by_k, rests, _what_followed),
+        ("decoys", construct.induction_with_decoys, by_k, start, _next_after_copy),
     ]
-    found: list[PlantedCircuit] = []
-    for at, (name, build, edges, constants, output) in enumerate(rows):
+    circuits: list[PlantedCircuit] = []
+    for number, (name, build, edges, constants, output) in enumerate(rows):
         model = build(_WORDS, n_ctx=_LENGTH)
-        found.append(_planted(name, model, edges, constants, output, sequences, seed + at))
-    return tuple(found)
+        circuits.append(_planted(name, model, edges, constants, output, sequences, seed + number))
+    return tuple(circuits)
 
 
 def _planted(
     name: str, model: Model, edges: str, constants: str, output: _Output, sequences: int, seed: int
 ) -> PlantedCircuit:
-    drawn = torch.randint(
+    tokens = torch.randint(
         1, model.config.d_vocab, (sequences, _LENGTH), generator=seeded(seed), dtype=torch.long
     )
-    drawn[:, 0] = 0
-    outputs = [[output(row, at) for at in range(_LENGTH)] for row in drawn.tolist()]
-    true, same = (tuple(map(Site.parse, listed.split())) for listed in (edges, constants))
-    return PlantedCircuit(name, model, true, same, drawn, torch.tensor(outputs))
+    tokens[:, 0] = 0
+    outputs = [[output(row, at) for at in range(_LENGTH)] for row in tokens.tolist()]
+    true_edges, constant_edges = (
+        tuple(map(Site.parse, names.split())) for names in (edges, constants)
+    )
+    return PlantedCircuit(name, model, true_edges, constant_edges, tokens, torch.tensor(outputs))
 
 
-def _what_followed(row: Sequence[int], at: int) -> int:
+def _next_after_copy(row: Sequence[int], at: int) -> int:
     """The token that followed all earlier copies of this one, if it is the same for all."""
     followed = {row[j + 1] for j in range(1, at) if row[j] == row[at]}
     return followed.pop() if len(followed) == 1 else -1

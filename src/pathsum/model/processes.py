@@ -21,7 +21,7 @@ from torch import Tensor
 from pathsum.base import Progress, silent
 
 Piece = TypeVar("Piece")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -89,27 +89,27 @@ def join_world() -> Generator[World]:
 
 def shared_map(
     pieces: Sequence[Piece],
-    compute: Callable[[Piece], Found],
+    compute: Callable[[Piece], Result],
     progress: Progress = silent,
-    what: str = "",
-) -> list[Found]:
-    """`[compute(piece) for piece in pieces]`, the pieces shared among the processes of a world.
+    description: str = "",
+) -> list[Result]:
+    """`[compute(piece) for piece in pieces]`, shared among the processes of a world.
 
     Every process must call this with the same pieces; each gets the whole list. Outside of
     `join_world`, or alone, it is the plain loop.
     """
-    return list(_shared(pieces, compute, progress, what))
+    return list(_shared(pieces, compute, progress, description))
 
 
 def shared_sum(
     pieces: Sequence[Piece],
     compute: Callable[[Piece], Tensor],
     progress: Progress = silent,
-    what: str = "",
+    description: str = "",
 ) -> Tensor:
     """The sum of `compute(piece)`, added in the order of the pieces, however they are shared."""
     total: Tensor | None = None
-    for part in _shared(pieces, compute, progress, what):
+    for part in _shared(pieces, compute, progress, description):
         total = part if total is None else total.add_(part)
     assert total is not None, "there is nothing to add"
     return total
@@ -117,33 +117,35 @@ def shared_sum(
 
 def _shared(
     pieces: Sequence[Piece],
-    compute: Callable[[Piece], Found],
+    compute: Callable[[Piece], Result],
     progress: Progress,
-    what: str,
-) -> Generator[Found]:
-    joined = dist.is_available() and dist.is_initialized()
-    rank, size = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
-    places = range(rank, len(pieces), size)
-    mine: dict[int, Found] = {}
-    for place in places:
-        progress(place, len(pieces), what)
-        found = compute(pieces[place])
+    description: str,
+) -> Generator[Result]:
+    is_distributed = dist.is_available() and dist.is_initialized()
+    rank, size = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
+    numbers = range(rank, len(pieces), size)
+    results: dict[int, Result] = {}
+    for number in numbers:
+        progress(number, len(pieces), description)
+        result = compute(pieces[number])
         if size == 1:
-            yield found
+            yield result
         else:
-            mine[place] = found
-    progress(len(pieces), len(pieces), what)
+            results[number] = result
+    progress(len(pieces), len(pieces), description)
     if size > 1:
         gathered: list[Any] = [None] * size
-        dist.all_gather_object(gathered, pack(mine))
-        everything: dict[int, Found] = {k: v for part in gathered for k, v in unpack(part).items()}
-        yield from (everything[place] for place in range(len(pieces)))
+        dist.all_gather_object(gathered, pack(results))
+        all_results: dict[int, Result] = {
+            k: v for part in gathered for k, v in unpack(part).items()
+        }
+        yield from (all_results[number] for number in range(len(pieces)))
 
 
-def pack(found: Any) -> bytes:
+def pack(results: Any) -> bytes:
     """The results of one process, serialized."""
     buffer = io.BytesIO()
-    torch.save(found, buffer)
+    torch.save(results, buffer)
     return buffer.getvalue()
 
 
@@ -153,5 +155,5 @@ def unpack(packed: bytes) -> Any:
     return torch.load(io.BytesIO(packed), map_location=_own_gpu, weights_only=False)
 
 
-def _own_gpu(storage: Any, place: str) -> Any:
-    return storage if place == "cpu" else storage.cuda(torch.cuda.current_device())
+def _own_gpu(storage: Any, location: str) -> Any:
+    return storage if location == "cpu" else storage.cuda(torch.cuda.current_device())

@@ -55,8 +55,8 @@ class CorpusInfo(Record, kind="corpus-info"):
 
     def to_table(self) -> Table:
         """One row per property."""
-        every = self.tokens + self.held_out_tokens
-        length = f"{self.characters / every:.2f} characters per token"
+        tokens = self.tokens + self.held_out_tokens
+        length = f"{self.characters / tokens:.2f} characters per token"
         rows = (
             ("source", self.about),
             ("documents", f"{self.documents:,} ({self.duplicates:,} duplicates removed)"),
@@ -110,9 +110,10 @@ class Corpus:
                 f"vocabulary to {tokenizer.size}"
             )
         fetch_all(packages_of(collection), progress)
-        found = survey(collection, held_out, progress)
-        given = "" if tokenizer is None else tokenizer.to_json()
-        key = digest(json.dumps([VERSION, found.fingerprint, vocabulary, held_out, given]))[:16]
+        surveyed = survey(collection, held_out, progress)
+        tokenizer_text = "" if tokenizer is None else tokenizer.to_json()
+        identity = [VERSION, surveyed.fingerprint, vocabulary, held_out, tokenizer_text]
+        key = digest(json.dumps(identity))[:16]
         folder = cache_folder() / "corpora" / f"{collection.name}-{key}"
         with suppress(FileError):
             return cls.at(folder)
@@ -126,7 +127,7 @@ class Corpus:
                         f"a corpus in the cache is damaged and is rebuilt: {error}", stacklevel=3
                     )
             shutil.rmtree(folder, ignore_errors=True)
-            build(folder, collection, found, vocabulary, tokenizer, progress, shard_tokens)
+            build(folder, collection, surveyed, vocabulary, tokenizer, progress, shard_tokens)
         return cls.at(folder)
 
     @classmethod
@@ -146,9 +147,9 @@ class Corpus:
             info: CorpusInfo = read_record(CorpusInfo, values, "a corpus")
         except InputError as error:
             raise FileError(f"{file} does not describe a corpus ({error}); rebuild it") from error
-        made = cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
-        made.check_complete()
-        return made
+        corpus = cls(folder, info, Tokenizer.from_file(folder / TOKENIZER))
+        corpus.check_complete()
+        return corpus
 
     def check_complete(self) -> None:
         """Raise FileError if tokens are missing or are not ids of the tokenizer."""
@@ -209,8 +210,8 @@ class Corpus:
 
         Empty if there are too few tokens for one.
         """
-        there = side.count_windows(length - 1) if length > 1 else 0
-        return prepend_start(side.windows(spaced(there, most), length - 1), self.start_token)
+        count = side.count_windows(length - 1) if length > 1 else 0
+        return prepend_start(side.windows(spaced(count, most), length - 1), self.start_token)
 
 
 def find_documents(name: str | Path, field: str, progress: Progress) -> Documents:
@@ -232,7 +233,7 @@ def find_documents(name: str | Path, field: str, progress: Progress) -> Document
 
 def named_corpora() -> "CorpusList":
     """The corpora that can be opened by name."""
-    return CorpusList(tuple(NamedCorpus(made.name, made.about) for made in NAMED.values()))
+    return CorpusList(tuple(NamedCorpus(corpus.name, corpus.about) for corpus in NAMED.values()))
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,15 @@ class Files:
         if self.path.is_file():
             yield from _documents(self.path, self.path.name, self.field)
             return
-        known = _TEXT | _TABLES
-        inside = (file for file in sorted(self.path.rglob("*")) if file.suffix.lower() in known)
-        files = [file for file in inside if file.is_file()]
+        suffixes = _TEXT | _TABLES
+        candidates = (
+            file for file in sorted(self.path.rglob("*")) if file.suffix.lower() in suffixes
+        )
+        files = [file for file in candidates if file.is_file()]
         if not files:
             raise InputError(
-                f"{self.path} holds no text: a corpus is read from {', '.join(sorted(known))} files"
+                f"{self.path} holds no text: a corpus is read from "
+                f"{', '.join(sorted(suffixes))} files"
             )
         for file in files:
             yield from _documents(file, file.relative_to(self.path).as_posix(), self.field)
@@ -179,20 +182,20 @@ def _documents(file: Path, name: str, field: str) -> Iterator[Document]:
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            where = f"{file}, line {number},"
-            value = parse_json(line, where, "correct the line")
-            yield Document(f"{name}:{number}", text_of(value, field, where))
+            line_name = f"{file}, line {number},"
+            value = parse_json(line, line_name, "correct the line")
+            yield Document(f"{name}:{number}", text_of(value, field, line_name))
 
 
-def text_of(value: Any, field: str, where: str) -> str:
+def text_of(value: Any, field: str, name: str) -> str:
     """The text of a table's row: the row itself if it is a string, else its field."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and isinstance(value.get(field), str):
         return value[field]
-    found = ", ".join(map(repr, value)) if isinstance(value, dict) else type(value).__name__
+    content = ", ".join(map(repr, value)) if isinstance(value, dict) else type(value).__name__
     raise FileError(
-        f"{where} has no text under {field!r} (there is {found}); set `field` to the name that "
+        f"{name} has no text under {field!r} (there is {content}); set `field` to the name that "
         "holds the text"
     )
 
@@ -207,9 +210,9 @@ def _parquet(file: Path, name: str, field: str) -> Iterator[Document]:
         ) from error
     opened: Any = parquet.ParquetFile(file)
     if field not in opened.schema_arrow.names:
-        there = ", ".join(map(repr, opened.schema_arrow.names))
+        columns = ", ".join(map(repr, opened.schema_arrow.names))
         raise FileError(
-            f"{file} has no column {field!r} (there is {there}); set `field` to the column of "
+            f"{file} has no column {field!r} (there is {columns}); set `field` to the column of "
             "the text"
         )
     batches = opened.iter_batches(columns=[field])
@@ -238,8 +241,8 @@ class HubDataset:
     @classmethod
     def parse(cls, text: str, **options: Any) -> "HubDataset | None":
         """The dataset with this name; None if no dataset can have it."""
-        found = _ID.fullmatch(text)
-        return found and cls(found["id"], found["subset"], found["revision"], **options)
+        match = _ID.fullmatch(text)
+        return match and cls(match["id"], match["subset"], match["revision"], **options)
 
     @property
     def name(self) -> str:
@@ -255,10 +258,10 @@ class HubDataset:
     def __iter__(self) -> Iterator[Document]:
         with self._cached_file().open(encoding="utf-8") as opened:
             for number, line in enumerate(opened):
-                where = f"line {number + 1} of {opened.name}"
-                text = parse_json(line, where, "remove the file to fetch it again")
+                name = f"line {number + 1} of {opened.name}"
+                text = parse_json(line, name, "remove the file to fetch it again")
                 if not isinstance(text, str):
-                    raise FileError(f"{where} is not a JSON string; remove the file")
+                    raise FileError(f"{name} is not a JSON string; remove the file")
                 yield Document(f"{self.id}:{number}", text)
 
     def _cached_file(self) -> Path:
@@ -303,28 +306,30 @@ class HubDataset:
 def without_boilerplate(documents: Iterable[Document]) -> Iterator[Document]:
     """The documents without paragraphs that are notices or copies of an earlier paragraph.
 
-    Documents of which little is left are dropped.
+    Documents that become too short are dropped.
 
     >>> code = "# Licensed under the Apache License\\n\\n" + "x = 1\\n" * 100
-    >>> [found.text[:5] for found in without_boilerplate([Document("a", code)])]
+    >>> [document.text[:5] for document in without_boilerplate([Document("a", code)])]
     ['x = 1']
     """
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     for document in documents:
-        kept = [block for block in document.text.split("\n\n") if not _is_boilerplate(block, seen)]
-        text = "\n\n".join(kept)
+        blocks = [
+            block for block in document.text.split("\n\n") if not _is_boilerplate(block, digests)
+        ]
+        text = "\n\n".join(blocks)
         if len(text) > LEAST_CHARACTERS:
             yield Document(document.name, text)
 
 
-def _is_boilerplate(block: str, seen: set[bytes]) -> bool:
-    """Whether a paragraph is dropped; long ones are added to those seen."""
+def _is_boilerplate(block: str, digests: set[bytes]) -> bool:
+    """Whether a paragraph is dropped; the digest of a long one is added to `digests`."""
     if _NOTICE.search(block):
         return True
     if len(block) < _SHORTEST_REPEAT:
         return False
     digest = hashlib.sha256(" ".join(block.split()).encode("utf-8", "surrogatepass")).digest()[:12]
-    if digest in seen:
+    if digest in digests:
         return True
-    seen.add(digest)
+    digests.add(digest)
     return False

@@ -72,10 +72,10 @@ class Package:
 
     @property
     def about(self) -> str:
-        """Name, version and registry, as people write them."""
+        """Name, version and registry."""
         return f"{self.name} {self.version} from {_REGISTRIES[self.manager]}"
 
-    def wants(self, path: str) -> bool:
+    def includes(self, path: str) -> bool:
         """Whether a file of the package is text to learn from."""
 
         def matches(patterns: tuple[str, ...]) -> bool:
@@ -115,9 +115,9 @@ def packages_of(collection: Documents) -> Iterator[Package]:
             yield from packages_of(part)
 
 
-def _read_named() -> dict[str, Documents]:
-    listed = tomllib.loads((Path(__file__).parent / "corpora.toml").read_text(encoding="utf-8"))
-    wheels = listed["wheels"]
+def _read_catalog() -> dict[str, Documents]:
+    catalog = tomllib.loads((Path(__file__).parent / "corpora.toml").read_text(encoding="utf-8"))
+    wheels = catalog["wheels"]
     patterns = (tuple(wheels["include"]), tuple(wheels["exclude"]))
     parts: dict[str, tuple[Documents, ...]] = {
         name: (Package("wheel", name, version, *patterns, sha256),)
@@ -125,18 +125,18 @@ def _read_named() -> dict[str, Documents]:
     }
     parts["wheels"] = tuple(chain.from_iterable(parts.values()))
     parts["python"] = (PythonLibrary(),)
-    for name, fields in listed["packages"].items():
+    for name, fields in catalog["packages"].items():
         lists = {key: tuple(fields[key]) for key in ("include", "exclude") if key in fields}
         parts[name] = (Package(**(fields | lists)),)
-    named: dict[str, Documents] = {"python": PythonLibrary()}
-    for name, fields in listed["corpora"].items():
-        inside = tuple(part for key in fields["parts"] for part in parts[key])
-        named[name] = Joined(name, **(fields | {"parts": inside}))
-        parts[name] = (named[name],)
-    return named
+    collections: dict[str, Documents] = {"python": PythonLibrary()}
+    for name, fields in catalog["corpora"].items():
+        members = tuple(part for key in fields["parts"] for part in parts[key])
+        collections[name] = Joined(name, **(fields | {"parts": members}))
+        parts[name] = (collections[name],)
+    return collections
 
 
-NAMED = _read_named()
+NAMED = _read_catalog()
 """Every corpus that has a name; `python` needs no download."""
 
 
@@ -212,21 +212,21 @@ def _download(package: Package, folder: Path) -> Path:
 
 
 def _run_client(package: Package, folder: Path) -> str:
-    """Fetch an archive with its registry's client; why it failed, or nothing."""
+    """Fetch an archive with its registry's client; the reason of a failure, or ""."""
     command = _command(package)
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise FailedError(
             f"the corpus needs the package {package}, which {command[0]} fetches, and there is "
             f"no {command[0]} here; install it, or name another corpus ('python' needs nothing)"
         ) from error
-    output = done.stderr.strip() or done.stdout.strip() or "no message"
-    return output.splitlines()[-1] if done.returncode else ""
+    output = result.stderr.strip() or result.stdout.strip() or "no message"
+    return output.splitlines()[-1] if result.returncode else ""
 
 
 def _copy_sdist(package: Package, folder: Path) -> str:
-    """Copy a source distribution from the first index that has it; why it failed, or nothing."""
+    """Copy a source distribution from the first index with it; the reason of a failure, or ""."""
     reason = ""
     for index in _indexes():
         try:
@@ -302,10 +302,10 @@ def _opened(address: str) -> Any:
 
 @contextmanager
 def _members(package: Package, archive: Path) -> Generator[Iterator[tuple[str, bytes]]]:
-    """The paths and contents of the wanted files of an archive, which stays open meanwhile."""
+    """The paths and contents of the included files of an archive, which stays open meanwhile."""
     if package.manager == "wheel":
         with zipfile.ZipFile(archive) as wheel:
-            yield ((path, wheel.read(path)) for path in wheel.namelist() if package.wants(path))
+            yield ((path, wheel.read(path)) for path in wheel.namelist() if package.includes(path))
         return
     if package.manager != "debian":
         with tarfile.open(archive) as opened:
@@ -322,7 +322,9 @@ def _members(package: Package, archive: Path) -> Generator[Iterator[tuple[str, b
 def _tar_members(package: Package, archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
     for member in archive:
         path = member.name.removeprefix("./").partition("/")[2]
-        content = archive.extractfile(member) if member.isfile() and package.wants(path) else None
+        content = (
+            archive.extractfile(member) if member.isfile() and package.includes(path) else None
+        )
         if content is not None:
             yield path, content.read()
 
@@ -344,9 +346,9 @@ def _r_strings(content: bytes) -> Iterator[str]:
         stream = zlib.decompressobj()
         data = stream.decompress(content[4:])  # the first four bytes are the length
         content = stream.unused_data
-        for found in re.finditer(rb"\x00\x04\x00\x09|\x00\x00\x80\x09", data):
-            start = found.end() + 4
-            end = start + int.from_bytes(data[found.end() : start], "big")
+        for mark in re.finditer(rb"\x00\x04\x00\x09|\x00\x00\x80\x09", data):
+            start = mark.end() + 4
+            end = start + int.from_bytes(data[mark.end() : start], "big")
             yield data[start:end].decode("utf-8", "replace")
 
 

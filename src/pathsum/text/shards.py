@@ -50,7 +50,7 @@ def spaced(total: int, most: int) -> list[int]:
 class TokenShards:
     """Token ids in `.npy` files, as windows of equal length.
 
-    A window never crosses from one file into the next. Nothing is read before a window is.
+    A window never crosses from one file into the next. A file is read only where a window needs it.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -110,17 +110,17 @@ class Survey:
     held_out: frozenset[bytes]
 
     def read(self, collection: Documents) -> Iterator[tuple[Document, bool]]:
-        """The documents without copies and empty ones, each with whether it is held out.
+        """The distinct documents that are not empty, each with whether it is held out.
 
-        Raises FailedError at the end if they are not those that were surveyed.
+        Raises FailedError at the end if they differ from the surveyed documents.
         """
-        seen: dict[bytes, None] = {}
+        digests: dict[bytes, None] = {}
         for document in collection:
             digest = document.digest
-            if digest not in seen and document.text.strip():
-                seen[digest] = None
+            if digest not in digests and document.text.strip():
+                digests[digest] = None
                 yield document, digest in self.held_out
-        if hashlib.sha256(b"".join(seen)).hexdigest() != self.fingerprint:
+        if hashlib.sha256(b"".join(digests)).hexdigest() != self.fingerprint:
             raise ChangedError(
                 f"the corpus {collection.name!r} changed while it was being read; run the command "
                 "again once its files have stopped changing"
@@ -172,7 +172,7 @@ def _too_few(collection: Documents, documents: int, duplicates: int) -> InputErr
 def build(
     folder: Path,
     collection: Documents,
-    found: Survey,
+    surveyed: Survey,
     vocabulary: int,
     tokenizer: Tokenizer | None,
     progress: Progress,
@@ -185,9 +185,13 @@ def build(
     partial = folder.with_name(folder.name + ".building")
     try:
         partial.mkdir(parents=True, exist_ok=True)
-        used = _tokenizer(partial, collection, found, vocabulary, tokenizer, progress)
-        _tokenize(partial, collection, found, used, shard_tokens, progress)
-        head = {"format": FORMAT, "version": VERSION, **_totals(partial, collection, used, found)}
+        tokenizer = _tokenizer(partial, collection, surveyed, vocabulary, tokenizer, progress)
+        _tokenize(partial, collection, surveyed, tokenizer, shard_tokens, progress)
+        head = {
+            "format": FORMAT,
+            "version": VERSION,
+            **_totals(partial, collection, tokenizer, surveyed),
+        }
         write_text(partial / HEAD, json.dumps(head, indent=2, ensure_ascii=False) + "\n")
         partial.rename(folder)
     except ChangedError:
@@ -208,23 +212,23 @@ def shards(folder: Path, side: str) -> TokenShards:
 def _tokenizer(
     partial: Path,
     collection: Documents,
-    found: Survey,
+    surveyed: Survey,
     vocabulary: int,
-    given: Tokenizer | None,
+    tokenizer: Tokenizer | None,
     progress: Progress,
 ) -> Tokenizer:
     file = partial / TOKENIZER
     with suppress(FileError):  # if it is damaged, it is trained again
         return Tokenizer.from_file(file)
     progress(0, 0, f"training a tokenizer of {vocabulary} tokens")
-    used = given or train_bpe(_training_text(collection, found), vocabulary)
-    write_text(file, used.to_json())
-    return used
+    result = tokenizer or train_bpe(_training_text(collection, surveyed), vocabulary)
+    write_text(file, result.to_json())
+    return result
 
 
-def _training_text(collection: Documents, found: Survey) -> Iterator[str]:
+def _training_text(collection: Documents, surveyed: Survey) -> Iterator[str]:
     characters = 0
-    for document, held_out in found.read(collection):
+    for document, held_out in surveyed.read(collection):
         if not held_out:
             characters += len(document.text)
             yield document.text
@@ -235,7 +239,7 @@ def _training_text(collection: Documents, found: Survey) -> Iterator[str]:
 def _tokenize(
     partial: Path,
     collection: Documents,
-    found: Survey,
+    surveyed: Survey,
     tokenizer: Tokenizer,
     shard_tokens: int,
     progress: Progress,
@@ -243,7 +247,7 @@ def _tokenize(
     done, number = _read_journal(partial / JOURNAL)
     buffers: dict[str, list[list[int]]] = {TRAIN: [], HELD_OUT: []}
     size = 0
-    documents = islice(found.read(collection), done, None)
+    documents = islice(surveyed.read(collection), done, None)
     while batch := list(islice(documents, _DOCUMENTS_AT_ONCE)):
         for ids, held_out in _encoded(tokenizer, batch):
             buffers[HELD_OUT if held_out else TRAIN].append(ids)
@@ -252,7 +256,7 @@ def _tokenize(
             if size >= shard_tokens:
                 _flush(partial, buffers, number, done, tokenizer.size)
                 size, number = 0, number + 1
-            progress(done, found.documents, "tokenizing")
+            progress(done, surveyed.documents, "tokenizing")
     _flush(partial, buffers, number, done, tokenizer.size)
 
 
@@ -298,17 +302,17 @@ def _flush(
 
 
 def _totals(
-    partial: Path, collection: Documents, tokenizer: Tokenizer, found: Survey
+    partial: Path, collection: Documents, tokenizer: Tokenizer, surveyed: Survey
 ) -> dict[str, Any]:
     train, held_out = shards(partial, TRAIN), shards(partial, HELD_OUT)
     return {
         "name": collection.name,
         "about": collection.about,
-        "fingerprint": found.fingerprint,
-        "documents": found.documents,
-        "held_out_documents": len(found.held_out),
-        "duplicates": found.duplicates,
-        "characters": found.characters,
+        "fingerprint": surveyed.fingerprint,
+        "documents": surveyed.documents,
+        "held_out_documents": len(surveyed.held_out),
+        "duplicates": surveyed.duplicates,
+        "characters": surveyed.characters,
         "vocabulary": tokenizer.size,
         "tokens": train.n_tokens,
         "held_out_tokens": held_out.n_tokens,

@@ -79,10 +79,10 @@ class TokenPool:
         if self.counts is None:
             return ranked
         common = ranked[self.common[ranked]]
-        drawn = common[int(len(common) * MOST_COMMON_SHARE) :]
-        if len(drawn) < at_least:
-            drawn = ranked[:at_least]
-        return drawn.sort().values
+        tokens = common[int(len(common) * MOST_COMMON_SHARE) :]
+        if len(tokens) < at_least:
+            tokens = ranked[:at_least]
+        return tokens.sort().values
 
     def draw(
         self, sequences: int, length: int, generator: torch.Generator

@@ -24,7 +24,7 @@ START = "<|start|>"
 """The token before every document and every sequence; its id is 0 in tokenizers trained here."""
 
 _BYTES = 256
-_KNOWN_STARTS = (START, "<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>")
+_START_NAMES = (START, "<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>")
 # Byte-level BPE writes each byte as one letter: printable bytes as themselves, the others in order
 # as the letters from 256 on.
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -54,8 +54,8 @@ def visible(text: str) -> str:
     >>> visible(" def\\n")
     '·def⏎'
     """
-    shown = text.translate(_VISIBLE)
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+    spaced = text.translate(_VISIBLE)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in spaced)
 
 
 class Tokenizer:
@@ -69,7 +69,7 @@ class Tokenizer:
         self._growth = self._decoded_growth = 1.0
         # Tables and graphs ask for the same texts thousands of times.
         self._texts: dict[int, str] = {}
-        self._shown: dict[int, str] = {}
+        self._visible: dict[int, str] = {}
 
     @classmethod
     def of_words(cls, words: Sequence[str]) -> "Tokenizer":
@@ -92,17 +92,17 @@ class Tokenizer:
         growth, decoded_growth = _check_growth(text, name)
         with _panics_to(FileError, f"{name} is not a tokenizer that can be used"), _quiet_stderr():
             try:
-                made = cls(Backend.from_str(text))
+                tokenizer = cls(Backend.from_str(text))
             except Exception as error:  # tokenizers raises bare Exception, nothing finer
                 raise FileError(
                     f"{name} is not a tokenizer that tokenizers {tokenizers.__version__} can read "
                     f"({error}); give a tokenizer.json written by that library"
                 ) from error
-            made._growth, made._decoded_growth = growth, decoded_growth
+            tokenizer._growth, tokenizer._decoded_growth = growth, decoded_growth
             # Some settings make the library panic on every text: fail here, not at the first use.
             with suppress(Exception):
-                made.backend.encode("a b", add_special_tokens=False)
-        return made
+                tokenizer.backend.encode("a b", add_special_tokens=False)
+        return tokenizer
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`."""
@@ -121,8 +121,8 @@ class Tokenizer:
     @cached_property
     def special_tokens(self) -> tuple[int, ...]:
         """Ids of tokens that mark something (start, end, padding) and never occur inside text."""
-        added = self.backend.get_added_tokens_decoder()
-        return tuple(sorted(token for token, piece in added.items() if piece.special))
+        pieces = self.backend.get_added_tokens_decoder()
+        return tuple(sorted(token for token, piece in pieces.items() if piece.special))
 
     @cached_property
     def fragments(self) -> tuple[int, ...]:
@@ -140,8 +140,8 @@ class Tokenizer:
         for text in texts:
             self._check_encodable(text)
         with _panics_to(TokenError, "the tokenizer fails on one of these texts"):
-            found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """The start and end of each token of a text, in characters."""
@@ -179,14 +179,14 @@ class Tokenizer:
         piece = self.backend.id_to_token(token) or ""
         if single := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
             return bytes.fromhex(single[1])
-        known = bool(piece) and all(letter in _BYTE_OF for letter in piece)
-        return bytes(_BYTE_OF[letter] for letter in piece) if known else None
+        is_bytes = bool(piece) and all(letter in _BYTE_OF for letter in piece)
+        return bytes(_BYTE_OF[letter] for letter in piece) if is_bytes else None
 
     def show(self, token: int) -> str:
         """One token's text with visible white space."""
-        if token not in self._shown:
-            self._shown[token] = visible(self.text(token))
-        return self._shown[token]
+        if token not in self._visible:
+            self._visible[token] = visible(self.text(token))
+        return self._visible[token]
 
     def id(self, text: str) -> int:
         """The id of a text that is one token; the error for several tokens shows the pieces."""
@@ -216,9 +216,9 @@ class Tokenizer:
         for word in text.split():
             if word not in self._vocabulary:
                 words = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
-                known = list_some(list(map(repr, words)), 6)
+                sample = list_some(list(map(repr, words)), 6)
                 raise TokenError(
-                    f"{shorten(word, 60)!r} is not a word of this tokenizer, which knows {known}"
+                    f"{shorten(word, 60)!r} is not a word of this tokenizer, which knows {sample}"
                     f"{near_misses(word, words)}"
                 )
 
@@ -248,12 +248,12 @@ def _check_growth(text: str, name: str) -> tuple[float, float]:
     Raises FileError if it has rules that make even a short text, or one of its added tokens, too
     long. The library would apply them while it reads the file.
     """
-    described = parse_object(text, name, "give a tokenizer.json written by tokenizers")
-    before = [described.get("normalizer"), described.get("pre_tokenizer")]
-    growth, decoded = _growth(before), _growth(described.get("decoder"))
-    added = described.get("added_tokens") or []
-    contents = [one.get("content") for one in added if isinstance(one, dict)]
-    longest = max((len(one) for one in contents if isinstance(one, str)), default=0)
+    document = parse_object(text, name, "give a tokenizer.json written by tokenizers")
+    before = [document.get("normalizer"), document.get("pre_tokenizer")]
+    growth, decoded = _growth(before), _growth(document.get("decoder"))
+    tokens = document.get("added_tokens") or []
+    contents = [token.get("content") for token in tokens if isinstance(token, dict)]
+    longest = max((len(token) for token in contents if isinstance(token, str)), default=0)
     for factor in (growth, decoded):
         if 4 * max(longest, len("a b")) * factor > _LARGEST_TEXT:
             raise FileError(
@@ -270,9 +270,9 @@ def _growth(rule: Any) -> float:
     if not isinstance(rule, dict):
         return 1.0
     # By fields first: the library also reads rules without a type.
-    for inside in ("normalizers", "pretokenizers", "decoders"):
-        if inside in rule:
-            return _growth(rule[inside])
+    for key in ("normalizers", "pretokenizers", "decoders"):
+        if key in rule:
+            return _growth(rule[key])
     if "content" in rule and "pattern" in rule:
         pattern = rule["pattern"]
         literal = pattern.get("String") if isinstance(pattern, dict) else pattern
@@ -297,25 +297,27 @@ def _longest_replacement(charsmap: Any) -> float:
     return float(max(1, *map(len, strings.split(b"\0"))))
 
 
-def _check_length(length: int, growth: float, what: str) -> None:
+def _check_length(length: int, growth: float, name: str) -> None:
     if length * growth > _LARGEST_TEXT:
         raise TokenError(
-            f"a {what} of {length:,} bytes is too long for this tokenizer, whose rules may "
+            f"a {name} of {length:,} bytes is too long for this tokenizer, whose rules may "
             f"multiply its length by {growth:.3g}; the most is {_LARGEST_TEXT:,} bytes in all"
         )
 
 
 @contextmanager
-def _panics_to(kind: type[PathsumError], what: str) -> Generator[None]:
+def _panics_to(kind: type[PathsumError], problem: str) -> Generator[None]:
     """Turn a panic of the tokenizers library, which is not an Exception, into a PathsumError."""
     try:
         yield
     except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
         if isinstance(error, PathsumError) or not isinstance(error, Exception):
             raise
-        raise kind(f"{what} ({error}); use another tokenizer.json") from error
+        raise kind(f"{problem} ({error}); use another tokenizer.json") from error
     except BaseException as error:
-        raise kind(f"{what} (the library panics: {error}); use another tokenizer.json") from error
+        raise kind(
+            f"{problem} (the library panics: {error}); use another tokenizer.json"
+        ) from error
 
 
 # stderr belongs to the process: a second thread would take the first one's silence for it.
@@ -377,10 +379,10 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 def start_token_of(tokenizer: Tokenizer) -> int:
     """The id of a tokenizer's start token, under any of the usual names."""
-    for found in map(tokenizer.backend.token_to_id, _KNOWN_STARTS):
-        if found is not None:
-            return found
+    for token in map(tokenizer.backend.token_to_id, _START_NAMES):
+        if token is not None:
+            return token
     raise InputError(
         "the tokenizer has no token that marks a start (one of "
-        f"{', '.join(_KNOWN_STARTS)}), and every training sequence begins with one; add one"
+        f"{', '.join(_START_NAMES)}), and every training sequence begins with one; add one"
     )
