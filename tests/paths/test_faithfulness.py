@@ -17,11 +17,11 @@ from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
 from pathsum.model.reference import reference_text
-from pathsum.paths.cuts import mean_writes, prediction_with_only
+from pathsum.paths.cuts import mean_writes, values_with_only
 from pathsum.paths.edges import edge_between, edges_into, random_order
 from pathsum.paths.gradients import GradientScores, gradient_order
 from pathsum.paths.graph import Graph
-from pathsum.paths.target import find_target
+from pathsum.paths.target import PredictionRun, find_target
 from pathsum.sources import load
 
 
@@ -59,7 +59,7 @@ def test_half_a_circuit_by_hand() -> None:
     trace = construct.induction().trace("a b c d a")
     target = find_target(trace, -1, "b", "mean")
     edges = [Site.parse(one) for one in ("L1H0@5→logits@5", "embed@2→L1H0@5.v")]
-    found = prediction_with_only(trace, [edges], Writes.zero(trace), target)
+    found = values_with_only(PredictionRun(trace, target), [edges], Writes.zero(trace))
     ov = trace.model.head("L1H0").ov.dense()
     embedded = trace.weights.W_E[trace.tokens[0, 2]]
     # Keys and queries are zero but for positions, which this head does not read.
@@ -75,10 +75,11 @@ def test_an_mlp_recomputed_or_held_by_hand() -> None:
     trace = model.trace(torch.tensor([[1, 4, 2]]))
     target = find_target(trace, -1, versus="mean")
     rows, zero = [[Site.parse("mlp0@2→logits@2")]], Writes.zero(trace)
-    held = prediction_with_only(trace, rows, zero, target, hold_mlps=True)
+    of = PredictionRun(trace, target)
+    held = values_with_only(of, rows, zero, hold_mlps=True)
     logits = trace.mlp_outputs[0][0, 2] @ model.weights.W_U
     torch.testing.assert_close(held[0], logits[target.tokens[0]] - logits.mean())
-    assert prediction_with_only(trace, rows, zero, target).tolist() == [0.0]
+    assert values_with_only(of, rows, zero).tolist() == [0.0]
     last = trace.circuit(effects=False).faithfulness("zero", baselines=()).points[-1]
     assert last.held is not None
     assert last.held.value != last.kept.value
@@ -224,7 +225,8 @@ def check_slopes(model: Model, tokens: Tensor, seed: int) -> None:
         nodes.append(Site(Source("mlp", model.config.n_layers - 1), at=last))
     found = [pair for node in nodes for pair in scores.into(node, 8)]
     rows = [[edge for edge in everything if edge != cut] for cut, _ in found]
-    before, *without = prediction_with_only(trace, [everything, *rows], nearly, target).tolist()
+    of = PredictionRun(trace, target)
+    before, *without = values_with_only(of, [everything, *rows], nearly).tolist()
     assert scores.of([edge for edge, _ in found]) == pytest.approx([score for _, score in found])
     assert before == pytest.approx(float(target.of(trace.uncapped_logits)[0]), rel=1e-9, abs=1e-9)
     size = max(abs(score) for _, score in found)

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import pytest
 from tests.training.planted import plant
-from torch import Tensor
 
 from pathsum.base import Estimate, HeadId, options
 from pathsum.base.errors import InputError, TokenError
 from pathsum.base.site import LOGITS
 from pathsum.heads import induction
-from pathsum.model import Config, Model, Trace, construct, random_model
-from pathsum.model.edit import Writes
-from pathsum.model.recording import Prefix
+from pathsum.model import Config, Model, construct, random_model
+from pathsum.model.edit import Edit, Writes, cut_edges
 from pathsum.paths import cuts
 from pathsum.paths.circuit import mean_circuit, membership
-from pathsum.paths.cuts import Edges, prediction_without
+from pathsum.paths.cuts import Edges
 from pathsum.paths.edges import is_written
 from pathsum.paths.graph import Graph
 from pathsum.paths.prompts import Prompt, read_prompts
-from pathsum.paths.target import Target
 from pathsum.sources import load
 from pathsum.text.token_pool import random_repeats
 from pathsum.training.checkpoint import read_snapshots
@@ -99,13 +96,11 @@ def test_groups_of_edges_are_cut_in_parts_that_fit_in_memory(
     whole = mean_circuit(model, texts)
     sizes: list[int] = []
 
-    def counted(
-        start: Trace, rows: Sequence[Edges], writes: Writes, target: Target, prefix: Prefix | None
-    ) -> Tensor:
+    def counted(rows: Sequence[Edges], writes: Writes) -> list[Edit]:
         sizes.append(len(rows))
-        return prediction_without(start, rows, writes, target, prefix)
+        return cut_edges(rows, writes)
 
-    monkeypatch.setattr(cuts, "prediction_without", counted)
+    monkeypatch.setattr(cuts, "cut_edges", counted)
     monkeypatch.setattr(options, "BYTES", 2 * 4 * 4 * 6 * model.config.d_model)
     found = mean_circuit(model, texts)
     assert max(sizes) == 2

@@ -1,7 +1,7 @@
 """Ablation: the loss without some heads, MLPs or neurons, replaced by a `Reference`."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -92,18 +92,19 @@ class Ablation(Record, kind="ablation"):
     def to_table(self) -> Table:
         """Three rows: with, without, and the difference."""
         names = ", ".join(map(str, self.heads))
-        rows = (
-            ("model", *self.loss.with_interval),
-            (f"without {names}", *self.loss_without.with_interval),
-            ("cost", *self.cost.with_interval),
-        )
-        value = "loss" if self.unit == NATS else self.unit
-        columns = (text_column(""), *interval_columns(value, ".4f"))
+        rows = {"model": self.loss, f"without {names}": self.loss_without, "cost": self.cost}
         note = (
             f"{self.knockout.value} ablation, {AFTER[self.after]}; {self.unit} per "
             f"prediction over {self.sequences} sequences ({self.predictions} predictions), 95%"
         )
-        return Table(columns, rows, title=f"{self.model}: ablation of {names}", note=note)
+        value = "loss" if self.unit == NATS else self.unit
+        return estimates_table(rows, value, f"{self.model}: ablation of {names}", note)
+
+
+def estimates_table(rows: Mapping[str, Estimate], value: str, title: str, note: str) -> Table:
+    """A table of one labeled estimate per row."""
+    cells = tuple((label, *estimate.with_interval) for label, estimate in rows.items())
+    return Table((text_column(""), *interval_columns(value, ".4f")), cells, title, note)
 
 
 @checked
@@ -225,14 +226,12 @@ def find_nodes(
 
 
 def _find_node(model: Model, name: Any) -> Writer:
-    if not isinstance(name, Source) and not str(name).strip().startswith("mlp"):
-        return model.head(name).id
-    site = find_site(model, name.strip() if isinstance(name, str) else name)
-    if site.reader is not None or site.at is not None:
+    site = find_site(model, name)
+    if site.is_edge or site.at is not None or site == Site(Source("embed")):
         raise InputError(
             f"{site} cannot be ablated; name a head, an MLP or a neuron, without positions"
         )
-    assert isinstance(site.writer, Source)
+    assert isinstance(site.writer, HeadId | Source)
     return site.writer
 
 

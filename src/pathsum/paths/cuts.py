@@ -28,7 +28,7 @@ from pathsum.model.reference import Reference, reference_text
 from pathsum.model.sequences import TokenBatches
 from pathsum.paths.edges import is_written
 from pathsum.paths.patching import check_runs
-from pathsum.paths.target import PredictionRun, Target, one_sequence
+from pathsum.paths.target import PredictionRun, one_sequence
 
 Edges: TypeAlias = Sequence[Site]
 
@@ -84,9 +84,12 @@ def values_without(
         size = min(batch_size(4 * start.streams[0].nbytes), -(-_POSITIONS // (length - first)))
         for part in (numbers[at : at + size] for at in range(0, len(numbers), size)):
             progress(done, len(rows), "cutting edges")
-            prefix = Prefix(keys, start, own, first) if own is not None else None
-            edges = [rows[number] for number in part]
-            values[part] = prediction_without(start, edges, writes, target, prefix)
+            edits, tokens = cut_edges([rows[number] for number in part], writes), start.tokens
+            past = Prefix(keys, start, own, first) if own is not None and first else None
+            after = run(
+                start.weights, tokens[:, first:], edits, LAST_STREAM, copies=len(part), past=past
+            )
+            values[part] = target.of_copies(after, first)
             done += len(part)
     progress(done, len(rows), "cutting edges")
     return values
@@ -117,51 +120,23 @@ def values_with_only(
     progress: Progress = silent,
     hold_mlps: bool = False,
 ) -> Float[Tensor, " row"]:
-    """The prediction with all but the edges of each row taken from the reference, row by row."""
+    """The prediction with all but the edges of each row taken from the reference, row by row.
+
+    With `hold_mlps`, and on models whose MLPs are leaves, an edge from an MLP carries the output of
+    the unedited run.
+    """
     start, target = of.alone()
-    writes = reference_writes(of, reference)
+    writes, own = reference_writes(of, reference), Writes.of(start)
+    hold = hold_mlps or not has_gates(start.model.config)
     widest = max(1, *(len(row) for row in rows))
     keys = start.tokens.shape[1] * start.model.config.d_head * start.streams[0].element_size()
     values = start.streams[0].new_zeros(len(rows))
     for part in batched(range(len(rows)), 4 * widest * keys):
         progress(part[0], len(rows), "keeping edges")
-        edges = [rows[number] for number in part]
-        values[list(part)] = prediction_with_only(start, edges, writes, target, hold_mlps)
+        edits = keep_edges([rows[number] for number in part], own, writes, hold)
+        after = run(start.weights, start.tokens, edits, LAST_STREAM, copies=len(part))
+        values[list(part)] = target.of_copies(after)
     return values
-
-
-def prediction_without(
-    start: Trace,
-    rows: Sequence[Edges],
-    reference: Writes,
-    target: Target,
-    prefix: Prefix | None = None,
-) -> Float[Tensor, " row"]:
-    """The prediction with the edges of each row taken from the reference.
-
-    With a `prefix`, only the positions after it are run.
-    """
-    edits, first = cut_edges(rows, reference), 0 if prefix is None else prefix.length
-    past, tokens = prefix if first else None, start.tokens[:, first:]
-    after = run(start.weights, tokens, edits, LAST_STREAM, copies=len(rows), past=past)
-    return target.of_copies(after, first)
-
-
-def prediction_with_only(
-    start: Trace,
-    rows: Sequence[Edges],
-    reference: Writes,
-    target: Target,
-    hold_mlps: bool = False,
-) -> Float[Tensor, " row"]:
-    """The prediction with all other edges taken from the reference.
-
-    With `hold_mlps`, and on models whose MLPs are leaves, an edge from an MLP carries the output of
-    the unedited run.
-    """
-    hold = hold_mlps or not has_gates(start.weights.config)
-    edits = keep_edges(rows, Writes.of(start), reference, hold)
-    return target.of_copies(run(start.weights, start.tokens, edits, LAST_STREAM, copies=len(rows)))
 
 
 def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -> Writes:

@@ -14,16 +14,7 @@ from dataclasses import dataclass
 from jaxtyping import Int
 from torch import Tensor
 
-from pathsum.base import (
-    Progress,
-    Record,
-    Site,
-    Table,
-    interval_columns,
-    parse_option,
-    silent,
-    text_column,
-)
+from pathsum.base import Progress, Record, Site, Table, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import Estimate, ratio
 from pathsum.base.options import checked
@@ -33,7 +24,7 @@ from pathsum.model.edit import Edit
 from pathsum.model.losses import NATS, OWN_METRIC, MetricName, SequenceLosses
 from pathsum.model.reference import AblationReference, Reference, parse_ablation
 from pathsum.model.sequences import TextOrTokens, require_causal
-from pathsum.paths.ablation import AFTER, AblatedOutputs, After, LossRuns
+from pathsum.paths.ablation import AFTER, AblatedOutputs, After, LossRuns, estimates_table
 from pathsum.paths.descriptions import (
     CopyingPart,
     CopyingProjector,
@@ -92,7 +83,6 @@ class Replacement(Record, kind="replacement"):
         }
         if self.share is not None:
             values["share of the cost recovered"] = self.share
-        rows = [(name, *estimate.with_interval) for name, estimate in values.items()]
         notes = [
             f"{self.knockout.value} ablation, {AFTER[self.after]}",
             f"{self.sequences} sequences, {self.predictions} predictions; {self.unit} each, 95%",
@@ -101,9 +91,8 @@ class Replacement(Record, kind="replacement"):
         ]
         if self.overlap is not None:
             notes.insert(2, f"attention in common with the description: {self.overlap:.3f}")
-        columns = (text_column(""), *interval_columns("value", ".4f"))
         title = f"{self.model}: {self.head} as {self.description}"
-        return Table(columns, tuple(rows), title=title, note="\n".join(filter(None, notes)))
+        return estimates_table(values, "value", title, "\n".join(filter(None, notes)))
 
 
 @checked
