@@ -34,7 +34,7 @@ from pathsum.paths.edges import (
 from pathsum.paths.graph import Graph, Members, Method, mean_of, per_prompt
 from pathsum.paths.growth import EDGE_PART
 from pathsum.paths.patching import check_runs
-from pathsum.paths.prompts import LAST, Prompt, as_prompts, place_names
+from pathsum.paths.prompts import LAST, Prompt, as_prompts, name_positions
 from pathsum.paths.score import score
 from pathsum.paths.target import PositionName, TokenName, Versus, find_target
 
@@ -167,7 +167,7 @@ def mean_circuit(
             )
     progress(len(prompts), len(prompts), "prompts")
     lengths = [len(circuit.prediction.trace.tokens[0]) for circuit in circuits]
-    names = place_names(spans, lengths, [circuit.position for circuit in circuits])
+    names = name_positions(spans, lengths, [circuit.position for circuit in circuits])
     templates = [prompt.template for prompt in prompts]
     return _average_graphs(circuits, _Names.of(circuits, names), effects, progress, templates)
 

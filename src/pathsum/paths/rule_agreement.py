@@ -14,14 +14,13 @@ prediction when this edge alone carries the reference and everything after it is
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from pathsum.algebra.spectrum import remove_mean
 from pathsum.base import (
     Column,
     Estimate,
@@ -39,10 +38,16 @@ from pathsum.base.options import checked, parse_count
 from pathsum.base.site import Side
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
-from pathsum.model.gating import Neurons, mean_slopes, neurons_of
+from pathsum.model.folding import fold_read
+from pathsum.model.gating import PerNeuron, mean_slopes, neurons_of
 from pathsum.model.sequences import OneSequence
 from pathsum.paths.circuit import name_prompt
-from pathsum.paths.component_edges import ComponentRuns, EdgeScores, component_runs
+from pathsum.paths.component_edges import (
+    ComponentGraph,
+    ComponentRuns,
+    EdgeScores,
+    component_runs,
+)
 from pathsum.paths.cuts import cut_effects
 from pathsum.paths.mlp_nodes import view_slope
 from pathsum.paths.prompts import LAST, Prompt, as_pairs
@@ -50,7 +55,7 @@ from pathsum.paths.target import PredictionRun, TokenName, Versus
 
 RULES = ("gates held", "values held", "half of each", "integrated", "attribution patching")
 """The rules, in the order of columns of the shares."""
-# The largest number that Fisher's z maps: that of 1 is infinite.
+# Fisher's z of 1 is infinite, so larger numbers are clamped to this one.
 _LARGEST = 1 - 1e-6
 
 
@@ -80,9 +85,9 @@ class RuleAgreement(Record, kind="rule-agreement"):
 
     def __getitem__(self, rule: str) -> Agreement:
         """The agreement of a rule over all layers."""
-        for found in self.agreements:
-            if found.rule == rule and found.layer is None:
-                return found
+        for agreement in self.agreements:
+            if agreement.rule == rule and agreement.layer is None:
+                return agreement
         raise InputError(f"there is no rule {rule!r}; the rules are {', '.join(RULES)}")
 
     def to_table(self) -> Table:
@@ -93,10 +98,10 @@ class RuleAgreement(Record, kind="rule-agreement"):
         )
         rows: list[tuple[Cell, ...]] = [
             (
-                *("all" if one.layer is None else str(one.layer), one.rule, one.edges),
-                *(*one.correlation.with_interval, *one.same_sign.with_interval),
+                *("all" if each.layer is None else str(each.layer), each.rule, each.edges),
+                *(*each.correlation.with_interval, *each.same_sign.with_interval),
             )
-            for one in self.agreements
+            for each in self.agreements
         ]
         note = (
             "r: correlation of shares with effects of cutting edges into MLPs; same sign: |effect| "
@@ -118,18 +123,18 @@ def rule_agreement(
 ) -> RuleAgreement:
     """Compare attribution rules for MLPs with the effects of cutting, on clean/corrupted pairs.
 
-    A text, or a prompt without a corrupted partner, is paired with the next one of as many tokens.
-    In each prompt and layer, the `k` writers whose output differs most between the prompt and its
-    corrupted partner are measured: their share of the MLP's contribution under every rule, and the
-    effect of taking the edge from the corrupted prompt.
+    A text, or a prompt without a corrupted partner, is paired with the next prompt of the same
+    length. In each prompt and layer, the `k` writers whose output differs most between the prompt
+    and its corrupted partner are measured: their share of the MLP's contribution under every rule,
+    and the effect of taking the edge from the corrupted prompt.
 
     >>> from pathsum.model import construct
     >>> pairs = [Prompt("a b", corrupted="c b"), Prompt("b c", corrupted="d c")]
-    >>> found = rule_agreement(construct.memory(), pairs, token=None)
-    >>> round(found["integrated"].correlation.value, 3)
+    >>> agreement = rule_agreement(construct.memory(), pairs, token=None)
+    >>> round(agreement["integrated"].correlation.value, 3)
     1.0
 
-    Shares and effects are of single edges. Shares that add up do not make a rule correct; compare
+    Shares and effects are of single edges. A rule whose shares add up need not be correct; compare
     it with effects on each model and task.
     """
     parse_count(k, "writers")
@@ -152,91 +157,81 @@ def rule_agreement(
     groups = templates if len(set(templates)) > 1 else range(len(prompts))
     # Each row leaves out one group, and the first row none.
     names = (None, *dict.fromkeys(groups))
-    kept = torch.tensor([[one != name for one in groups] for name in names])
-    found: list[Agreement] = []
+    included = torch.tensor([[group != name for group in groups] for name in names])
+    agreements: list[Agreement] = []
     for layer in (None, *range(model.config.n_layers)):
         inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
-        for at, rule in enumerate(RULES):
-            found.append(_agreement(rule, layer, shares[..., at], effects, inside, kept))
-    return RuleAgreement(model.name, len(prompts), tuple(found))
+        for rule, columns in zip(RULES, shares.unbind(-1), strict=True):
+            agreements.append(_agreement(rule, layer, columns, effects, inside, included))
+    return RuleAgreement(model.name, len(prompts), tuple(agreements))
 
 
 def _measure(
     runs: ComponentRuns, k: int
 ) -> tuple[Int[Tensor, " edge"], Float[Tensor, "edge rule"], Float[Tensor, " edge"]]:
     """Layers, shares and effects of the edges of one prompt."""
-    shares = rule_shares(runs)
-    graph, size = runs.graph, (runs.own - runs.reference).flatten(1).norm(dim=1)
-    edges: list[tuple[int, int]] = []
+    shares = torch.stack(list(rule_shares(runs).values()), -1)
+    graph, sizes = runs.graph, (runs.own - runs.reference).flatten(1).norm(dim=1)
+    entries: list[tuple[int, int]] = []
     layers: list[int] = []
-    for reader in graph.into_mlps.nonzero()[:, 0].tolist():
+    for reader, layer in _mlp_readers(graph):
         count = graph.count_writers(graph.readers[reader])
-        best = size[:count].topk(min(k, count)).indices.sort().values.tolist()
-        edges += [(reader, writer) for writer in best]
-        source = graph.readers[reader].reader
-        assert isinstance(source, Source)
-        layers += [source.layer] * len(best)
-    rows, columns = torch.tensor(edges).T
-    picked = torch.stack([shares[rule][rows, columns] for rule in RULES], -1)
-    names = [graph.edge(*edge) for edge in edges]
-    of = PredictionRun(runs.trace, runs.target)
-    effects = cut_effects(of, [[name] for name in names], runs.other)
-    return torch.tensor(layers), picked.double().cpu(), torch.tensor(effects, dtype=torch.float64)
+        largest = sizes[:count].topk(min(k, count)).indices.sort().values.tolist()
+        entries += [(reader, writer) for writer in largest]
+        layers += [layer] * len(largest)
+    rows, columns = torch.tensor(entries).T
+    prediction = PredictionRun(runs.trace, runs.target)
+    effects = cut_effects(prediction, [[graph.edge(*entry)] for entry in entries], runs.other)
+    measured = shares[rows, columns].double().cpu()
+    return torch.tensor(layers), measured, torch.tensor(effects, dtype=torch.float64)
+
+
+def _mlp_readers(graph: ComponentGraph) -> Iterator[tuple[int, int]]:
+    """The number and the layer of each reader that is an MLP."""
+    for number, reader in enumerate(graph.readers):
+        if graph.into_mlps[number]:
+            assert isinstance(reader.reader, Source)
+            yield number, reader.reader.layer
 
 
 def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
     """The share of every edge into an MLP under each rule; 0 for all other edges."""
-    graph = runs.graph
-    gradients = runs.gradients()
-    change = runs.own - runs.reference
-    found = {rule: torch.zeros_like(graph.exists, dtype=change.dtype) for rule in RULES}
-    for reader in graph.into_mlps.nonzero()[:, 0].tolist():
-        source = graph.readers[reader].reader
-        assert isinstance(source, Source)
-        above = graph.exists[:, graph.writers.index(source)]
-        at_output = gradients[above.to(gradients.device)].sum(0)
-        here, there = (neurons_of(run, source.layer) for run in (runs.trace, runs.other))
+    graph, config = runs.graph, runs.graph.config
+    gradients, change = runs.gradients(), runs.own - runs.reference
+    matrices = {rule: torch.zeros_like(graph.exists, dtype=change.dtype) for rule in RULES}
+    for reader, layer in _mlp_readers(graph):
+        readers = graph.exists[:, graph.writers.index(Source("mlp", layer))]
+        at_output = gradients[readers.to(gradients.device)].sum(0)
+        here, there = (neurons_of(run, layer) for run in (runs.trace, runs.other))
+        slope_u, slope_g = (view_slope(config, here, side) for side in (Side.U, Side.G))
+        at_u, at_g = _gradients_at_stream(runs.trace, layer, at_output, slope_u, slope_g)
+        mean_u, mean_g = _gradients_at_stream(
+            runs.trace, layer, at_output, *mean_slopes(config, there, here)
+        )
+        directions = (at_u, at_g, (at_u + at_g) / 2, mean_u + mean_g, gradients[reader])
         width = graph.count_writers(graph.readers[reader])
-        slopes = _slopes(runs, here, there)
-        for rule, (by_value, by_gate) in slopes.items():
-            along = _direction(runs.trace, source.layer, at_output, by_value, by_gate)
-            found[rule][reader, :width] = (change[:width] * along).sum((1, 2))
-        patched = (change[:width] * gradients[reader]).sum((1, 2))
-        found["attribution patching"][reader, :width] = patched
-    return found
+        for rule, direction in zip(RULES, directions, strict=True):
+            matrices[rule][reader, :width] = (change[:width] * direction).sum((1, 2))
+    return matrices
 
 
-def _slopes(runs: ComponentRuns, here: Neurons, there: Neurons) -> dict[str, tuple[Tensor, Tensor]]:
-    """The slope of each neuron's activation by its value's input and by its gate's, by rule."""
-    config = runs.graph.config
-    held, moved = (view_slope(config, here, side) for side in (Side.U, Side.G))
-    nothing = torch.zeros_like(held)
-    return {
-        "gates held": (held, nothing),
-        "values held": (nothing, moved),
-        "half of each": (held / 2, moved / 2),
-        "integrated": mean_slopes(config, there, here),
-    }
-
-
-def _direction(
+def _gradients_at_stream(
     trace: Trace,
     layer: int,
     at_output: Float[Tensor, "pos d"],
-    by_value: Tensor,
-    by_gate: Tensor,
-) -> Float[Tensor, "pos d"]:
-    """The gradient at the MLP's stream through some slopes of its neurons, its scale held."""
-    weights, config = trace.weights.layers[layer], trace.model.config
-    assert weights.W_in is not None
-    assert weights.W_out is not None
-    at_neurons = at_output @ weights.W_out.T
-    back = (at_neurons * by_value[0]) @ weights.W_in.T
-    gate = weights.W_in if weights.W_gate is None else weights.W_gate
-    back = back + (at_neurons * by_gate[0]) @ gate.T
-    back = back if weights.ln2_w is None else back * weights.ln2_w
-    back = remove_mean(back, config.norm == "layer")
-    return back * trace.scales.mlp[layer][0, :, None]
+    by_value: PerNeuron,
+    by_gate: PerNeuron,
+) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
+    """Gradients at an MLP's stream through slopes of values and of gates, its scale held."""
+    raw, norm = trace.weights.layers[layer], trace.model.config.norm
+    assert raw.W_in is not None
+    assert raw.W_out is not None
+    at_neurons = at_output @ raw.W_out.T * trace.scales.mlp[layer][0, :, None]
+    W_gate = raw.W_in if raw.W_gate is None else raw.W_gate
+    return (
+        (at_neurons * by_value[0]) @ fold_read(norm, raw.W_in, raw.ln2_w).T,
+        (at_neurons * by_gate[0]) @ fold_read(norm, W_gate, raw.ln2_w).T,
+    )
 
 
 def _agreement(
@@ -245,12 +240,12 @@ def _agreement(
     shares: Float[Tensor, "prompt edge"],
     effects: Float[Tensor, "prompt edge"],
     inside: Tensor,
-    kept: Bool[Tensor, "group prompt"],
+    included: Bool[Tensor, "group prompt"],
 ) -> Agreement:
     x, y = shares.where(inside, 0.0), effects.where(inside, 0.0)
     agree = y.abs() * (x.sign() == y.sign())
     columns = (inside.double(), x, y, x * x, y * y, x * y, agree, y.abs())
-    table = kept.double() @ torch.stack([one.sum(1) for one in columns], -1)
+    table = included.double() @ torch.stack([column.sum(1) for column in columns], -1)
     correlation = _with_interval(_correlation(table), -1.0)
     sign = _with_interval(table[:, 6] / table[:, 7].clamp(min=1e-300), 0.0)
     return Agreement(rule, layer, int(inside.sum()), correlation, sign)

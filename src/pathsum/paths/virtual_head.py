@@ -1,10 +1,11 @@
-"""Virtual heads: chains of heads that act as one, with the same analyses as a head.
+"""Virtual heads: chains of heads that act as one head, with the same analyses as a head.
 
-Where h₂ moves what h₁ wrote, the pair acts as a head of its own: its pattern is `A[h₂]·A[h₁]`, its
-weights are `OV[h₁]·OV[h₂]`. It has no QK circuit: where it attends follows from its heads.
+If h₂ moves the output of h₁, the pair acts as one head with pattern `A[h₂]·A[h₁]` and weights
+`OV[h₁]·OV[h₂]`. It has no QK circuit, because its pattern follows from its heads.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxtyping import Complex
 from torch import Tensor
@@ -26,9 +27,9 @@ from pathsum.paths.path_sum import PathSum, expand_logits
 class TokenPair:
     """The effect of one source token on one predicted token's logit, per unit of attention."""
 
-    source: Token
-    out: Token
-    effect: float
+    source: Annotated[Token, token_column("attending to")]
+    out: Annotated[Token, token_column("raises")]
+    effect: Annotated[float, Column("by", "+.3f")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,18 +39,17 @@ class TopPairs(Record, kind="virtual-head-tokens"):
     head: str
     pairs: tuple[TokenPair, ...]
 
-    def to_table(self) -> Table:
-        """One row per pair."""
-        rows = tuple((pair.source.text, pair.out.text, pair.effect) for pair in self.pairs)
-        columns = (token_column("attending to"), token_column("raises"), Column("by", "+.3f"))
-        return Table(columns, rows, title=f"{self.head}: largest effects on tokens")
+    @property
+    def table_title(self) -> str:
+        """The head and the meaning of a row."""
+        return f"{self.head}: largest effects on tokens"
 
 
 @dataclass(frozen=True, eq=False)
 class VirtualImportance(Record, kind="virtual-head-importance"):
     """The loss that paths through exactly these heads save on a run, all else frozen.
 
-    `cost` is `without − loss`: positive if the model needs them. Losses are means over predicted
+    `cost` is `without − loss`, positive if these paths help. Losses are means over predicted
     positions in nats; intervals are over sequences.
     """
 
@@ -60,13 +60,10 @@ class VirtualImportance(Record, kind="virtual-head-importance"):
 
     def to_table(self) -> Table:
         """Three numbers with their intervals."""
-        rows = tuple(
-            (what, *found.with_interval)
-            for what, found in (
-                ("loss", self.loss),
-                (f"without {self.head}", self.without),
-                ("cost", self.cost),
-            )
+        rows = (
+            ("loss", *self.loss.with_interval),
+            (f"without {self.head}", *self.without.with_interval),
+            ("cost", *self.cost.with_interval),
         )
         columns = (text_column(""), *interval_columns("nats", ".4f"))
         return Table(columns, rows, title=f"{self.head}: importance on this run")
@@ -83,7 +80,7 @@ class VirtualHead:
     >>> pair.label, pair.effect("a").raises[0].token.text
     ('L0H0→L1H0', 'b')
 
-    `ov` is in the residual basis and `full_ov` between tokens, as those of a `Head`; both leave out
+    `ov` is in the residual basis and `full_ov` between tokens, as for a `Head`. Both omit
     normalization scales, which are part of `pattern`.
     """
 
@@ -128,15 +125,13 @@ class VirtualHead:
 
     def top_tokens(self, k: int = 20) -> TopPairs:
         """The k largest entries of its full OV, over the whole vocabulary."""
-        found = self.full_ov.topk(min(k, self.model.config.d_vocab**2))
-        triples = zip(
-            found.rows.tolist(), found.columns.tolist(), found.values.tolist(), strict=True
+        top = self.full_ov.topk(min(k, self.model.config.d_vocab**2))
+        columns = (top.rows.tolist(), top.columns.tolist(), top.values.tolist())
+        pairs = (
+            TokenPair(token_of(self.model, source), token_of(self.model, out), value)
+            for source, out, value in zip(*columns, strict=True)
         )
-        pairs = tuple(
-            TokenPair(token_of(self.model, row), token_of(self.model, column), value)
-            for row, column, value in triples
-        )
-        return TopPairs(self.label, pairs)
+        return TopPairs(self.label, tuple(pairs))
 
     def pattern(self, trace: Trace) -> HeadPattern:
         """Its pattern on a run, A[h₂]·A[h₁] with normalization scales, [batch, dest, src]."""
@@ -153,9 +148,9 @@ class VirtualHead:
                 "a sequence of one token predicts nothing that could be checked: the loss needs a "
                 "next token; give at least two tokens per sequence"
             )
-        whole = sequence_losses(trace.logits, trace.tokens, lengths=trace.lengths)
-        without = sequence_losses(
-            trace.logits - self.contribution(trace), trace.tokens, lengths=trace.lengths
+        whole, without = (
+            sequence_losses(logits, trace.tokens, lengths=trace.lengths)
+            for logits in (trace.logits, trace.logits - self.contribution(trace))
         )
         return VirtualImportance(self.label, whole.mean(), without.mean(), without.above(whole))
 
