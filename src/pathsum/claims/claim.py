@@ -1,4 +1,4 @@
-"""Claims of the paper: words, rule, measurement and picture; and how one is measured on a model.
+"""Claims of the paper: statement, rule, measurement and picture; measurement on a model.
 
 A claim is one function, whose docstring has the claim's title and text; rules.toml has its rule:
 
@@ -29,7 +29,7 @@ from pathsum.sources.named import BUNDLED, bundled_names
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar with its interval and null; `link` leads to the view that shows it."""
+    """A bar with its interval and null; `link` leads to a view of it."""
 
     name: Annotated[str, token_column("")]
     value: Annotated[float, Column("value", ".3g")]
@@ -46,7 +46,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarsPicture:
-    """Named values as bars; `threshold` is where the rule's verdict changes, if bars have one."""
+    """Named values as bars; `threshold` is the value at which the rule's verdict changes."""
 
     title: str
     axis: str
@@ -92,7 +92,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LinesPicture:
-    """Curves over positions 0, 1, 2 …; `mark` is the position where `mark_name` happens."""
+    """Curves over positions 0, 1, 2 …; `mark` is a position with the label `mark_name`."""
 
     title: str
     x: str
@@ -171,11 +171,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Outline:
-    """A claim of the paper before it is measured here.
+    """A claim of the paper before its measurement on a model.
 
-    `paper_value` is the value in the paper, "" if it gives none, and `paper_number` the same as a
-    number that the rule applies to. `model` is the model that the claim is measured on, "" if none
-    fits (`note`).
+    `paper_value` is the value in the paper, "" if it has none, and `paper_number` the same as a
+    number for the rule. `model` is the model that the claim is measured on, "" if none fits
+    (`note`).
     """
 
     id: str
@@ -196,8 +196,8 @@ class Outline:
 class Claim(Record, kind="page-claim"):
     """A claim measured on a model: its value with interval, the verdict by its rule, its picture.
 
-    `measured` is the value in words, `view` a link to the explorer's view that shows it. A claim
-    that does not apply has no value, and `note` gives the reason.
+    `measured` is the value in words, `view` a link to the explorer's view of it. A claim that does
+    not apply has no value, and `note` is the reason.
     """
 
     outline: Outline
@@ -211,7 +211,7 @@ class Claim(Record, kind="page-claim"):
 
 @dataclass(frozen=True)
 class Measurement:
-    """The result of measuring a claim: the number that its rule judges, in words, and a picture."""
+    """The measurement of a claim: the number for its rule, in words, and a picture."""
 
     value: Estimate
     measured: str
@@ -222,7 +222,7 @@ class Measurement:
 
 @runtime_checkable
 class Results(Protocol):
-    """Computes a named result of a model once; claims about the same model share it."""
+    """Computes a named result of a model once, for all claims about the model."""
 
     def __call__(self, name: str, compute: Callable[[Model, Progress], T], /) -> T:
         """The result of this name, computed if it is new."""
@@ -231,12 +231,12 @@ class Results(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model that claims are measured on, under a name.
+    """A model to measure claims on, under a name.
 
-    `examples` are its example texts, `folder` is where its card is, if it has one. `is_own` is
-    False for a bundled model that stands in for the user's. `over_bigram` is its loss on held-out
-    text minus that of the bigram table of its training text, by default read from its card.
-    `address` is the state of the explorer that selects the model: its name and step.
+    `examples` are its example texts, `folder` contains its card, if it has one. `is_own` is False
+    for a bundled model that stands in for the user's. `over_bigram` is its loss on held-out text
+    minus the loss of the bigram table of its training text, by default from its card. `address` is
+    the state of the explorer that selects the model: its name and step.
     """
 
     model: Model
@@ -265,7 +265,7 @@ class Subject:
         return kinds.index("probe") if "probe" in kinds else None
 
     def probe_link(self, head: str = "", near_end: int | None = None) -> str:
-        """The text view on repeated random tokens, at a head and so many tokens before the end."""
+        """The text view on repeated random tokens, at a head, `near_end` tokens before the end."""
         example = self.probe_example()
         state: dict[str, str | int] = {} if example is None else {"example": example}
         state |= {"head": head} if head else {}
@@ -281,19 +281,19 @@ class Subject:
 
 def shared_results(model: Model, progress: Progress) -> Results:
     """`Results` of one model in memory."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def result(name: str, compute: Callable[[Model, Progress], T], /) -> T:
-        if name not in found:
-            found[name] = compute(model, progress)
-        return found[name]
+        if name not in results:
+            results[name] = compute(model, progress)
+        return results[name]
 
     return result
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A claim: its words, the rule that decides it, and how to measure the number it judges."""
+    """A claim: its statement, its rule, and the function that measures the rule's number."""
 
     id: str
     title: str
@@ -304,8 +304,8 @@ class Statement:
     paper_number: float | None = None
 
     def seeds(self, layers: int | None = None) -> OverSeeds:
-        """Over seeds of this depth, else of the deepest models that the claim was measured on."""
-        depths = {one.layers for one in over_seeds(self.id, self.rule).seeds}
+        """Values over seeds of this depth, else of the deepest models with measurements."""
+        depths = {value.layers for value in over_seeds(self.id, self.rule).seeds}
         measured = layers if layers in depths else max(depths, default=None)
         return over_seeds(self.id, self.rule, measured)
 
@@ -316,7 +316,7 @@ _RULES = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding
 def statement(name: str) -> Callable[[Callable[[Subject], Measurement]], Statement]:
     """Make the decorated function the measurement of a claim of rules.toml.
 
-    Its docstring has the words.
+    Its docstring has the title and the text.
     """
     rule = dict(_RULES[name])
     paper = {key: rule.pop(key) for key in ("paper_value", "paper_number") if key in rule}
@@ -339,19 +339,19 @@ class Section:
     depths: str
 
     def stand_in(self, layers: int) -> str | None:
-        """The model to measure: "" for one with so many layers itself, else a bundled model."""
+        """The model to measure: "" if a model with so many layers fits, else a bundled model."""
         if self.fits(layers):
             return ""
         return next((name for name in bundled_names() if self.fits(_bundled_layers(name))), None)
 
 
 def _bundled_layers(name: str) -> int:
-    """The number of layers of a bundled model, which is not loaded for this."""
+    """The number of layers of a bundled model, from its config file."""
     return json.loads((BUNDLED / name / CONFIG).read_text(encoding="utf-8"))["config"]["n_layers"]
 
 
-def outline(section: Section, one: Statement, subject: Subject) -> Outline:
-    """A claim in words, and the model it is measured on: this one, or a bundled one."""
+def outline(section: Section, claim: Statement, subject: Subject) -> Outline:
+    """A claim in words, and the model that it is measured on: this or a bundled model."""
     layers, model, step, note = subject.model.config.n_layers, subject.name, subject.step, ""
     bundled = section.stand_in(layers)
     if bundled is None:
@@ -359,29 +359,29 @@ def outline(section: Section, one: Statement, subject: Subject) -> Outline:
         note = f"This claim is about models with {section.depths}, and this one has {layers}."
     elif bundled:
         layers, model, step = _bundled_layers(bundled), bundled, None
-    words = (one.id, section.title, one.title, one.text, one.rule, str(one.rule))
-    paper = (one.paper_value, one.paper_number)
-    return Outline(*words, *paper, one.seeds(layers), model, step, note)
+    words = (claim.id, section.title, claim.title, claim.text, claim.rule, str(claim.rule))
+    paper = (claim.paper_value, claim.paper_number)
+    return Outline(*words, *paper, claim.seeds(layers), model, step, note)
 
 
 def measure(
-    section: Section, one: Statement, subject: Subject, bundled: Callable[[str], Subject]
+    section: Section, claim: Statement, subject: Subject, bundled: Callable[[str], Subject]
 ) -> Claim:
-    """Measure a claim on this model, or on a bundled one of the right depth."""
-    about = outline(section, one, subject)
+    """Measure a claim on this model, or on a bundled model of the right depth."""
+    about = outline(section, claim, subject)
     if about.model and not section.fits(subject.model.config.n_layers):
         subject = bundled(about.model)
     try:
         if not about.model:
             raise InputError(about.note)
-        found = one.measure(subject)
-        verdict = one.rule.verdict(found.value.value)
+        result = claim.measure(subject)
+        verdict = claim.rule.verdict(result.value.value)
     except (InputError, NotExactError) as error:
         return Claim(about, "not applicable", None, "", str(error), subject.link("text"), None)
-    value, view = one.rule.bounded(found.value), found.view or subject.link("text")
-    return Claim(about, verdict, value, found.measured, found.note, view, found.picture)
+    value, view = claim.rule.bounded(result.value), result.view or subject.link("text")
+    return Claim(about, verdict, value, result.measured, result.note, view, result.picture)
 
 
 def as_estimate(score: Estimate) -> Estimate:
-    """A head's score without the fields that only heads have."""
-    return Estimate(**{each.name: getattr(score, each.name) for each in fields(Estimate)})
+    """A head's score as a plain estimate."""
+    return Estimate(**{f.name: getattr(score, f.name) for f in fields(Estimate)})

@@ -1,8 +1,8 @@
-"""Example texts of a model, and the sequences that answers are measured on.
+"""Example texts of a model, and the sequences for measurements.
 
-Examples are prose and code that small models can read, and random tokens repeated. Losses are
-measured on the held-out text that a model comes with, or on pieces of the example texts if it comes
-with none; costs of interventions also on the second copy of repeated random tokens.
+Examples are prose and code that small models can read, and repeated random tokens. Losses are
+measured on the model's held-out text, or on pieces of the example texts if it has none; costs of
+interventions also on the second copy of repeated random tokens.
 """
 
 import re
@@ -24,7 +24,7 @@ from pathsum.text.token_pool import prepend_start, random_repeats
 
 @dataclass(frozen=True)
 class Example:
-    """A text to choose from; `text` is None where it has token ids only, as random tokens do."""
+    """A text to choose from; `text` is None for token ids without a text, such as random tokens."""
 
     title: str
     text: str | None
@@ -35,7 +35,7 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Sequences under a name; predictions count from position `first` on."""
+    """Sequences under a name; only predictions from position `first` on are measured."""
 
     name: str
     tokens: Tokens
@@ -47,12 +47,11 @@ COPY_LENGTH = 25
 # Tokens per piece of an example text: short, so that there are enough pieces for an interval.
 PIECE_LENGTH = 32
 RANDOM_SEQUENCES = 8
-# Sequences of held-out text that are measured on, and how much of each for interventions, of which
-# a page has a dozen.
+# Sequences of held-out text, and their length for interventions (a page has a dozen of these).
 TEXT_SEQUENCES, INTERVENTION_LENGTH = 16, 64
-# What a tokenizer of whole words reads as one token.
+# One token of a tokenizer of whole words.
 WORD = re.compile(r"\w+|[^\w\s]")
-# Characters of a given text that are its title.
+# Characters of a user's text that become its title.
 TITLE_LENGTH = 32
 
 
@@ -64,11 +63,11 @@ def examples(model: Model) -> tuple[Example, ...]:
     return (*_texts(model), *_random_repeats(model)) or (only,)
 
 
-def given_examples(
+def user_examples(
     model: Model, name: str, texts: Sequence[str | Sequence[int]], longest: int
 ) -> tuple[Example, ...]:
-    """Texts, or token ids, that a user chose for a model, as examples."""
-    found: list[Example] = []
+    """A user's texts or token ids for a model, as examples."""
+    result: list[Example] = []
     for number, text in enumerate(texts, start=1):
         is_text = isinstance(text, str)
         try:
@@ -82,9 +81,9 @@ def given_examples(
                 f"text {number} has {len(ids):,} tokens, and {name} reads {longest:,}; shorten it"
             )
         about = f"Text {number} of {len(texts)} that this page was made for."
-        shown = text if is_text else None
-        found.append(Example(_title(number, shown), shown, tuple(ids), about, "text"))
-    return tuple(found)
+        printed = text if is_text else None
+        result.append(Example(_title(number, printed), printed, tuple(ids), about, "text"))
+    return tuple(result)
 
 
 def _title(number: int, text: str | None) -> str:
@@ -95,9 +94,9 @@ def _title(number: int, text: str | None) -> str:
     return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
 
 
-def intervention_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Sequences, ...]:
+def intervention_sequences(model: Model, texts: tuple[Example, ...]) -> tuple[Sequences, ...]:
     """The second copy of repeated random tokens, if repeats fit the model; and text."""
-    pieces = text_pieces(model, known, INTERVENTION_LENGTH)
+    pieces = text_pieces(model, texts, INTERVENTION_LENGTH)
     try:
         probe = repeats_probe(model)
     except InputError:
@@ -106,38 +105,38 @@ def intervention_sequences(model: Model, known: tuple[Example, ...]) -> tuple[Se
     return Sequences(name, two_copies(probe), second_copy(probe)), pieces
 
 
-def text_pieces(model: Model, known: tuple[Example, ...], longest: int | None = None) -> Sequences:
-    """Held-out text of the model, or pieces of the example texts if it comes with none."""
+def text_pieces(model: Model, texts: tuple[Example, ...], longest: int | None = None) -> Sequences:
+    """Held-out text of the model, or pieces of the example texts if it has none."""
     if model.held_out is None or not model.config.predicts_tokens:
-        return _example_pieces(model, known)
+        return _example_pieces(model, texts)
     tokens = model.held_out[spaced(len(model.held_out), TEXT_SEQUENCES)][:, :longest]
     first = "the first " if tokens.shape[1] < model.held_out.shape[1] else ""
     name = f"held-out text ({len(tokens)} sequences, {first}{tokens.shape[1]} tokens)"
     return Sequences(name, tokens, 0)
 
 
-def _example_pieces(model: Model, known: tuple[Example, ...]) -> Sequences:
+def _example_pieces(model: Model, texts: tuple[Example, ...]) -> Sequences:
     """Pieces of the example texts; random tokens for a model that cannot read them."""
     config = model.config
     start = [] if config.start_token is None else [config.start_token]
-    room = min(PIECE_LENGTH, config.n_ctx) - len(start)
+    n = min(PIECE_LENGTH, config.n_ctx) - len(start)
     rows: list[list[int]] = []
-    for example in known:
+    for example in texts:
         if example.kind != "text" or example.text is None:
             continue
         ids = list(example.ids[len(start) :])
-        rows += [start + ids[at : at + room] for at in range(0, len(ids) - room + 1, room)]
-    if room >= 2 and rows:
+        rows += [start + ids[at : at + n] for at in range(0, len(ids) - n + 1, n)]
+    if n >= 2 and rows:
         return Sequences("example texts", torch.tensor(rows), 0)
-    length, generator = max(room, 2 - len(start)), torch.Generator().manual_seed(0)
-    drawn = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
-    return Sequences("random tokens", prepend_start(drawn, config.start_token), 0)
+    length, generator = max(n, 2 - len(start)), torch.Generator().manual_seed(0)
+    tokens = model.token_pool().draw(RANDOM_SEQUENCES, length, generator)
+    return Sequences("random tokens", prepend_start(tokens, config.start_token), 0)
 
 
 def _texts(model: Model) -> list[Example]:
-    listed = (Path(__file__).parent / "examples.toml").read_text(encoding="utf-8")
-    found: list[Example] = []
-    for fields in tomllib.loads(listed)["texts"]:
+    file = (Path(__file__).parent / "examples.toml").read_text(encoding="utf-8")
+    texts: list[Example] = []
+    for fields in tomllib.loads(file)["texts"]:
         whole_words = fields.pop("whole_words", False)
         try:
             ids = model.encode(fields["text"])
@@ -145,12 +144,12 @@ def _texts(model: Model) -> list[Example]:
             continue  # a word tokenizer that lacks some of these words, or no tokenizer
         if whole_words and len(ids) > 1 + len(WORD.findall(fields["text"])):
             continue
-        found.append(Example(ids=tuple(ids[: model.config.n_ctx]), **fields))
-    return found
+        texts.append(Example(ids=tuple(ids[: model.config.n_ctx]), **fields))
+    return texts
 
 
 def _random_repeats(model: Model) -> list[Example]:
-    """Random tokens twice, from two seeds: the experiment that shows induction."""
+    """Random tokens twice, from two seeds: the test for induction."""
     start = model.config.start_token
     room = model.config.n_ctx - (start is not None)
     ids = model.token_pool().ids()
@@ -161,8 +160,8 @@ def _random_repeats(model: Model) -> list[Example]:
         f"{length} random tokens, then the same again. Word statistics do not help here; only "
         "copying from the first half does."
     )
-    found: list[Example] = []
+    probes: list[Example] = []
     for seed, draw in enumerate(("first", "second")):
-        drawn = tuple(random_repeats(ids, length, 2, 1, seed, start).tokens[0].tolist())
-        found.append(Example(f"Random tokens twice ({draw} draw)", None, drawn, about, "probe"))
-    return found
+        tokens = tuple(random_repeats(ids, length, 2, 1, seed, start).tokens[0].tolist())
+        probes.append(Example(f"Random tokens twice ({draw} draw)", None, tokens, about, "probe"))
+    return probes

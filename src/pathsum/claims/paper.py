@@ -43,24 +43,24 @@ SECTIONS = (
     Section("two layers", TWO, lambda depth: depth >= 2, "two layers or more"),
 )
 IN_DETAIL = 3
-"""With at most so many claims, the numbers of their bar charts are printed."""
-STATEMENTS = tuple((section, one) for section in SECTIONS for one in section.statements)
+"""Up to this number of claims, the numbers of their bar charts are printed."""
+STATEMENTS = tuple((section, claim) for section in SECTIONS for claim in section.statements)
 
 
 def find_statement(name: str) -> tuple[Section, Statement]:
     """A claim by its id, and its section."""
-    known = [one.id for _, one in STATEMENTS]
-    if name not in known:
+    ids = [claim.id for _, claim in STATEMENTS]
+    if name not in ids:
         raise InputError(
-            f"there is no claim {name[:60]!r}{near_misses(name, known)}; the claims are "
-            f"{', '.join(known)}"
+            f"there is no claim {name[:60]!r}{near_misses(name, ids)}; the claims are "
+            f"{', '.join(ids)}"
         )
-    return STATEMENTS[known.index(name)]
+    return STATEMENTS[ids.index(name)]
 
 
 @dataclass(frozen=True, eq=False)
 class Paper(Record, kind="paper"):
-    """The paper's claims with their verdicts; `found["two-k"]` is one of them."""
+    """The paper's claims with their verdicts, indexed by id: `paper["two-k"]`."""
 
     model: str
     claims: tuple[Claim, ...]
@@ -68,32 +68,32 @@ class Paper(Record, kind="paper"):
 
     def __getitem__(self, name: str) -> Claim:
         find_statement(name)
-        for one in self.claims:
-            if one.outline.id == name:
-                return one
+        for claim in self.claims:
+            if claim.outline.id == name:
+                return claim
         raise KeyError(f"claim {name!r} was not measured")
 
     @property
     def tally(self) -> dict[Verdict, int]:
-        """How many claims have each verdict on the model."""
-        return _tally(one.verdict for one in self.claims)
+        """The number of claims with each verdict on the model."""
+        return _tally(claim.verdict for claim in self.claims)
 
     @property
     def tally_over_seeds(self) -> dict[Verdict, int]:
-        """How many claims have each verdict over seeds, of those that seeds were measured for."""
-        return _tally(one.outline.seeds.verdict for one in self.claims)
+        """The number of claims with each verdict over seeds, among claims measured on seeds."""
+        return _tally(claim.outline.seeds.verdict for claim in self.claims)
 
     def to_table(self) -> Table:
         """Claim, value, seeds, the paper's value and the verdicts."""
         columns = (
-            text_column("claim", lambda one: one.outline.id),
-            prose_column("measured", lambda one: one.measured if one.value else one.note),
+            text_column("claim", lambda claim: claim.outline.id),
+            prose_column("measured", lambda claim: claim.measured if claim.value else claim.note),
             text_column("verdict", "verdict"),
             prose_column(
-                "seeds", lambda one: _seeds_text(one.outline.seeds, one.outline.rule.unit)
+                "seeds", lambda claim: _seeds_text(claim.outline.seeds, claim.outline.rule.unit)
             ),
-            text_column("over seeds", lambda one: one.outline.seeds.verdict),
-            prose_column("the paper", lambda one: one.outline.paper_value or None),
+            text_column("over seeds", lambda claim: claim.outline.seeds.verdict),
+            prose_column("the paper", lambda claim: claim.outline.paper_value or None),
         )
         counts = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally.items())
         over = ", ".join(f"{verdict}: {count}" for verdict, count in self.tally_over_seeds.items())
@@ -102,39 +102,39 @@ class Paper(Record, kind="paper"):
 
     def __rich__(self) -> RenderableType:
         """The table; for a few claims also the numbers of their bar charts."""
-        pictures = [one.picture for one in self.claims] if len(self.claims) <= IN_DETAIL else []
-        bars = [one.to_table() for one in pictures if isinstance(one, BarsPicture)]
+        pictures = [claim.picture for claim in self.claims] if len(self.claims) <= IN_DETAIL else []
+        bars = [claim.to_table() for claim in pictures if isinstance(claim, BarsPicture)]
         return stacked(self.to_table(), *bars)
 
     def rules_table(self) -> Table:
         """The rule of each claim."""
-        rows = tuple((one.outline.id, one.outline.rule_text) for one in self.claims)
+        rows = tuple((claim.outline.id, claim.outline.rule_text) for claim in self.claims)
         return Table((text_column("claim"), prose_column("rule")), rows, "rules")
 
 
 def _tally(verdicts: Iterable[Verdict | None]) -> dict[Verdict, int]:
-    counted = Counter(verdicts)
-    return {verdict: counted[verdict] for verdict in VERDICTS}
+    counts = Counter(verdicts)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 def _seeds_text(seeds: OverSeeds, unit: str) -> str | None:
     """The mean over seeds with its interval, or the values if there are too few for one."""
     if seeds.mean is not None:
         return f"{seeds.mean.format('.3g')} {unit}".strip()
-    values = [format(each.value, ".3g") for each in seeds.seeds if each.value is not None]
+    values = [format(seed.value, ".3g") for seed in seeds.seeds if seed.value is not None]
     return f"{', '.join(values)} {unit}".strip() if values else None
 
 
 def seeds_table() -> Table:
-    """Every claim with its rule, its values over seeds, and the verdict; nothing is measured."""
+    """Every claim with its rule and its stored values and verdict over seeds."""
     prose = map(prose_column, ("rule", "each seed", "mean over seeds", "the paper"))
     rows: list[tuple[str | None, ...]] = []
-    for _, one in STATEMENTS:
-        seeds = one.seeds()
-        values = ["–" if each.value is None else format(each.value, ".3g") for each in seeds.seeds]
-        mean = None if seeds.mean is None else _seeds_text(seeds, one.rule.unit)
-        measured = (", ".join(values) or None, mean, one.paper_value or None)
-        rows.append((one.id, str(one.rule), *measured, seeds.verdict or "not measured"))
+    for _, claim in STATEMENTS:
+        seeds = claim.seeds()
+        values = ["–" if seed.value is None else format(seed.value, ".3g") for seed in seeds.seeds]
+        mean = None if seeds.mean is None else _seeds_text(seeds, claim.rule.unit)
+        measured = (", ".join(values) or None, mean, claim.paper_value or None)
+        rows.append((claim.id, str(claim.rule), *measured, seeds.verdict or "not measured"))
     columns = (text_column("claim"), *prose, text_column("verdict"))
     return Table(columns, tuple(rows), "the paper's claims over seeds", OVER_SEEDS)
 
@@ -151,12 +151,12 @@ def paper(
     """Measure the paper's claims on a model, each judged by a rule that was fixed in advance.
 
     A claim about models of another depth is measured on a bundled model of that depth, which
-    `outline.model` names. `claims` chooses some by id. `over_bigram` is the model's loss minus that
-    of the bigram table of its training text; give it for a model without a card.
+    `outline.model` names. `claims` selects claims by id. `over_bigram` is the model's loss minus
+    the loss of the bigram table of its training text; give it for a model without a card.
 
     >>> import pathsum as ps
-    >>> found = ps.paper(ps.construct.induction(), claims=["two-induction", "two-mechanism"])
-    >>> [(one.outline.id, one.verdict) for one in found.claims]
+    >>> result = ps.paper(ps.construct.induction(), claims=["two-induction", "two-mechanism"])
+    >>> [(claim.outline.id, claim.verdict) for claim in result.claims]
     [('two-induction', 'holds'), ('two-mechanism', 'holds')]
 
     A verdict is only as strong as its rule, `outline.rule_text`; `pathsum.claims` lists the rules
@@ -164,11 +164,11 @@ def paper(
     """
     if isinstance(model, Model):
         require_causal(model, "the paper")
-    chosen = [find_statement(name) for name in claims] or STATEMENTS
-    at = 0
+    requested = [find_statement(name) for name in claims] or STATEMENTS
+    number = 0
 
     def report(_: int, __: int, what: str) -> None:
-        progress(at, len(chosen), f"{chosen[at][1].title}: {what}")
+        progress(number, len(requested), f"{requested[number][1].title}: {what}")
 
     subject = replace(open_subject(model, report), over_bigram=over_bigram)
 
@@ -176,18 +176,18 @@ def paper(
     def bundled(name: str) -> Subject:
         return replace(open_subject(name, report), is_own=False, address={"model": name})
 
-    found: list[Claim] = []
-    for at, (section, one) in enumerate(chosen):
-        progress(at, len(chosen), one.title)
-        found.append(measure(section, one, subject, bundled))
-    progress(len(chosen), len(chosen), "done")
-    return Paper(subject.name, tuple(found), OVER_SEEDS)
+    measured: list[Claim] = []
+    for number, (section, claim) in enumerate(requested):
+        progress(number, len(requested), claim.title)
+        measured.append(measure(section, claim, subject, bundled))
+    progress(len(requested), len(requested), "done")
+    return Paper(subject.name, tuple(measured), OVER_SEEDS)
 
 
 def open_subject(model: str | Path | Model, progress: Progress = silent) -> Subject:
     """A model to measure claims on, opened by name, folder or hub id if it is not loaded.
 
-    The folder of a training run that has not finished gives the last snapshot.
+    For the folder of an unfinished training run, the last snapshot is opened.
     """
     if isinstance(model, Model):
         return Subject(model, model.name, examples(model), shared_results(model, progress))

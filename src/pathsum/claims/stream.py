@@ -28,11 +28,11 @@ from pathsum.model.folding import fold
 from pathsum.model.symmetries import scrambled
 
 CARD = "card.json"
-# Points of a group in a picture: evenly spaced entries, or the most frequent tokens and pairs.
+# Points of a group in a picture, at most: evenly spaced entries, most frequent tokens and pairs.
 MOST_ENTRIES, MOST_POINTS = 120, 150
-# A pair of neighbors is drawn if its first token occurs so often in the held-out text.
+# Pairs of neighbors are drawn if the first token occurs at least so often in the held-out text.
 LEAST_OCCURRENCES = 50
-# Orders below this share of the largest are drawn as one bar, if there are so many of them.
+# Orders below this share of the largest are drawn as one bar, if there are at least so many.
 NEAR_ZERO, FEWEST_FOLDED = 0.01, 3
 
 
@@ -49,7 +49,7 @@ def sum_of_paths(subject: Subject) -> Measurement:
     orders = [float(v) for _, v in paths.toward(position=-1, token=token).by_order.items()]
     logit = float(trace.uncapped_logits[0, -1, token])
     bars = (*order_bars(orders), Bar("their sum", sum(orders)), Bar("the model's logit", logit))
-    # Orders are summed by another computation than the total, so both are compared.
+    # The total is not computed from the orders, so both are compared.
     largest = float(trace.uncapped_logits.abs().max())
     remainder = max(paths.remainder(), abs(sum(orders) - logit) / largest)
     return Measurement(
@@ -68,7 +68,7 @@ def sum_of_paths(subject: Subject) -> Measurement:
 
 
 def order_bars(orders: Sequence[float]) -> list[Bar]:
-    """A bar for each order; the last ones in one bar, if they are several and all near zero.
+    """A bar for each order; several last orders near zero share a bar.
 
     >>> [bar.name for bar in order_bars([9.0, 3.0, 1.0, 0.01, -0.02, 0.01])][2:]
     ['paths through 2 heads', 'paths through 3 to 5 heads']
@@ -94,7 +94,7 @@ def no_privileged_basis(subject: Subject) -> Measurement:
     """
     model = fold(subject.model)
     tokens = _first_example(subject)
-    runs = [each.trace(tokens) for each in (model, scrambled(model, seed=0))]
+    runs = [version.trace(tokens) for version in (model, scrambled(model, seed=0))]
     before, after = (run.logits[0].log_softmax(-1) for run in runs)
     difference = float((after - before).abs().max())
     embedded, rotated = (run.model.weights.W_E[tokens[0, -1]] for run in runs)
@@ -118,7 +118,7 @@ def no_privileged_basis(subject: Subject) -> Measurement:
 
 
 def _pairs(before: Tensor, after: Tensor, group: str) -> list[Point]:
-    """Some entries before and after, over the largest."""
+    """Entries before and after, relative to the largest."""
     scale = float(before.abs().max()) or 1.0
     return [
         Point(f"{group}, {at}", float(before[at]) / scale, float(after[at]) / scale, group)
@@ -133,25 +133,25 @@ def shared_channel(subject: Subject) -> Measurement:
     Everything the model moves goes through the same d_model dimensions. The embedding and the heads
     share them, and together use more than there are.
     """
-    found = subject.result("bandwidth", lambda model, to: bandwidth(model, progress=to))
-    last = found.stream[-1]
-    writes = found.embedding.effective + sum(head.writes for head in found.heads)
-    names = [f"before layer {use.layer}" for use in found.stream[:-1]] + ["before unembedding"]
+    result = subject.result("bandwidth", lambda model, to: bandwidth(model, progress=to))
+    unembedding = result.stream[-1]
+    writes = result.embedding.effective + sum(head.writes for head in result.heads)
+    names = [f"before layer {use.layer}" for use in result.stream[:-1]] + ["before unembedding"]
     return Measurement(
-        Estimate(writes / found.dimension),
-        f"embedding and heads write {writes:.0f} effective dimensions into {found.dimension}",
+        Estimate(writes / result.dimension),
+        f"embedding and heads write {writes:.0f} effective dimensions into {result.dimension}",
         view=subject.link("atlas"),
         picture=StacksPicture(
-            f"Use of the {found.dimension} dimensions of the stream",
+            f"Use of the {result.dimension} dimensions of the stream",
             "dimensions",
             ("written and read", "written only", "read only", "free"),
             tuple(
                 Stack(name, (use.both, use.written, use.read, use.free))
-                for name, use in zip(names, found.stream, strict=True)
+                for name, use in zip(names, result.stream, strict=True)
             ),
         ),
-        note=f"before the unembedding {last.free} of {found.dimension} dimensions are free; "
-        "effective dimensions are participation ratios of singular values",
+        note=f"before the unembedding {unembedding.free} of {result.dimension} dimensions are "
+        "free; effective dimensions are participation ratios of singular values",
     )
 
 
@@ -163,14 +163,14 @@ def current_token_only(subject: Subject) -> Measurement:
     rest of the text cannot matter.
     """
     ids = _first_example(subject)
-    other = ids.clone()
-    other[:, :-1] = ids[:, :-1].flip(1)
-    before, after = (subject.model(each)[0, -1].log_softmax(-1) for each in (ids, other))
+    reversed_ids = ids.clone()
+    reversed_ids[:, :-1] = ids[:, :-1].flip(1)
+    before, after = (subject.model(text)[0, -1].log_softmax(-1) for text in (ids, reversed_ids))
     difference = float((before - after).abs().max())
-    shown = before.topk(min(MOST_POINTS, len(before))).indices.tolist()
+    likely = before.topk(min(MOST_POINTS, len(before))).indices.tolist()
     points = (
         Point(subject.model.output_text(token), float(before[token]), float(after[token]), "tokens")
-        for token in shown
+        for token in likely
     )
     return Measurement(
         Estimate(difference),
@@ -230,17 +230,17 @@ def _from_card(subject: Subject) -> Estimate:
 
 
 def _bigrams(model: Model) -> PointsPicture | None:
-    """Frequent pairs of the held-out text: how often they occur, and what the model predicts."""
+    """Frequent pairs of the held-out text: their frequency and the model's prediction."""
     if model.held_out is None:
         return None
-    counted = count_bigrams([model.held_out], model.config.d_vocab)
-    first, second = counted.first, counted.second
-    followed = counted.followed()[first]
+    bigrams = count_bigrams([model.held_out], model.config.d_vocab)
+    first, second = bigrams.first, bigrams.second
+    followed = bigrams.followed()[first]
     often = (followed >= LEAST_OCCURRENCES).nonzero()[:, 0]
-    often = often[counted.counts[often].argsort(descending=True)[:MOST_POINTS]]
+    often = often[bigrams.counts[often].argsort(descending=True)[:MOST_POINTS]]
     log_p = DirectPath(model).rows(first[often]).log_softmax(-1)
     predicted = log_p.gather(1, second[often][:, None])[:, 0].tolist()
-    counts = (counted.counts[often] / followed[often]).log().tolist()
+    counts = (bigrams.counts[often] / followed[often]).log().tolist()
     pairs = zip(first[often].tolist(), second[often].tolist(), counts, predicted, strict=True)
     return PointsPicture(
         "The most frequent pairs of adjacent tokens in held-out text",
@@ -255,11 +255,11 @@ def _bigrams(model: Model) -> PointsPicture | None:
 
 
 def frequency_drift(model: Model) -> float | None:
-    """How far one step of the direct path moves token frequencies: a KL divergence in nats.
+    """The change of token frequencies by one step of the direct path: a KL divergence in nats.
 
     A bigram table maps the frequencies of its text to themselves, Σ_a p(a) P(b | a) = p(b), and so
-    must any approximation of it. Uses the token counts that a model carries; None without them. A
-    uniform table gives the negentropy of p, some 2 nats.
+    must any approximation of it. Uses the model's token counts; None without them. For a uniform
+    table, the result is the negentropy of p, about 2 nats.
     """
     if model.token_counts is None:
         return None
@@ -268,8 +268,8 @@ def frequency_drift(model: Model) -> float | None:
     after = torch.zeros_like(p)
     for block in torch.arange(len(p)).split(block_rows(model)):
         after += p[block] @ direct.rows(block).softmax(-1).double().cpu()
-    seen = p > 0
-    return float((p[seen] * (p[seen] / after[seen]).log()).sum())
+    occurs = p > 0
+    return float((p[occurs] * (p[occurs] / after[occurs]).log()).sum())
 
 
 STREAM = (sum_of_paths, no_privileged_basis, shared_channel)

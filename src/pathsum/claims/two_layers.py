@@ -42,17 +42,17 @@ def _composition(subject: Subject) -> Composition:
 
 
 def _edges(subject: Subject, max_p: float | None = None) -> Edges:
-    found = _composition(subject).edges(max_p=max_p)
-    if not found.tested:
+    edges = _composition(subject).edges(max_p=max_p)
+    if not edges.tested:
         raise InputError("no head of this model reads another, so there is no composition")
-    return found
+    return edges
 
 
 def _previous_token_head(subject: Subject, above: int = 0) -> HeadEntry:
     """The head that attends most to the previous token, with at least `above` layers above it."""
     layers = subject.model.config.n_layers
-    found = [entry for entry in _atlas(subject).heads if entry.head.layer < layers - above]
-    return max(found, key=lambda entry: entry.scores["previous_token"].value)
+    heads = [entry for entry in _atlas(subject).heads if entry.head.layer < layers - above]
+    return max(heads, key=lambda entry: entry.scores["previous_token"].value)
 
 
 def _induction(subject: Subject) -> Induction:
@@ -60,10 +60,10 @@ def _induction(subject: Subject) -> Induction:
 
 
 def _best_induction_head(subject: Subject) -> InductionHead:
-    found = _induction(subject)
-    if not found.heads:
-        raise InputError(found.why_none)
-    return max(found.heads, key=lambda head: head.stripe.value)
+    result = _induction(subject)
+    if not result.heads:
+        raise InputError(result.why_none)
+    return max(result.heads, key=lambda head: head.stripe.value)
 
 
 @statement("two-composition")
@@ -73,11 +73,11 @@ def heads_compose(subject: Subject) -> Measurement:
     A head can read the output of an earlier head with its queries, its keys or its values.
     Composition scores measure how much it does; random rotations of the stream are the null.
     """
-    found = _edges(subject, max_p=ALPHA)
+    edges = _edges(subject, max_p=ALPHA)
     return Measurement(
-        Estimate(found.found / found.expected),
-        f"{found.found} of {found.tested} edges have p ≤ {ALPHA}; "
-        f"{found.expected:.1f} expected under the null",
+        Estimate(edges.found / edges.expected),
+        f"{edges.found} of {edges.tested} edges have p ≤ {ALPHA}; "
+        f"{edges.expected:.1f} expected under the null",
         view=subject.link("composition"),
         picture=GraphPicture(),
         note=SMALL_P,
@@ -90,21 +90,21 @@ def composition_is_sparse(subject: Subject) -> Measurement:
 
     Most pairs of heads share no more directions than random heads do; a few pairs stand out.
     """
-    found = _edges(subject, max_p=ALPHA)
+    edges = _edges(subject, max_p=ALPHA)
     composed = _composition(subject)
     kinds = {kind: composed.edges([kind], max_p=ALPHA, k=1) for kind in KINDS}
     bars = tuple(
         Bar(
             f"{kind.upper()}-composition",
-            each.found / max(each.tested, 1),
+            of_kind.found / max(of_kind.tested, 1),
             null=ALPHA,
             link=subject.link("composition"),
         )
-        for kind, each in kinds.items()
+        for kind, of_kind in kinds.items()
     )
     return Measurement(
-        Estimate(found.found / found.tested, null=ALPHA),
-        f"{found.found} of {found.tested} edges have p ≤ {ALPHA}",
+        Estimate(edges.found / edges.tested, null=ALPHA),
+        f"{edges.found} of {edges.tested} edges have p ≤ {ALPHA}",
         view=subject.link("composition"),
         picture=BarsPicture(
             f"Edges of each kind with p ≤ {ALPHA}",
@@ -122,19 +122,23 @@ def strongest_edge(subject: Subject) -> Measurement:
 
     The strongest edge goes from a head that attends one token back into the keys of a later head.
     """
-    every = _edges(subject).edges
+    edges = _edges(subject).edges
     writer = _previous_token_head(subject, above=1)
-    by_k = [edge for edge in every if edge.kind == "k" and edge.writer == writer.head]
+    by_k = [edge for edge in edges if edge.kind == "k" and edge.writer == writer.head]
     if not by_k:
         raise InputError(f"{writer.head} has no K edge to a later head")
-    edge, rank = by_k[0], every.index(by_k[0])
+    edge, rank = by_k[0], edges.index(by_k[0])
     bars = tuple(
-        Bar(str(each.edge), each.z, link=subject.link("composition", edge=str(each.edge)))
-        for each in every[:MOST_BARS]
+        Bar(
+            str(e.edge),
+            e.z,
+            link=subject.link("composition", edge=str(e.edge)),
+        )
+        for e in edges[:MOST_BARS]
     )
     return Measurement(
         Estimate(float(rank)),
-        f"{edge.edge}: z {edge.z:.0f}, rank {rank + 1} of {len(every)}",
+        f"{edge.edge}: z {edge.z:.0f}, rank {rank + 1} of {len(edges)}",
         view=subject.link("composition", edge=str(edge.edge)),
         picture=BarsPicture("The strongest edges between heads", "z of the composition", bars),
         note=f"{writer.head} gives the previous token "
@@ -170,10 +174,10 @@ def induction_heads(subject: Subject) -> Measurement:
     """
     best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
-    chance = "" if stripe.null is None else f" (null {stripe.null:.2f})"
+    null = "" if stripe.null is None else f" (null {stripe.null:.2f})"
     return Measurement(
         as_estimate(stripe),
-        f"{best.head}: {stripe.value:.2f} on the token after the earlier copy{chance}",
+        f"{best.head}: {stripe.value:.2f} on the token after the earlier copy{null}",
         view=subject.probe_link(str(best.head), near_end=5),
         picture=subject.pattern_picture(str(best.head)),
         note=f"induction heads found: {len(_induction(subject).heads)}",
@@ -193,8 +197,8 @@ def mechanism(subject: Subject) -> Measurement:
         raise InputError(f"{best.head} is in the first layer, so no edge into it can be cut")
     name = str(by_k[0].edge)
     bars = tuple(
-        Bar(str(each.edge), each.share_lost, link=subject.link("composition", edge=str(each.edge)))
-        for each in best.edges[:MOST_BARS]
+        Bar(str(cut.edge), cut.share_lost, link=subject.link("composition", edge=str(cut.edge)))
+        for cut in best.edges[:MOST_BARS]
     )
     return Measurement(
         Estimate(by_k[0].share_lost),
@@ -218,15 +222,15 @@ def positive_corner(subject: Subject) -> Measurement:
     An induction head copies (OV) and matches tokens with themselves through the
     previous-token head (QK). Both matrices have mostly positive eigenvalues.
     """
-    found = {str(h.head): h for h in _induction(subject).heads if h.qk_positivity is not None}
-    if not found:
+    heads = {str(h.head): h for h in _induction(subject).heads if h.qk_positivity is not None}
+    if not heads:
         raise InputError(_induction(subject).why_none or "no induction head has a partner")
     corner = {
         name: Point(
             *(name, head.ov_positivity, head.qk_positivity or 0.0),
             *("induction heads", subject.link("head", head=name)),
         )
-        for name, head in found.items()
+        for name, head in heads.items()
     }
     lowest = min(corner.values(), key=lambda point: min(point.x, point.y))
     return Measurement(
@@ -243,21 +247,21 @@ def positive_corner(subject: Subject) -> Measurement:
     )
 
 
-def _other_heads(subject: Subject, known: set[str]) -> list[Point]:
+def _other_heads(subject: Subject, induction_heads: set[str]) -> list[Point]:
     """Heads above the previous-token head that are not induction heads."""
     model = subject.model
     previous = _previous_token_head(subject, above=1).head
-    others: list[Point] = []
+    points: list[Point] = []
     for head in model.heads:
-        if head.label in known or head.id.layer <= previous.layer:
+        if head.label in induction_heads or head.id.layer <= previous.layer:
             continue
         ov = _atlas(subject)[head.label].scores["copying_weights"].value
         through = token_qk(model, head.label, key_through=Path("embed", [previous]))
         qk = float(positivity(through.eigenvalues()))
         if ov == ov and qk == qk:
             link = subject.link("head", head=head.label)
-            others.append(Point(head.label, ov, qk, "other heads", link))
-    return others
+            points.append(Point(head.label, ov, qk, "other heads", link))
+    return points
 
 
 @statement("two-random")

@@ -1,9 +1,9 @@
 """From measured numbers to verdicts: the rule of a claim, and one verdict over several seeds.
 
-Rules are fixed before measuring. Where the paper gives a number, it lies on the side that holds.
-Thresholds for heads are those of their kinds; the others are round numbers. `seeds.json` has the
-claims measured on models trained from other seeds, which do not ship;
-`scripts/measure_claims.py` makes it from the folders of training runs.
+Rules are fixed before measuring. A number in the paper always satisfies its rule. Thresholds for
+heads are the thresholds of their kinds; the others are round numbers. `seeds.json` has the claims
+measured on models trained from other seeds, which do not ship; `scripts/measure_claims.py` writes
+it from the folders of training runs.
 """
 
 import json
@@ -57,13 +57,13 @@ class ClaimRule:
     lowest: float | None = None
     highest: float | None = None
 
-    def bounded(self, found: Estimate) -> Estimate:
+    def bounded(self, estimate: Estimate) -> Estimate:
         """An estimate with its interval clipped to the bounds of the quantity."""
-        if found.low is None or found.high is None:
-            return found
-        low = found.low if self.lowest is None else max(found.low, self.lowest)
-        high = found.high if self.highest is None else min(found.high, self.highest)
-        return replace(found, low=low, high=high)
+        if estimate.low is None or estimate.high is None:
+            return estimate
+        low = estimate.low if self.lowest is None else max(estimate.low, self.lowest)
+        high = estimate.high if self.highest is None else min(estimate.high, self.highest)
+        return replace(estimate, low=low, high=high)
 
     def verdict(self, value: float) -> Verdict:
         """The verdict for a measured value."""
@@ -84,14 +84,14 @@ class ClaimRule:
 
 
 def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict from those of several seeds (`OVER_SEEDS`).
+    """One verdict from the verdicts over several seeds (`OVER_SEEDS`).
 
     >>> verdict_over(["holds", "holds", "not applicable"]), verdict_over(["holds", "does not hold"])
     ('holds', 'partly')
     >>> verdict_over(["holds", "partly", "does not hold", "does not hold", "does not hold"])
     'does not hold'
     """
-    applied = [one for one in verdicts if one != "not applicable"]
+    applied = [verdict for verdict in verdicts if verdict != "not applicable"]
     if not applied:
         return "not applicable"
     if 2 * applied.count("does not hold") > len(applied):
@@ -101,7 +101,7 @@ def verdict_over(verdicts: Iterable[Verdict]) -> Verdict:
 
 @dataclass(frozen=True)
 class SeedValue:
-    """A claim measured on one training run; `value` is None where it does not apply (`note`)."""
+    """A claim measured on one training run; `value` is None if it does not apply (`note`)."""
 
     run: str
     seed: int
@@ -119,7 +119,7 @@ class OverSeeds:
     """A claim over seeds: the value for each seed, the mean with its interval, one verdict.
 
     `mean` is None with fewer than two values, `verdict` None without any seed. `note` states the
-    number of seeds and how long each was trained.
+    number of seeds and their training tokens.
     """
 
     seeds: tuple[SeedValue, ...]
@@ -129,32 +129,32 @@ class OverSeeds:
 
 
 def over_seeds(claim: str, rule: ClaimRule, layers: int | None = None) -> OverSeeds:
-    """A claim measured on seeds of models with `layers` layers; of any depth, if that is None."""
-    found = [one for one in _stored().get(claim, ()) if layers is None or one.layers == layers]
-    return summarize_seeds(rule, found)
+    """A claim measured on seeds of models with `layers` layers, by default of any depth."""
+    seeds = [seed for seed in _stored().get(claim, ()) if layers is None or seed.layers == layers]
+    return summarize_seeds(rule, seeds)
 
 
 def summarize_seeds(rule: ClaimRule, seeds: Sequence[SeedValue]) -> OverSeeds:
-    """Mean, interval and verdict of some seeds, by the current rule."""
-    seeds = sorted(seeds, key=lambda one: one.seed)
+    """Mean, interval and verdict over seeds, by the current rule."""
+    seeds = sorted(seeds, key=lambda seed: seed.seed)
     if not seeds:
         return OverSeeds((), None, None, "not measured on other seeds")
-    values = [one.value for one in seeds if one.value is not None]
+    values = [seed.value for seed in seeds if seed.value is not None]
     verdicts: list[Verdict] = [
-        "not applicable" if one.value is None else rule.verdict(one.value) for one in seeds
+        "not applicable" if seed.value is None else rule.verdict(seed.value) for seed in seeds
     ]
-    several = torch.tensor(values, dtype=torch.float64)
-    mean = rule.bounded(mean_estimate(several)) if len(values) > 1 else None
-    by_tokens = Counter(one.tokens for one in seeds)
+    measured = torch.tensor(values, dtype=torch.float64)
+    mean = rule.bounded(mean_estimate(measured)) if len(values) > 1 else None
+    by_tokens = Counter(seed.tokens for seed in seeds)
     trained = ", ".join(
         f"{count} on {tokens / 1e6:.3g} M" for tokens, count in sorted(by_tokens.items())[::-1]
     )
-    counted = ", ".join(
+    tally = ", ".join(
         f"{count} {name if count == 1 else _OF_SEVERAL[name]}"
         for name, count in Counter(verdicts).most_common()
     )
     count = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
-    note = f"{count} (tokens trained: {trained}): {counted}"
+    note = f"{count} (tokens trained: {trained}): {tally}"
     return OverSeeds(tuple(seeds), mean, verdict_over(verdicts), note)
 
 
@@ -164,7 +164,7 @@ def _stored(file: Path = SEEDS) -> dict[str, tuple[SeedValue, ...]]:
     if not file.exists():
         return {}
     claims = json.loads(file.read_text(encoding="utf-8"))["claims"]
-    return {name: tuple(SeedValue(**one) for one in values) for name, values in claims.items()}
+    return {name: tuple(SeedValue(**value) for value in values) for name, values in claims.items()}
 
 
 def write_seeds(claims: dict[str, list[dict[str, Any]]], file: Path = SEEDS) -> None:

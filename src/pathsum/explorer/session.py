@@ -15,9 +15,9 @@ from pathsum.claims.examples import (
     Example,
     Sequences,
     examples,
-    given_examples,
     intervention_sequences,
     text_pieces,
+    user_examples,
 )
 from pathsum.explorer.cache import Cache
 from pathsum.explorer.params import ModelParams, TextParams
@@ -201,7 +201,7 @@ class Session:
         longest = min(entry.model.config.n_ctx, MAX_TOKENS)
         return self.cached(
             ("texts", entry.name),
-            lambda _: given_examples(entry.model, entry.name, self.texts, longest),
+            lambda _: user_examples(entry.model, entry.name, self.texts, longest),
         )
 
     def built_in_examples(self, params: ModelParams) -> tuple[Example, ...]:
