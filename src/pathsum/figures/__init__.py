@@ -9,8 +9,8 @@ spectra    `eigenvalue_plane`, `eigenvalue_histogram`, `induction_scatter`
 bars       `term_bars`, `logit_waterfall`, `training_curves`
 graphs     `composition_graph`, `circuit_graph`
 
-`figure_of(result)` chooses the figure of a result; `result.figure()` does the same. Results are
-drawn from their public fields, and nothing here computes on a model.
+`figure_of(result)` selects the figure of a result; `result.figure()` does the same. Figures are
+drawn from the public fields of results, without computing on a model.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Bars and curves: term importance, a logit as a waterfall, and a training run over its steps."""
+"""Bars and curves: term importance, a logit as a waterfall, and the curves of a training run."""
 
 import math
 from collections.abc import Sequence
@@ -51,16 +51,17 @@ def _bar_axis(pen: Pen, names: Sequence[str], ends: Sequence[Length], room: Leng
 
 
 def _bar(
-    pen: Pen, y: Length, axis: Axis, begin: Length, end: Length, color: Color, least: Length = 0.0
+    pen: Pen, y: Length, axis: Axis, begin: Length, end: Length, color: Color, thin: Length = 0.0
 ) -> str:
+    """A bar from one value to another, at least `thin` points wide."""
     low, high = sorted((axis(begin), axis(end)))
-    return pen.rect((low, y + 1.5), (max(high - low, least), ROW - 3), color, opacity=0.85)
+    return pen.rect((low, y + 1.5), (max(high - low, thin), ROW - 3), color, opacity=0.85)
 
 
 def term_bars(terms: "TermImportance", *, width: Length = COLUMN, theme: Theme = "light") -> Figure:
-    """How much the paths of each order reduce the loss, with 95% intervals over sequences.
+    """The reduction of the loss by the paths of each order, with 95% intervals over sequences.
 
-    Below the orders, each set of terms (a layer, a head, a virtual head) given all others.
+    Below the orders: each set of terms (a layer, a head, a virtual head) given all others.
 
     Args:
         terms: From `ps.term_importance(model, …)`.
@@ -70,11 +71,11 @@ def term_bars(terms: "TermImportance", *, width: Length = COLUMN, theme: Theme =
     orders = [("direct path", terms.gain_estimates[0])] if terms.gain_estimates else []
     for order, gain in enumerate(terms.gain_estimates[1:], start=1):
         orders.append((f"order {order}: {order} head{'s' if order > 1 else ''}", gain))
-    sets = [(each.name, each.given_others) for each in terms.sets]
-    every = [*orders, *sets]
+    sets = [(term.name, term.given_others) for term in terms.sets]
+    gains = [*orders, *sets]
     pen = Pen(theme, width)
-    ends = [x for _, e in every for x in (e.value, e.low, e.high) if x is not None]
-    axis = _bar_axis(pen, [name for name, _ in every], ends, 22)
+    ends = [x for _, e in gains for x in (e.value, e.low, e.high) if x is not None]
+    axis = _bar_axis(pen, [name for name, _ in gains], ends, 22)
     bars, y = "", TOP
     for title, rows in (("", orders), ("given all other terms", sets)):
         if title and rows:
@@ -89,14 +90,14 @@ def term_bars(terms: "TermImportance", *, width: Length = COLUMN, theme: Theme =
 
 
 def _term_bar(pen: Pen, axis: Axis, name: str, gain: Estimate, y: Length) -> str:
-    shown = clip_text(name, axis.start - MARGIN, LABEL)
-    drawn = pen.text((axis.start - 5, y + 7.3), shown, anchor="end")
-    drawn += _bar(pen, y, axis, 0.0, gain.value, RAISES if gain.value >= 0 else LOWERS)
+    label = clip_text(name, axis.start - MARGIN, LABEL)
+    body = pen.text((axis.start - 5, y + 7.3), label, anchor="end")
+    body += _bar(pen, y, axis, 0.0, gain.value, RAISES if gain.value >= 0 else LOWERS)
     reach = max(axis(0.0), axis(gain.value))
     if gain.low is not None and gain.high is not None:
-        drawn += pen.line([(axis(end), y + ROW / 2) for end in (gain.low, gain.high)], INK, 0.8)
+        body += pen.line([(axis(end), y + ROW / 2) for end in (gain.low, gain.high)], INK, 0.8)
         reach = max(reach, axis(gain.high))
-    return drawn + pen.note((reach + 3, y + 7.3), f"{gain.value:.2f}".replace("-", "−"))
+    return body + pen.note((reach + 3, y + 7.3), f"{gain.value:.2f}".replace("-", "−"))
 
 
 def logit_waterfall(
@@ -106,27 +107,27 @@ def logit_waterfall(
 
     Args:
         toward: From `trace.paths().toward(…)`.
-        k: Contributions shown one by one, the largest first; the others are one bar.
+        k: Contributions with their own bars, the largest first; the others share a bar.
         width: In inches.
         theme: "light" or "dark".
     """
     ranked = [(str(name), value) for name, value in toward.by_last.ranked()]
-    shown, others = ranked[:k], ranked[k:]
-    if others:
-        shown.append((f"{len(others)} others", sum(value for _, value in others)))
+    terms, rest = ranked[:k], ranked[k:]
+    if rest:
+        terms.append((f"{len(rest)} others", sum(value for _, value in rest)))
     pen = Pen(theme, width)
-    rows, sums = [(name, value, RAISES if value >= 0 else LOWERS) for name, value in shown], [0.0]
-    for _, value in shown:
+    rows, sums = [(name, value, RAISES if value >= 0 else LOWERS) for name, value in terms], [0.0]
+    for _, value in terms:
         sums.append(sums[-1] + value)
     rows.append(("total", sums[-1], INK))
     axis = _bar_axis(pen, [name for name, *_ in rows], sums, 24)
     body = pen.line([(axis(0), TOP), (axis(0), TOP + ROW * len(rows))], INK, 0.5)
     for row, (name, value, style) in enumerate(rows):
-        y, begin = TOP + row * ROW, sums[row] if row < len(shown) else 0.0
+        y, begin = TOP + row * ROW, sums[row] if row < len(terms) else 0.0
         body += pen.text((axis.start - 5, y + 7.3), name, anchor="end")
-        body += _bar(pen, y, axis, begin, begin + value, style, least=0.5)
+        body += _bar(pen, y, axis, begin, begin + value, style, 0.5)
         at = axis(begin + value)
-        if row + 1 < len(shown):
+        if row + 1 < len(terms):
             body += pen.line([(at, y + ROW - 1.5), (at, y + ROW + 1.5)], LINE)
         body += pen.note((max(axis(begin), at) + 3, y + 7.3), signed(value))
     bottom = TOP + ROW * len(rows) + 2
@@ -135,13 +136,13 @@ def logit_waterfall(
 
 
 LEFT, PANEL, GAP = 30.0, 44.0, 15.0
-SHOWN = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
+CURVES = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
 
 
 def training_curves(
     run: "Dynamics",
     *,
-    curves: tuple[str, ...] = SHOWN,
+    curves: tuple[str, ...] = CURVES,
     width: Length = COLUMN,
     theme: Theme = "light",
 ) -> Figure:
@@ -177,8 +178,8 @@ def training_curves(
         title = f"{curve.title}{unit}" + (f", {curve.head}" if curve.head else "")
         body += pen.text((LEFT, y + 7), clip_text(title, pen.wide - LEFT - 8, LABEL))
         body += y_axis(pen, up, LEFT, grid=right)
-        drawn = [(across(step), up(value)) for step, value in points]
-        body += pen.line(drawn, SERIES[0] if name == "loss" else ACCENT, 1.2)
+        line = [(across(step), up(value)) for step, value in points]
+        body += pen.line(line, SERIES[0] if name == "loss" else ACCENT, 1.2)
         body += pen.line([(LEFT, up.start), (right, up.start)], LINE)
         y += PANEL + GAP
     body += x_axis(pen, across, end, "training step")

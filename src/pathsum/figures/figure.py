@@ -44,7 +44,7 @@ BROWSER_LIMIT = 60
 
 
 class NoFigureError(InputError):
-    """A result that has no figure, or not with this content."""
+    """A result without a figure, or without content to draw."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +111,7 @@ class Figure:
 
 
 def check_figure(file: str | Path) -> Path:
-    """The path of a figure that can be written, or an InputError that explains why it cannot."""
+    """The path of a figure; raises an InputError if it cannot be written."""
     path = Path(file)
     if path.suffix.lower() not in FORMATS:
         raise InputError(
@@ -185,7 +185,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, value: Length) -> float:
-        """The place of a value, in points."""
+        """The position of a value, in points."""
         ends = (self.low, self.high, value)
         low, high, at = (math.log(x) for x in ends) if self.log else ends
         share = (at - low) / (high - low) if high > low else 0.5
@@ -226,42 +226,42 @@ def format_tick(value: Length) -> str:
 
 
 def padded_range(values: Sequence[float], include: Length | None = None) -> Point:
-    """The range of finite values with a margin of 5%; it may have to include one more number."""
-    known = [value for value in values if math.isfinite(value)]
+    """The range of finite values, and of `include` if it is given, with a margin of 5%."""
+    finite = [value for value in values if math.isfinite(value)]
     if include is not None:
-        known.append(include)
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+        finite.append(include)
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     margin = 0.05 * ((high - low) or abs(high) or 1.0)
     return low - (0.0 if low == include else margin), high + (0.0 if high == include else margin)
 
 
 def page(pen: Pen, title: str, body: str, bottom: Length, heading: str | None = None) -> Figure:
     """The figure that a pen drew, down to `bottom` in points; `heading` is by default its title."""
-    shown = title if heading is None else heading
-    body = (pen.title(shown) if shown else "") + body
+    heading = title if heading is None else heading
+    body = (pen.title(heading) if heading else "") + body
     return Figure(title, body, pen.width, (bottom + MARGIN) / POINTS, pen.theme)
 
 
 def x_axis(pen: Pen, axis: Axis, y: Length, label: str = "", *, count: int = 5) -> str:
     """A horizontal axis with ticks and numbers below it."""
-    drawn = pen.line([(axis.start, y), (axis.end, y)], LINE)
+    body = pen.line([(axis.start, y), (axis.end, y)], LINE)
     for value in axis.ticks(count):
         x = axis(value)
-        drawn += pen.line([(x, y), (x, y + TICK)], LINE)
-        drawn += pen.note((x, y + 8), format_tick(value), "middle")
+        body += pen.line([(x, y), (x, y + TICK)], LINE)
+        body += pen.note((x, y + 8), format_tick(value), "middle")
     if label:
-        drawn += pen.text(((axis.start + axis.end) / 2, y + 16), label, anchor="middle")
-    return drawn
+        body += pen.text(((axis.start + axis.end) / 2, y + 16), label, anchor="middle")
+    return body
 
 
 def y_axis(pen: Pen, axis: Axis, x: Length, *, count: int = 4, grid: Length | None = None) -> str:
-    """A vertical axis with numbers on its left; `grid` is where lines across the plot end."""
-    drawn = ""
+    """A vertical axis with numbers on its left; grid lines, if any, end at x = `grid`."""
+    body = ""
     for value in axis.ticks(count):
         y = axis(value)
-        drawn += pen.line([(x - TICK, y), (x if grid is None else grid, y)], LINE, 0.4)
-        drawn += pen.note((x - 4, y + 2), format_tick(value), "end")
-    return drawn
+        body += pen.line([(x - TICK, y), (x if grid is None else grid, y)], LINE, 0.4)
+        body += pen.note((x - 4, y + 2), format_tick(value), "end")
+    return body
 
 
 def vertical_label(pen: Pen, at: Point, label: str) -> str:
@@ -274,24 +274,24 @@ def color_bar(pen: Pen, at: Point, width: Length, scale: Scale, extent: Length, 
     x, y = at
     low = 0.0 if scale == "sequential" else -1.0
     steps = 24
-    drawn = ""
+    body = ""
     for step in range(steps):
         color = color_at(low + (1 - low) * (step + 0.5) / steps, scale, pen.theme)
-        drawn += pen.rect((x + width * step / steps, y), (width / steps + 0.2, 4), color)
-    drawn += pen.frame((x, y), (width, 4))
+        body += pen.rect((x + width * step / steps, y), (width / steps + 0.2, 4), color)
+    body += pen.frame((x, y), (width, 4))
     ends = [(x, low * extent), (x + width, extent)]
-    for place, value in [ends[0], (x + width / 2, 0.0), ends[1]] if low else ends:
+    for position, value in [ends[0], (x + width / 2, 0.0), ends[1]] if low else ends:
         text = format_tick(float(f"{value:.2g}"))
-        drawn += pen.text((place, y + 10.5), text, SMALL, anchor="middle")
-    return drawn + pen.text((x - 6, y + 4.5), label, anchor="end")
+        body += pen.text((position, y + 10.5), text, SMALL, anchor="middle")
+    return body + pen.text((x - 6, y + 4.5), label, anchor="end")
 
 
 def legend(pen: Pen, at: Point, entries: Sequence[tuple[str, Style]]) -> str:
     """Line styles with their names, on one row."""
     x, y = at
-    drawn = ""
+    body = ""
     for name, style in entries:
-        drawn += pen.line([(x, y - 2), (x + 14, y - 2)], style, 1.4, style.dash)
-        drawn += pen.text((x + 17, y), name)
+        body += pen.line([(x, y - 2), (x + 14, y - 2)], style, 1.4, style.dash)
+        body += pen.text((x + 17, y), name)
         x += 27 + text_width(name, LABEL)
-    return drawn
+    return body

@@ -1,4 +1,4 @@
-"""Graphs: which heads read which (composition), and the circuit of one prediction."""
+"""Graphs: composition edges between heads, and the circuit of one prediction."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathsum.paths.edges import GraphEdge, GraphNode
     from pathsum.paths.graph import Graph
 
-# With more heads than this only those with an edge are drawn.
+# In models with more heads than this, only heads with an edge are drawn.
 MOST_HEADS = 40
 EDGES = 20
 BOX, ROW_PITCH, LEAST_PITCH = 16.0, 46.0, 18.5
@@ -73,12 +73,12 @@ def composition_graph(edges: "Edges", *, width: Length = COLUMN, theme: Theme = 
         theme: "light" or "dark".
     """
     pen = Pen(theme, width)
-    drawn = sorted((edge for edge in edges.edges if edge.z > 0), key=lambda edge: edge.z)
-    layers = _rows_of_heads(sorted({head for e in drawn for head in (e.writer, e.reader)}))
+    visible = sorted((edge for edge in edges.edges if edge.z > 0), key=lambda edge: edge.z)
+    layers = _rows_of_heads(sorted({head for e in visible for head in (e.writer, e.reader)}))
     pitch = min(62.0, 300.0 / len(layers)) if len(layers) > 2 else 62.0
     top, across = MARGIN + 28.0, pen.wide - 2 * MARGIN
     bottom = top + 8 + max(len(layers) - 1, 0) * pitch
-    places: dict[HeadId, Point] = {
+    centers: dict[HeadId, Point] = {
         head: (MARGIN + (column + 0.5) * (across / len(heads)), bottom - row * pitch)
         for row, heads in enumerate(layers)
         for column, head in enumerate(heads)
@@ -86,18 +86,18 @@ def composition_graph(edges: "Edges", *, width: Length = COLUMN, theme: Theme = 
     radius = min(10.0, 0.45 * across / max(map(len, layers), default=1))
     shift = {"q": -3.0, "k": 3.0, "v": 0.0}
     body = ""
-    for edge in drawn:
-        (x0, y0), (x1, y1) = places[edge.writer], places[edge.reader]
+    for edge in visible:
+        (x0, y0), (x1, y1) = centers[edge.writer], centers[edge.reader]
         ends = (x0 + shift[edge.kind], y0 - radius), (x1 + shift[edge.kind], y1 + radius)
-        thick = 0.4 + 2.2 * edge.z / drawn[-1].z
+        thick = 0.4 + 2.2 * edge.z / visible[-1].z
         title = f"{edge.edge}: score {edge.score:.3f}, z {edge.z:+.1f}, p {edge.p:.1g}"
         body += curve(pen, *ends, SIDES[edge.kind], thick, title)
-    for head, (x, y) in places.items():
+    for head, (x, y) in centers.items():
         body += pen.dot((x, y), radius, PAPER, stroke=INK, stroke_width=0.6)
         size = min(SMALL, radius * 0.75)
         body += pen.text((x, y + size * 0.36), head, size, anchor="middle")
-    body += _side_legend(pen, {edge.kind for edge in drawn})
-    if not drawn:
+    body += _side_legend(pen, {edge.kind for edge in visible})
+    if not visible:
         text = "no edge shares more directions than random heads"
         body += pen.text((MARGIN, top + 4), text, color=MUTED)
     return page(pen, f"composition of {edges.model}", body, bottom + radius + 2)
@@ -108,14 +108,14 @@ def _side_legend(pen: Pen, kinds: Collection[str]) -> str:
     return legend(pen, (MARGIN, MARGIN + 18), names)
 
 
-def _rows_of_heads(used: Sequence[HeadId]) -> list[list[HeadId]]:
-    """The heads of each layer in use; in small models also those without an edge."""
-    n_layers = 1 + max((head.layer for head in used), default=-1)
-    n_heads = 1 + max((head.head for head in used), default=-1)
+def _rows_of_heads(heads: Sequence[HeadId]) -> list[list[HeadId]]:
+    """The heads of each layer with an edge; in small models all heads."""
+    n_layers = 1 + max((head.layer for head in heads), default=-1)
+    n_heads = 1 + max((head.head for head in heads), default=-1)
     if n_layers * n_heads <= MOST_HEADS:
         return [[HeadId(l, h) for h in range(n_heads)] for l in range(n_layers)]
-    layers = sorted({head.layer for head in used})
-    return [[head for head in used if head.layer == layer] for layer in layers]
+    layers = sorted({head.layer for head in heads})
+    return [[head for head in heads if head.layer == layer] for layer in layers]
 
 
 def circuit_graph(
@@ -128,7 +128,7 @@ def circuit_graph(
 
     Args:
         graph: From `trace.circuit(…)` or `ps.mean_circuit(…)`.
-        k: The most edges drawn, in greedy order from the logit down; fewer if boxes would overlap.
+        k: The number of edges, in greedy order from the logit down; fewer if boxes would overlap.
         width: In inches.
         theme: "light" or "dark".
     """
@@ -142,25 +142,25 @@ def circuit_graph(
     kinds = {edge.kind.value for edge in edges}
     # A legend of more than three kinds needs the whole line.
     below = 12.0 if len(kinds) > 3 else 0.0
-    places, bottom = layout.places(MARGIN + 28.0 + below)
+    corners, bottom = layout.corners(MARGIN + 28.0 + below)
     body = _side_legend(pen, kinds)
     count = f"{len(edges)} of {len(graph.edges)} edges"
     body += pen.note((pen.wide - MARGIN, MARGIN + 18 + below), count, "end")
-    body += _circuit_edges(pen, edges, places)
+    body += _circuit_edges(pen, edges, corners)
     box = min(layout.pitch - 2, 40.0)
-    body += "".join(_box(pen, node, places[str(node.node)], box) for node in layout.nodes)
+    body += "".join(_box(pen, node, corners[str(node.node)], box) for node in layout.nodes)
     for position, (x, room) in layout.columns().items():
         text = clip_text(graph.tokens[position], room - 1, SMALL, mono=True)
         body += pen.text((x, bottom + 7), text, SMALL, anchor="middle", mono=True)
         body += pen.note((x, bottom + 14), "" if graph.is_mean else str(position), "middle")
-    what = f"{len(graph.prompts)} prompts" if graph.is_mean else repr(graph.token_text)
-    title = f"{graph.model}: {what}, {signed(graph.total)} logits{graph.change}"
+    subject = f"{len(graph.prompts)} prompts" if graph.is_mean else repr(graph.token_text)
+    title = f"{graph.model}: {subject}, {signed(graph.total)} logits{graph.change}"
     return page(pen, f"circuit of {title}", body, bottom + 14, heading=title)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Nodes by row (layer) and column (position), side by side where they share both."""
+    """Nodes by row (layer) and column (position), side by side if they share both."""
 
     nodes: "list[GraphNode]"
     cells: "dict[tuple[int, int], list[GraphNode]]"
@@ -176,30 +176,30 @@ class _Layout:
             key = (_row(node.node, graph.n_layers), node.node.at or 0)
             cells.setdefault(key, []).append(node)
         slots = {
-            position: max(len(found) for (_, at), found in cells.items() if at == position)
+            position: max(len(group) for (_, at), group in cells.items() if at == position)
             for position in sorted({position for _, position in cells})
         }
         return cls(nodes, cells, slots, wide / sum(slots.values()))
 
     def columns(self) -> dict[int, Point]:
         """The center and the width of each position's column."""
-        found: dict[int, Point] = {}
+        columns: dict[int, Point] = {}
         x = MARGIN
         for position, count in self.slots.items():
-            found[position] = (x + count * self.pitch / 2, count * self.pitch)
+            columns[position] = (x + count * self.pitch / 2, count * self.pitch)
             x += count * self.pitch
-        return found
+        return columns
 
-    def places(self, top: Length) -> tuple[dict[str, Point], float]:
-        """The upper middle of each node's box, by name, and the lower end of all."""
-        columns, places = self.columns(), dict[str, Point]()
+    def corners(self, top: Length) -> tuple[dict[str, Point], float]:
+        """The top center of each node's box, by name, and the bottom of all boxes."""
+        columns, corners = self.columns(), dict[str, Point]()
         rows = sorted({row for row, _ in self.cells}, reverse=True)
-        for (row, position), found in self.cells.items():
+        for (row, position), nodes in self.cells.items():
             y = top + rows.index(row) * ROW_PITCH
-            for place, node in enumerate(found):
-                x = columns[position][0] + (place - (len(found) - 1) / 2) * self.pitch
-                places[str(node.node)] = (x, y)
-        return places, top + (len(rows) - 1) * ROW_PITCH + BOX + 2
+            for index, node in enumerate(nodes):
+                x = columns[position][0] + (index - (len(nodes) - 1) / 2) * self.pitch
+                corners[str(node.node)] = (x, y)
+        return corners, top + (len(rows) - 1) * ROW_PITCH + BOX + 2
 
 
 def _row(node: "Site", n_layers: int) -> int:
@@ -212,19 +212,19 @@ def _row(node: "Site", n_layers: int) -> int:
     return -1
 
 
-def _circuit_edges(pen: Pen, edges: "Sequence[GraphEdge]", places: dict[str, Point]) -> str:
+def _circuit_edges(pen: Pen, edges: "Sequence[GraphEdge]", corners: dict[str, Point]) -> str:
     largest = max((abs(edge.share) for edge in edges), default=1.0) or 1.0
     shift = {"q": -5.0, "k": 5.0, "g": 5.0}
-    drawn = ""
-    for edge in sorted(edges, key=lambda each: abs(each.share)):
-        begin, (x, y) = places[str(edge.edge.start)], places[str(edge.edge.end)]
+    body = ""
+    for edge in sorted(edges, key=lambda e: abs(e.share)):
+        begin, (x, y) = corners[str(edge.edge.start)], corners[str(edge.edge.end)]
         side = edge.kind.value
         title = f"{edge.name}: share {edge.share:+.2f} logits"
         if edge.effect is not None:
             title += f", cut {edge.effect:+.2f}"
         end = (x + shift.get(side, 0.0), y + BOX)
-        drawn += curve(pen, begin, end, SIDES[side], 0.4 + 2 * abs(edge.share) / largest, title)
-    return drawn
+        body += curve(pen, begin, end, SIDES[side], 0.4 + 2 * abs(edge.share) / largest, title)
+    return body
 
 
 def _box(pen: Pen, node: "GraphNode", at: Point, wide: Length) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathsum.heads.attention import Attention
     from pathsum.paths import Lens, PatchSweep
 
-# Labels take at most this much of the width, and are this far apart.
+# The largest share of the width for labels, and the least distance between labels.
 LABEL_SHARE, LABEL_PITCH = 0.24, 5.6
 SCALES: tuple[Scale, ...] = ("sequential", "diverging")
 
@@ -59,19 +59,15 @@ def heat_map(
         rows: Names of rows, from the top.
         columns: Names of columns, usually tokens.
         title: Above the figure.
-        row_label: What the rows are.
-        column_label: What the columns are.
-        value_label: What the colors are, next to the color bar.
-        texts: A text for each cell, such as the token a lens reads there.
+        row_label: The quantity of the rows; likewise `column_label` for the columns.
+        value_label: The quantity of the colors, next to the color bar.
+        texts: A text for each cell, such as the top token of a lens.
         scale: "sequential" (0 to `extent`) or "diverging" (−`extent` to `extent`).
         extent: The value of the strongest color; default: the largest magnitude.
         square: Whether cells are as high as they are wide.
         mono_rows: Whether rows are tokens.
         width: In inches.
         theme: "light" or "dark".
-
-    Returns:
-        The figure.
 
     Example:
         >>> heat_map([[0.1, 0.9]], ["L0"], ["a", "b"], title="a lens")
@@ -91,44 +87,48 @@ def heat_map(
     down = tall * len(rows)
     body = pen.cells(matrix, (left, top), (cell, tall), kind, extent)
     body += pen.frame((left, top), (across, down))
-    if title:
-        body += pen.title(title)
-    if column_label:
-        at = (left + across / 2, above + 6)
-        body += pen.text(at, column_label, anchor="middle", color=MUTED)
-    if row_label:
-        body += vertical_label(pen, (MARGIN + 5, top + down / 2), row_label)
+    body += pen.title(title) if title else ""
+    body += _axis_labels(pen, (left + across / 2, above), column_label, top + down / 2, row_label)
     body += row_names(pen, rows, (left - 3, top), tall, room, mono_rows)
     body += column_names(pen, columns, (left, top - 3), cell, 0.7 * room)
-    shares = [[value / extent if math.isfinite(value) else 0.0 for value in row] for row in matrix]
-    grounds = [[color_at(share, kind, theme) for share in row] for row in shares]
-    body += _cell_texts(pen, texts or (), grounds, (left, top), (cell, tall))
+    body += _cell_texts(pen, texts or (), matrix, (left, top), (cell, tall), kind, extent)
     end = top + down + 7
     body += color_bar(pen, (left + across - 66, end), 60, kind, extent, value_label)
     return page(pen, title or "heat map", body, end + 12, heading="")
 
 
+def _axis_labels(pen: Pen, above: Point, column_label: str, middle: Length, row_label: str) -> str:
+    """A label above the columns and a label that reads upward beside the rows, if any."""
+    x, y = above
+    body = pen.text((x, y + 6), column_label, anchor="middle", color=MUTED) if column_label else ""
+    return body + (vertical_label(pen, (MARGIN + 5, middle), row_label) if row_label else "")
+
+
 def _cell_texts(
     pen: Pen,
     texts: Sequence[Sequence[str]],
-    grounds: Sequence[Sequence[str]],
+    values: Sequence[Sequence[float]],
     at: Point,
     cell: Point,
+    scale: Scale,
+    extent: Length,
 ) -> str:
     """A text in each cell, in black or white on the color of the cell."""
-    size, drawn = min(SMALL, cell[1] * 0.7), ""
+    size, body = min(SMALL, cell[1] * 0.7), ""
     for row, line in enumerate(texts):
         for column, text in enumerate(line):
-            place = (at[0] + (column + 0.5) * cell[0], at[1] + (row + 0.68) * cell[1])
-            shown = clip_text(text, cell[0] - 0.5, size, mono=True)
-            ink = ink_on(grounds[row][column])
-            drawn += pen.text(place, shown, size, anchor="middle", mono=True, color=ink)
-    return drawn
+            position = (at[0] + (column + 0.5) * cell[0], at[1] + (row + 0.68) * cell[1])
+            label = clip_text(text, cell[0] - 0.5, size, mono=True)
+            value = values[row][column]
+            share = value / extent if math.isfinite(value) else 0.0
+            ink = ink_on(color_at(share, scale, pen.theme))
+            body += pen.text(position, label, size, anchor="middle", mono=True, color=ink)
+    return body
 
 
 def _extent(matrix: list[list[float]]) -> float:
-    known = [abs(value) for row in matrix for value in row if math.isfinite(value)]
-    return max(known, default=0.0) or 1.0
+    finite = [abs(value) for row in matrix for value in row if math.isfinite(value)]
+    return max(finite, default=0.0) or 1.0
 
 
 def _label_room(names: Sequence[str], room: Length, mono: bool) -> float:
@@ -136,7 +136,7 @@ def _label_room(names: Sequence[str], room: Length, mono: bool) -> float:
 
 
 def _column_room(names: Sequence[str], cell: Length, room: Length) -> float:
-    """The height that column names need: one line if they fit side by side."""
+    """The height of the column names: one line if they fit side by side."""
     widest = max((text_width(name, SMALL, mono=True) for name in names), default=0.0)
     return 8.0 if widest < cell - 1 else min(widest, room) + 3
 
@@ -144,27 +144,27 @@ def _column_room(names: Sequence[str], cell: Length, room: Length) -> float:
 def row_names(
     pen: Pen, names: Sequence[str], at: Point, pitch: Length, room: Length, mono: bool = False
 ) -> str:
-    """Names to the left of rows; if rows are narrow, only of every second or third one."""
-    drawn = ""
+    """Names to the left of rows; if rows are narrow, only of every second or third row."""
+    body = ""
     for row in range(0, len(names), max(1, math.ceil(LABEL_PITCH / pitch))):
         name, y = clip_text(names[row], room, SMALL, mono), at[1] + (row + 0.5) * pitch + 1.9
-        drawn += pen.text((at[0], y), name, SMALL, anchor="end", mono=mono)
-    return drawn
+        body += pen.text((at[0], y), name, SMALL, anchor="end", mono=mono)
+    return body
 
 
 def column_names(pen: Pen, names: Sequence[str], at: Point, pitch: Length, room: Length) -> str:
     """Tokens above columns; upright if they do not fit side by side."""
     flat = max((text_width(n, SMALL, mono=True) for n in names), default=0.0) < pitch - 1
-    every = 1 if flat else max(1, math.ceil(LABEL_PITCH / pitch))
-    drawn = ""
-    for column in range(0, len(names), every):
+    step = 1 if flat else max(1, math.ceil(LABEL_PITCH / pitch))
+    body = ""
+    for column in range(0, len(names), step):
         x, name = at[0] + (column + 0.5) * pitch, names[column]
         if flat:
-            drawn += pen.text((x, at[1]), name, SMALL, anchor="middle", mono=True)
+            body += pen.text((x, at[1]), name, SMALL, anchor="middle", mono=True)
         else:
             text = clip_text(name, room, SMALL, mono=True)
-            drawn += pen.text((x + 1.9, at[1]), text, SMALL, mono=True, turn=-90)
-    return drawn
+            body += pen.text((x + 1.9, at[1]), text, SMALL, mono=True, turn=-90)
+    return body
 
 
 def attention_map(
@@ -212,23 +212,23 @@ def lens_map(
     Args:
         lens: From `trace.lens()`.
         readout: "direct" (the logit lens) or "held".
-        k: How many positions, the last of which is that of the lens.
+        k: The number of positions up to the position of the lens.
         width: In inches.
         theme: "light" or "dark".
     """
     parse_choice(("direct", "held"), readout, "readout")
     rows = lens.direct if readout == "direct" else lens.held
     at = slice(max(0, lens.position + 1 - parse_count(k, "positions")), lens.position + 1)
-    shown = [row[at] for row in reversed(rows)]
+    tops = [row[at] for row in reversed(rows)]
     return heat_map(
-        [[max(0.0, one.logit) for one in row] for row in shown],
+        [[max(0.0, top.logit) for top in row] for row in tops],
         [f"residual{layer}" for layer in reversed(range(len(rows)))],
         lens.context[at],
         title=f"{lens.model}: {readout} lens",
         row_label="stream",
         column_label="position",
         value_label="logit",
-        texts=[[one.token for one in row] for row in shown],
+        texts=[[top.token for top in row] for row in tops],
         width=width,
         theme=theme,
     )
@@ -245,10 +245,10 @@ def _attention_tiles(attention: "Attention", width: Length, theme: Theme) -> Fig
     cell = tile / len(attention.tokens)
     body, y = "", MARGIN
     for indices in layers.values():
-        for place, index in enumerate(indices):
-            if place and place % most == 0:
+        for column, index in enumerate(indices):
+            if column and column % most == 0:
                 y += tile + 8 + gap
-            x = MARGIN + place % most * (tile + gap)
+            x = MARGIN + column % most * (tile + gap)
             body += pen.text((x, y + 6), attention.heads[index])
             values = attention.patterns[index].tolist()
             body += pen.cells(values, (x, y + 8), (cell, cell), "sequential", 1.0)
@@ -300,19 +300,21 @@ def composition_map(
     kinds = {"Q": composition.q, "K": composition.k, "V": composition.v}
     maps = {name: scores.z[writers][:, readers].tolist() for name, scores in kinds.items()}
     extent = max(map(_extent, maps.values()))
-    writing, reading = ([str(composition.heads[i]) for i in each] for each in (writers, readers))
-    left = MARGIN + 9 + _label_room(writing, 60, mono=False) + 3
+    row_labels, column_labels = (
+        [str(composition.heads[i]) for i in indices] for indices in (writers, readers)
+    )
+    left = MARGIN + 9 + _label_room(row_labels, 60, mono=False) + 3
     across = (pen.wide - left - MARGIN - 2 * gap) / 3
     cell = across / max(len(readers), 1)
     tall = min(max(cell, 1.0), 14.0)
-    top = MARGIN + 12 + _column_room(reading, cell, 20)
+    top = MARGIN + 12 + _column_room(column_labels, cell, 20)
     down = tall * len(writers)
     body = vertical_label(pen, (MARGIN + 5, top + down / 2), "writer")
-    body += row_names(pen, writing, (left - 3, top), tall, 60)
-    for place, (name, values) in enumerate(maps.items()):
-        x = left + place * (across + gap)
+    body += row_names(pen, row_labels, (left - 3, top), tall, 60)
+    for index, (name, values) in enumerate(maps.items()):
+        x = left + index * (across + gap)
         body += pen.text((x + across / 2, MARGIN + 7), name, TITLE, anchor="middle")
-        body += column_names(pen, reading, (x, top - 3), cell, 20)
+        body += column_names(pen, column_labels, (x, top - 3), cell, 20)
         body += pen.cells(values, (x, top), (cell, tall), "diverging", extent)
         body += pen.frame((x, top), (across, down))
     body += pen.text(((left + pen.wide - MARGIN) / 2 - 60, top + down + 9), "reader")

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BINS = 20
 SCORES = ("copying_weights", "matching_through_previous")
 """Scores of the atlas: copying and matching."""
-# With more heads the blocks of a histogram are too small for names.
+# With more heads than this, the blocks of a histogram are too small for names.
 MOST_NAMED = 40
 
 
@@ -89,11 +89,11 @@ def _ratio_strip(pen: Pen, copying: "HeadCopying", y: Length) -> str:
     """Σλ/Σ|λ| from −1 to 1, with the null as a band."""
     axis = Axis(-1.0, 1.0, 30.0, pen.wide - 30)
     low, high = (max(-1.0, min(1.0, copying.null + sign * 2 * copying.null_sd)) for sign in (-1, 1))
-    drawn = pen.rect((axis(low), y - 6), (axis(high) - axis(low), 12), MUTED, opacity=0.25)
-    drawn += x_axis(pen, axis, y + 6, count=4) + pen.dot((axis(copying.ratio), y), 2.6, ACCENT)
+    body = pen.rect((axis(low), y - 6), (axis(high) - axis(low), 12), MUTED, opacity=0.25)
+    body += x_axis(pen, axis, y + 6, count=4) + pen.dot((axis(copying.ratio), y), 2.6, ACCENT)
     text = f"Σλ/Σ|λ| = {signed(copying.ratio)}, null {signed(copying.null)} ± "
     text += f"{copying.null_sd:.2f}, p = {copying.p:.1g}"
-    return drawn + pen.text((pen.wide / 2, y + 26), text, anchor="middle")
+    return body + pen.text((pen.wide / 2, y + 26), text, anchor="middle")
 
 
 def eigenvalue_histogram(
@@ -102,8 +102,8 @@ def eigenvalue_histogram(
     """Σλ/Σ|λ| of every head as a histogram: heads that copy are at the right.
 
     The curve is the null: the number of heads expected in each bin if every head were rotated at
-    random, taking each head's null as normal. Heads whose p is at most 0.01 are blue. Heads that
-    write nothing have no ratio and are left out.
+    random, with a normal distribution for each head's null. Heads with p ≤ 0.01 are blue. Heads
+    with zero output have no ratio and are omitted.
 
     Args:
         copying: From `ps.copying(model)`.
@@ -113,28 +113,28 @@ def eigenvalue_histogram(
     pen = Pen(theme, width)
     right = pen.wide - MARGIN - 4
     bins: list[list[HeadCopying]] = [[] for _ in range(BINS)]
-    drawn = [head for head in copying.heads if math.isfinite(head.ratio)]
-    for head in drawn:
+    finite = [head for head in copying.heads if math.isfinite(head.ratio)]
+    for head in finite:
         bins[min(int((head.ratio + 1) / 2 * BINS), BINS - 1)].append(head)
-    expected = [sum(_normal_share(head, at) for head in drawn) for at in range(BINS)]
+    expected = [sum(_normal_share(head, at) for head in finite) for at in range(BINS)]
     most = max(*map(len, bins), math.ceil(max(expected, default=1.0)), 1)
-    named = len(drawn) <= MOST_NAMED
+    with_names = len(finite) <= MOST_NAMED
     top = MARGIN + 16.0
-    bottom = top + min(max(most * (9.0 if named else 4.0), 60.0), 110.0)
+    bottom = top + min(max(most * (9.0 if with_names else 4.0), 60.0), 110.0)
     across = Axis(-1.0, 1.0, 26.0, right)
     up = Axis(0.0, float(most), bottom, top)
     body = y_axis(pen, up, across.start, count=min(most, 4), grid=right)
     body += vertical_label(pen, (8.0, (top + bottom) / 2), "heads")
     bar = (right - across.start) / BINS
-    for place, heads in enumerate(bins):
-        x = across.start + place * bar
-        for row, head in enumerate(sorted(heads, key=lambda each: each.ratio)):
+    for index, heads in enumerate(bins):
+        x = across.start + index * bar
+        for row, head in enumerate(sorted(heads, key=lambda entry: entry.ratio)):
             y = up(row + 1)
-            size = (bar - 1, up(row) - y - (0.6 if named else 0.0))
+            size = (bar - 1, up(row) - y - (0.6 if with_names else 0.0))
             color = RAISES if head.p <= 0.01 else MUTED
             title = f"{head.head}: {head.ratio:+.2f}, p = {head.p:.2g}"
             body += pen.rect((x + 0.5, y), size, color, opacity=0.85, title=title)
-            if named:
+            if with_names:
                 fit = min(SMALL, (bar - 1) / text_width(head.head, 1.0))
                 at = (x + bar / 2, y + size[1] / 2 + fit * 0.35)
                 ink = "#ffffff" if theme == "light" else "#000000"
@@ -149,10 +149,10 @@ def eigenvalue_histogram(
     return page(pen, "eigenvalue histogram", body, bottom + 20, heading)
 
 
-def _normal_share(head: "HeadCopying", place: int) -> float:
+def _normal_share(head: "HeadCopying", index: int) -> float:
     """The share of a head's null in a bin, from the normal distribution."""
     scale = max(head.null_sd, 1e-6) * math.sqrt(2)
-    ends = (-1 + 2 * (place + side) / BINS for side in (0, 1))
+    ends = (-1 + 2 * (index + side) / BINS for side in (0, 1))
     low, high = (0.5 * math.erf((end - head.null) / scale) for end in ends)
     return high - low
 
@@ -164,19 +164,19 @@ class _Dot(NamedTuple):
     induction: bool
 
 
-def _dots(found: "Atlas | Induction") -> list[_Dot]:
+def _dots(result: "Atlas | Induction") -> list[_Dot]:
     """The heads that have both numbers."""
     from pathsum.heads.induction import InductionHead
 
     dots: list[_Dot] = []
-    for each in found.heads:
-        if isinstance(each, InductionHead):
-            copies, matches, is_induction = each.ov_positivity, each.qk_positivity, True
+    for head in result.heads:
+        if isinstance(head, InductionHead):
+            copies, matches, is_induction = head.ov_positivity, head.qk_positivity, True
         else:
-            copies, matches = (each.scores[s].value if s in each.scores else None for s in SCORES)
-            is_induction = each.kind == "induction"
+            copies, matches = (head.scores[s].value if s in head.scores else None for s in SCORES)
+            is_induction = head.kind == "induction"
         if copies is not None and matches is not None and math.isfinite(copies + matches):
-            dots.append(_Dot(each.head, copies, matches, is_induction))
+            dots.append(_Dot(head.head, copies, matches, is_induction))
     return dots
 
 
@@ -190,7 +190,7 @@ def induction_scatter(
     so induction heads are in the upper right corner.
 
     Args:
-        heads: From `ps.atlas(model)`, or from `ps.induction(model)` for induction heads alone.
+        heads: From `ps.atlas(model)`, or from `ps.induction(model)` for induction heads only.
         width: In inches.
         theme: "light" or "dark".
     """

@@ -1,7 +1,7 @@
 """SVG elements as strings, text widths, and the colors that figures share with the explorer.
 
-Lengths are points (1/72 inch). The colors are those of `web/src/lib/draw/color.ts`; a test compares
-the two.
+Lengths are points (1/72 inch). The colors are the same as in `web/src/lib/draw/color.ts`; a test
+compares the two.
 """
 
 from collections.abc import Sequence
@@ -82,17 +82,17 @@ RAMPS: dict[str, dict[Theme, tuple[str, ...]]] = {
 
 
 def color_at(share: Length, scale: Scale, theme: Theme) -> str:
-    """The color of a share: 0 to 1 on a sequential scale, −1 to 1 on a diverging one.
+    """The color of a share: 0 to 1 on a sequential scale, −1 to 1 on a diverging scale.
 
     >>> color_at(1.0, "sequential", "light"), color_at(0.0, "diverging", "light")
     ('#3f187d', '#ffffff')
     """
     name = "sequential" if scale == "sequential" else "positive" if share >= 0 else "negative"
     stops = RAMPS[name][theme]
-    place = min(max(abs(share) if scale == "diverging" else share, 0.0), 1.0) * (len(stops) - 1)
-    low = min(int(place), len(stops) - 2)
+    position = min(max(abs(share) if scale == "diverging" else share, 0.0), 1.0) * (len(stops) - 1)
+    low = min(int(position), len(stops) - 2)
     pairs = zip(_rgb(stops[low]), _rgb(stops[low + 1]), strict=True)
-    return "#" + "".join(f"{round(a + (place - low) * (b - a)):02x}" for a, b in pairs)
+    return "#" + "".join(f"{round(a + (position - low) * (b - a)):02x}" for a, b in pairs)
 
 
 def ink_on(ground: str) -> str:
@@ -119,7 +119,7 @@ def number(value: Length) -> str:
 
 
 def element(name: str, content: str = "", **attributes: str | Length | None) -> str:
-    """An element; `stroke_width` becomes `stroke-width`, and None leaves an attribute out.
+    """An element; `stroke_width` becomes `stroke-width`, and attributes of None are omitted.
 
     >>> element("rect", x=1.5, stroke_width=2, fill=None)
     '<rect x="1.5" stroke-width="2"/>'
@@ -135,12 +135,12 @@ def element(name: str, content: str = "", **attributes: str | Length | None) -> 
 
 
 def text_width(text: str, size: Length, mono: bool = False) -> float:
-    """An estimate of the width of a text, on the wide side."""
+    """An upper estimate of the width of a text."""
     return len(text) * size * (MONO_EM if mono else SANS_EM)
 
 
 def clip_text(text: str, width: Length, size: Length, mono: bool = False) -> str:
-    """A text that fits into a width, with an ellipsis where it was cut.
+    """A text that fits into a width, with an ellipsis if it is cut.
 
     >>> clip_text("previous token", 30, 6)
     'previou…'
@@ -150,7 +150,7 @@ def clip_text(text: str, width: Length, size: Length, mono: bool = False) -> str
 
 
 def hint(text: str) -> str:
-    """A tooltip for the element that it is put into."""
+    """A tooltip for its parent element."""
     return element("title", escape(text))
 
 
@@ -174,11 +174,11 @@ class Pen:
 
     def element(self, name: str, content: str = "", **attributes: Color | Length | None) -> str:
         """An element in the colors of the theme."""
-        given = {
+        colored = {
             key: value.color(self.theme) if isinstance(value, Style) else value
             for key, value in attributes.items()
         }
-        return element(name, content, **given)
+        return element(name, content, **colored)
 
     def text(
         self,
@@ -191,7 +191,7 @@ class Pen:
         mono: bool = False,
         turn: Length = 0.0,
     ) -> str:
-        """A text that starts, centers or ends at a point; `turn` rotates it, clockwise."""
+        """A text that starts, centers or ends at a point; `turn` rotates it clockwise."""
         x, y = at
         return self.element(
             "text",
@@ -262,11 +262,13 @@ class Pen:
         return self.rect(at, size, "none", stroke=LINE)
 
     def dot(
-        self, at: Point, radius: Length, fill: Color, title: str = "", **more: Color | Length
+        self, at: Point, radius: Length, fill: Color, title: str = "", **attributes: Color | Length
     ) -> str:
         """A filled circle."""
         content = hint(title) if title else ""
-        return self.element("circle", content, cx=at[0], cy=at[1], r=radius, fill=fill, **more)
+        return self.element(
+            "circle", content, cx=at[0], cy=at[1], r=radius, fill=fill, **attributes
+        )
 
     def cells(
         self,
@@ -276,9 +278,9 @@ class Pen:
         scale: Scale,
         extent: Length,
     ) -> str:
-        """A heat map: one path per color, with equal neighbors of a row joined.
+        """A heat map: one path per color, with runs of equal cells in a row merged.
 
-        Values that round to zero or are NaN show the paper.
+        Values that round to zero or are NaN are not drawn.
         """
 
         def level(value: Length) -> int:
@@ -294,8 +296,10 @@ class Pen:
                     runs.setdefault(shade, []).append(f"M{column} {row}h{count}v1h-{count}z")
                 column += count
         paths = "".join(
-            element("path", d="".join(found), fill=color_at(shade / LEVELS, scale, self.theme))
-            for shade, found in sorted(runs.items())
+            element("path", d="".join(subpaths), fill=color_at(shade / LEVELS, scale, self.theme))
+            for shade, subpaths in sorted(runs.items())
         )
-        place = f"translate({number(at[0])} {number(at[1])}) scale({cell[0]:.5g} {cell[1]:.5g})"
-        return element("g", paths, transform=place, shape_rendering="crispEdges") if paths else ""
+        transform = f"translate({number(at[0])} {number(at[1])}) scale({cell[0]:.5g} {cell[1]:.5g})"
+        return (
+            element("g", paths, transform=transform, shape_rendering="crispEdges") if paths else ""
+        )
