@@ -5,6 +5,7 @@ and the truncated runs of term importance. The parts are in `transformer`, the e
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -42,10 +43,10 @@ def run(
     share all layers below the first edit in which they differ.
 
     `positions` computes the logits at one position per sequence only, [batch, 1, vocab], or at a
-    slice of all positions. With `requires_grad` the run can be differentiated. What `keep` lists
-    is recorded. With `past`, the tokens continue those that were run with it before:
-    they attend to its keys and values, and theirs are added; functions and edits at positions see
-    the last tokens only. `progress` is called before each layer.
+    slice of all positions. With `requires_grad` the run can be differentiated. `keep` selects the
+    recorded activations. With `past`, the tokens continue those that were run with it before: they
+    attend to its keys and values, and add their own; functions and edits at positions see the last
+    tokens only. `progress` is called before each layer.
     """
     every_edit = (*(edit for edit in weights.edits if edit.value is not None), *edits)
     with torch.set_grad_enabled(requires_grad):
@@ -55,16 +56,17 @@ def run(
         recorder = Recorder(keep, weights, tokens)
         if editor is None and past is None and not requires_grad:
             recorder.save_memory()
-        stream = _blocks(weights, tokens, editor, recorder, past, progress)
+        forward = _ForwardPass(weights, editor, recorder, past)
+        stream = forward.blocks(tokens, progress)
         read = stream if editor is None else editor.logits_read(stream)
         logits = None
         if keep.logits or (editor is not None and editor.edits_logits):
             at = recorder.logit_positions if positions is None else positions
-            logits = _logits(weights, read, editor, at)
+            logits = forward.logits(read, at)
         transformer.check_overflow(logits if logits is not None and len(logits[0]) else stream)
-        batch = len(tokens) if editor is None else editor.batch
-        effective = () if editor is None else editor.effective(edits)
-        return recorder.run(batch, stream, read, logits, effective)
+        if editor is None:
+            return recorder.run(len(tokens), stream, read, logits)
+        return recorder.run(editor.batch, stream, read, logits, editor.effective(edits))
 
 
 def run_logits(
@@ -83,97 +85,90 @@ def run_logits(
     return logits
 
 
-def _blocks(
-    weights: Weights,
-    tokens: Tokens,
-    editor: Editor | None,
-    recorder: Recorder,
-    past: KeyValues | None,
-    progress: Progress,
-) -> Float[Tensor, "copies pos d"]:
-    """The embedding and all layers: the stream that the unembedding reads."""
-    config = weights.config
-    stream = transformer.embed(weights, tokens, 0 if past is None else past.length)
-    if torch.is_grad_enabled():
-        # The leaf of the graph: weights have no gradient.
-        stream = stream.detach().requires_grad_()
-    for index in range(config.n_layers):
-        progress(index, config.n_layers, "running the model")
-        layer = weights.layers[index]
+@dataclass(frozen=True, eq=False)
+class _ForwardPass:
+    """A run in progress: the model's layers, edited by `editor` and recorded by `recorder`."""
+
+    weights: Weights
+    editor: Editor | None
+    recorder: Recorder
+    past: KeyValues | None
+
+    def blocks(self, tokens: Tokens, progress: Progress) -> Float[Tensor, "copies pos d"]:
+        """The embedding and all layers: the stream that the unembedding reads."""
+        n_layers, past = self.weights.config.n_layers, self.past
+        stream = transformer.embed(self.weights, tokens, 0 if past is None else past.length)
+        if torch.is_grad_enabled():
+            # The leaf of the graph: weights have no gradient.
+            stream = stream.detach().requires_grad_()
+        for index in range(n_layers):
+            progress(index, n_layers, "running the model")
+            stream = self.block(self.weights.layers[index], stream)
+        if self.editor is not None:
+            stream = self.editor.stream(n_layers, stream)
+        self.recorder.add(n_layers, streams=stream)
+        if past is not None:
+            past.length += tokens.shape[1]
+        return stream
+
+    def block(self, layer: LayerWeights, stream: Stream) -> Float[Tensor, "copies pos d"]:
+        """The stream after a layer: heads, then the MLP if there is one."""
+        config, editor, index = self.weights.config, self.editor, layer.index
         if editor is not None:
             stream = editor.stream(index, stream)
-        recorder.add(index, streams=stream)
-        z = _attention(weights, layer, stream, editor, recorder, past)
-        heads, scale = transformer.write(config, layer, z)
-        recorder.add(index, write=scale)
+        z = self.attention(layer, stream)
+        heads, write_scale = transformer.write(config, layer, z)
         attended = stream + heads
         if editor is not None:
-            attended = editor.head_outputs(layer, attended, z, scale)
+            attended = editor.head_outputs(layer, attended, z, write_scale)
+        self.recorder.add(index, streams=stream, write=write_scale)
         if config.mlp == "none":
-            stream = attended
-            continue
+            return attended
         read = stream if config.block == "parallel" else attended
         if editor is None:
-            output, scale = transformer.mlp(config, layer, read)
+            output, mlp_scale = transformer.mlp(config, layer, read)
         else:
-            output, scale = editor.mlp(layer, read)
-        recorder.add(index, mlp_outputs=output, mlp=scale)
-        stream = attended + output
-    if editor is not None:
-        stream = editor.stream(config.n_layers, stream)
-    recorder.add(config.n_layers, streams=stream)
-    if past is not None:
-        past.length += tokens.shape[1]
-    return stream
+            output, mlp_scale = editor.mlp(layer, read)
+        self.recorder.add(index, mlp_outputs=output, mlp=mlp_scale)
+        return attended + output
 
+    def attention(self, layer: LayerWeights, stream: Stream) -> Float[Tensor, "copies head pos k"]:
+        """z of a layer's heads: values moved by the pattern, before W_O."""
+        config, editor, recorder, past = self.weights.config, self.editor, self.recorder, self.past
+        index, first = layer.index, 0 if past is None else past.length
+        read, scale = transformer.attention_read(config, layer, stream)
+        positions = torch.arange(first, first + read.shape[1])
+        query, key, *qk_scales = transformer.queries_and_keys(config, layer, read, positions)
+        value = transformer.values(layer, read)
+        if past is not None:
+            key, value = past.extended((index, Side.K), key), past.extended((index, Side.V), value)
+        if recorder.needs_patterns(index) or (editor is not None and editor.needs_patterns(index)):
+            pattern = transformer.attend(config, layer, query, key)
+            z = transformer.mix(pattern, value)
+        else:
+            pattern, z = None, transformer.fused_attention(config, layer, query, key, value)
+        computed = z
+        if editor is not None:
+            pattern, z = editor.attention(layer, stream, query, key, value, pattern, z)
+        recorder.add(index, attention=scale, query=qk_scales[0], key=qk_scales[1])
+        recorder.add_patterns(layer, pattern, query, key)
+        if z is not computed or torch.is_grad_enabled():
+            recorder.add_z(index, z)
+        return z
 
-def _attention(
-    weights: Weights,
-    layer: LayerWeights,
-    stream: Stream,
-    editor: Editor | None,
-    recorder: Recorder,
-    past: KeyValues | None,
-) -> Float[Tensor, "copies head pos k"]:
-    """z of a layer's heads: values moved by the pattern, before W_O."""
-    config, index = weights.config, layer.index
-    first = 0 if past is None else past.length
-    read, scale = transformer.attention_read(config, layer, stream)
-    positions = torch.arange(first, first + read.shape[1])
-    query, key, query_scale, key_scale = transformer.queries_and_keys(
-        config, layer, read, positions
-    )
-    value = transformer.values(layer, read)
-    if past is not None:
-        key, value = past.extended((index, Side.K), key), past.extended((index, Side.V), value)
-    recorder.add(index, attention=scale, query=query_scale, key=key_scale)
-    if recorder.needs_patterns(index) or (editor is not None and editor.needs_patterns(index)):
-        pattern = transformer.attend(config, layer, query, key)
-        z = transformer.mix(pattern, value)
-    else:
-        pattern, z = None, transformer.fused_attention(config, layer, query, key, value)
-    computed = z
-    if editor is not None:
-        pattern, z = editor.attention(layer, stream, query, key, value, pattern, z)
-    recorder.add_patterns(layer, pattern, query, key)
-    if z is not computed or torch.is_grad_enabled():
-        recorder.add_z(index, z)
-    return z
+    def logits(
+        self, read: Stream, positions: LogitPositions | None
+    ) -> Float[Tensor, "copies out vocab"]:
+        """Logits at some positions or at all of them."""
 
+        def at(rows: Tensor) -> Tensor:
+            if positions is None:
+                return rows
+            if isinstance(positions, Tensor):
+                return rows[torch.arange(len(rows), device=rows.device), positions][:, None]
+            return rows[:, positions if isinstance(positions, slice) else list(positions)]
 
-def _logits(
-    weights: Weights, read: Stream, editor: Editor | None, positions: LogitPositions | None
-) -> Float[Tensor, "copies out vocab"]:
-    """Logits at some positions or at all of them."""
-
-    def at(rows: Tensor) -> Tensor:
-        if positions is None:
-            return rows
-        if isinstance(positions, Tensor):
-            return rows[torch.arange(len(rows), device=rows.device), positions][:, None]
-        return rows[:, positions if isinstance(positions, slice) else list(positions)]
-
-    if editor is None or not editor.edits_logits:
-        return transformer.unembed(weights, at(read))[0]
-    # Hooks on the logits are called with the logits at all positions.
-    return at(editor.logits(read))
+        if self.editor is None or not self.editor.edits_logits:
+            return transformer.unembed(self.weights, at(read))[0]
+        # Hooks on the logits are called with the logits at all positions.
+        return at(self.editor.logits(read))

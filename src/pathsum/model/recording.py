@@ -338,7 +338,7 @@ class Recorder:
         last: Stream,
         read: Stream,
         logits: Float[Tensor, "batch out vocab"] | None,
-        edits: tuple[Edit, ...],
+        edits: tuple[Edit, ...] = (),
     ) -> Run:
         """The finished run, given its batch size, its last stream and the unembedding's input.
 
