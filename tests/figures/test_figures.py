@@ -48,7 +48,7 @@ def results(model: ps.Model) -> dict[str, Any]:
         "atlas": ps.atlas(model, sequences=2),
         "terms": ps.term_importance(model, model.held_out[:2, :64], sets=by_head(model)),
         "waterfall": trace.paths().toward(versus="mean"),
-        "sweep": ps.patch_sweep(model, TEXT, reference="zero"),
+        "sweep": ps.patch_sweep(model, TEXT, reference="zero", versus="mean"),
         "circuit": trace.circuit(effects=False),
         "dynamics": ps.dynamics("two-layer", sequences=2, probe_sequences=2),
     }

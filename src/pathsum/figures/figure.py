@@ -30,6 +30,7 @@ from pathsum.figures.svg import (
     Scale,
     Style,
     Theme,
+    clip_text,
     color_at,
     element,
     number,
@@ -283,6 +284,7 @@ def color_bar(pen: Pen, at: Point, width: Length, scale: Scale, extent: Length, 
     for position, value in [ends[0], (x + width / 2, 0.0), ends[1]] if low else ends:
         text = format_tick(float(f"{value:.2g}"))
         body += pen.text((position, y + 10.5), text, SMALL, anchor="middle")
+    label = clip_text(label, x - 6 - MARGIN, LABEL)
     return body + pen.text((x - 6, y + 4.5), label, anchor="end")
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base.errors import InputError
+from pathsum.base.errors import InputError, TokenError
 from pathsum.base.options import parse_position
 from pathsum.base.sentence import shorten
 from pathsum.base.shapes import Logits
@@ -175,9 +175,12 @@ def find_target(
     else:
         tokens = _tokens(trace, token, "token")
     is_mean = isinstance(versus, str) and versus == "mean"
-    if versus is not None and not is_mean:
+    if versus is None or is_mean:
+        return Target(positions, tokens, "mean" if is_mean else None)
+    try:
         return Target(positions, tokens, _tokens(trace, versus, "versus"))
-    return Target(positions, tokens, "mean" if is_mean else None)
+    except TokenError as error:
+        raise TokenError(f"{error}; versus may also be 'mean', over the vocabulary") from error
 
 
 @dataclass(frozen=True, eq=False)
