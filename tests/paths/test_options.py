@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import pathsum as ps
-from pathsum.base.errors import InputError
+from pathsum.base.errors import InputError, TokenError
 from pathsum.paths import After, CopyingPart, Reference
 
 MODEL = ps.construct.induction()
@@ -51,3 +51,13 @@ def test_term_importance_parses_its_options() -> None:
     for option in ("scale", "mlps"):
         with pytest.raises(InputError, match=f"{option} is 'nonsense'; choose 'frozen'"):
             ps.term_importance(MODEL, TOKENS, **{option: "nonsense"})
+
+
+def test_an_unknown_rival_names_the_mean() -> None:
+    paths = MODEL.trace("a b a").paths()
+    assert paths.toward(versus="mean").versus == "mean"
+    with pytest.raises(TokenError, match="'average'.*'mean', over the vocabulary"):
+        paths.toward(versus="average")
+    with pytest.raises(TokenError) as caught:
+        paths.toward(token="average")
+    assert "mean" not in str(caught.value)
