@@ -184,7 +184,7 @@ class TestResume:
 
 class TestWhatStopsARun:
     def test_a_folder_that_holds_one(self, text: Path, whole: Path) -> None:
-        with pytest.raises(InputError, match="already holds a run, at step 30; add --resume"):
+        with pytest.raises(InputError, match="already contains a run, at step 30; add --resume"):
             train(tiny_recipe(text), out=whole)
 
     def test_another_process_in_the_folder(self, text: Path, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_file_takes_what_it_does_not_say_from_its_base(tmp_path: Path) -> None
         ),
         (
             {"model__d_vocab": 5},
-            "model.d_vocab is 5 and data.vocabulary 280, but they are the same number",
+            "model.d_vocab is 5 and data.vocabulary 280, but they must be equal",
         ),
         ({"model__score_cap": 5.0}, "score_cap and logit_cap cannot be trained"),
     ],

@@ -154,7 +154,7 @@ def test_an_old_run_with_a_relative_corpus(tmp_path: Path, monkeypatch: pytest.M
         train(folder, resume=True, watch=StopAt(20))
     values["corpus"]["folder"] = str(tmp_path / "gone")
     (folder / "run.json").write_text(json.dumps(values))
-    with pytest.raises(InputError, match="a path relative to where it was started"):
+    with pytest.raises(InputError, match="a relative path that does not exist here"):
         train(folder, resume=True)
 
 

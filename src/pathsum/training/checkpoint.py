@@ -1,14 +1,14 @@
 """The folder of a run: checkpoints to resume from, snapshots to study, run.json, held-out text.
 
-**Checkpoint**: one safetensors file with everything a run needs to continue as if never stopped.
-Weights and optimizer state are its tensors; the step, the time spent and a checksum are in its
-metadata. It is written to a temporary name and renamed, and the previous one is kept, so that a
-good one is left if the process is killed or a file is damaged. There is no random state to save:
+**Checkpoint**: one safetensors file with which a run continues bit for bit. Its tensors are the
+weights and the optimizer state; its metadata are the step, the training time and a checksum. The
+file is written under a temporary name and renamed, and the previous checkpoint is kept, so that a
+good one remains if the process is killed or a file is damaged. There is no random state to save:
 weights are drawn before the first step, and batches are a function of seed and step.
 
-**Snapshots**: the weights at log-spaced steps. A run in training saves each as a model folder,
-`snapshots/step-0000010/`. A bundled run has each as one file of half-precision weights,
-`snapshots/step-0000010.safetensors`, with one config, tokenizer and table of counts for all.
+**Snapshots**: the weights at log-spaced steps. Training saves each as a model folder,
+`snapshots/step-0000010/`. A bundled run has half-precision weights in one file per snapshot,
+`snapshots/step-0000010.safetensors`, and shares its config, tokenizer and counts.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ CHECKPOINT_FORMAT, SNAPSHOT_FORMAT, VERSION = "pathsum-checkpoint", "pathsum-sna
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A run at a step: tensors are named `weights/…` and `optimizer/…`.
+    """A run at a step, with tensors named `weights/…` and `optimizer/…`.
 
     `damage` describes the error in the newest file if this one was read instead.
     """
@@ -65,13 +65,13 @@ class Checkpoint:
     damage: str = ""
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors under a prefix, named without it."""
-        inside = [name for name in self.tensors if name.startswith(prefix)]
-        return {name.removeprefix(prefix): self.tensors[name] for name in inside}
+        """The tensors under a prefix, which is removed from their names."""
+        names = [name for name in self.tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self.tensors[name] for name in names}
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint of a run folder and keep the one before; a failure keeps both."""
+    """Write the checkpoint of a run, and keep the previous one; a failure changes neither."""
     about = {"step": checkpoint.step, "seconds": checkpoint.seconds}
     tensors = {name: tensor.contiguous().cpu() for name, tensor in checkpoint.tensors.items()}
     metadata = {"format": CHECKPOINT_FORMAT, "version": VERSION, "about": json.dumps(about)}
@@ -85,7 +85,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest good checkpoint of a run folder, or None if it was stopped before its first."""
+    """The newest good checkpoint of a run; None before the first checkpoint."""
     newest, previous = folder / CHECKPOINT, folder / PREVIOUS
     if not newest.exists() and not previous.exists():
         return None
@@ -105,24 +105,24 @@ def _read(file: Path) -> Checkpoint:
     if not isinstance(step, int) or step < 0 or not isinstance(seconds, int | float):
         raise FileError(f"{file} does not state its step; restore the file")
     tensors = {name: store.get(name) for name in store.shapes}
-    # Files from before there were checksums have none.
+    # The oldest files have no checksum.
     if store.metadata.get("checksum") not in (None, _checksum(tensors, text)):
         raise FileError(f"{file} is damaged: its contents do not match its checksum")
-    # Version 1 files may spell the prefix the British way.
-    named = {re.sub("^optimiser/", "optimizer/", name): t for name, t in tensors.items()}
-    return Checkpoint(step, float(seconds), named)
+    # Version 1 files may have the British spelling.
+    tensors = {re.sub("^optimiser/", "optimizer/", name): t for name, t in tensors.items()}
+    return Checkpoint(step, float(seconds), tensors)
 
 
 def _keep_previous(folder: Path) -> None:
-    """Give the newest checkpoint a second name, which the next one does not replace."""
-    newest, aside = folder / CHECKPOINT, folder / f".{PREVIOUS}.{os.getpid()}.part"
+    """Rename the newest checkpoint to the previous one, by a link until it is replaced."""
+    newest, link = folder / CHECKPOINT, folder / f".{PREVIOUS}.{os.getpid()}.part"
     if newest.exists():
-        aside.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
         try:
-            aside.hardlink_to(newest)
-        except OSError:  # a file system without links: for a moment there is no newest one
-            aside = newest
-        aside.replace(folder / PREVIOUS)
+            link.hardlink_to(newest)
+        except OSError:  # without links, there is no newest checkpoint for a moment
+            link = newest
+        link.replace(folder / PREVIOUS)
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
@@ -143,7 +143,7 @@ class Snapshot:
 
 
 def snapshot_steps(steps: int, count: int) -> tuple[int, ...]:
-    """Steps after which to save the weights: 0, and the rest evenly spaced in log(step).
+    """The steps of snapshots: 0, and others evenly spaced in log(step).
 
     >>> snapshot_steps(1000, 8)
     (0, 1, 3, 10, 32, 100, 316, 1000)
@@ -160,7 +160,7 @@ def save_snapshot(folder: Path, step: int, model: Model) -> None:
 
 
 def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
-    """Save only a model's weights, in half precision; the rest comes from the folder's model."""
+    """Save only the weights, in half precision; readers take the rest from the final model."""
     tensors: dict[str, Tensor] = {
         name: tensor.to(torch.float16).contiguous().cpu() for name, tensor in model.weights.items()
     }
@@ -173,18 +173,18 @@ def save_small_snapshot(folder: Path, step: int, model: Model) -> None:
 def read_snapshots(folder: Path | str) -> tuple[Snapshot, ...]:
     """The snapshots of a run, in order; tensors are read when first used."""
     run = Path(folder)
-    found: dict[int, Model] = {}
+    models: dict[int, Model] = {}
     shared: Model | None = None
     for entry in (run / SNAPSHOTS).glob("step-*"):
         if entry.suffix == SUFFIX:
             shared = read_model(run) if shared is None else shared
-            found[_step(entry)] = _with_weights(shared, entry)
+            models[_step(entry)] = _with_weights(shared, entry)
         elif entry.is_dir():
             step = _step(entry)
-            # If all are temporary, the run was killed before one was in place; it is saved again.
+            # If all files are temporary, the run was killed before it saved the snapshot.
             if any(file.suffix != ".part" for file in entry.iterdir()):
-                found[step] = read_model(entry)
-    return tuple(Snapshot(step, found[step]) for step in sorted(found))
+                models[step] = read_model(entry)
+    return tuple(Snapshot(step, models[step]) for step in sorted(models))
 
 
 def _step(entry: Path) -> int:
@@ -200,7 +200,7 @@ def _step(entry: Path) -> int:
 def _with_weights(shared: Model, file: Path) -> Model:
     store = _open(file, SNAPSHOT_FORMAT, "a snapshot")
     text = store.metadata.get("config", "")
-    # As configs, not as JSON: a file from before a field was added means its default.
+    # Compared as configs, not as JSON, because older files lack newer fields.
     config = parse_object(text, f"the config of {file}", "restore the file")
     if Config.from_dict(config) != shared.config:
         raise FileError(
@@ -210,17 +210,16 @@ def _with_weights(shared: Model, file: Path) -> Model:
     return dataclasses.replace(shared, weights=Weights(shared.config, store))
 
 
-def _open(file: Path, file_format: str, what: str) -> FileStore:
+def _open(file: Path, file_format: str, kind: str) -> FileStore:
     store = FileStore(file)
     if (store.metadata.get("format"), store.metadata.get("version")) != (file_format, VERSION):
-        raise FileError(f"{file} is not {what} that this version of pathsum reads")
+        raise FileError(f"{file} is not {kind} that this version of pathsum reads")
     return store
 
 
 RUN = "run.json"
 RUN_FORMAT, RUN_VERSION = "pathsum-run", 1
-# Enough to resolve a tenth of a nat between two positions of a text; a quarter of a megabyte at
-# context 256.
+# Enough to resolve 0.1 nats between two positions of a text; 256 kB at context 256.
 HELD_OUT_SEQUENCES = 256
 
 
@@ -233,7 +232,7 @@ def write_run(folder: Path, recipe: Recipe, corpus: dict[str, Any]) -> None:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The values of run.json; an error if the folder holds no run."""
+    """The values of run.json; raises an error if the folder contains no run."""
     file = folder / RUN
     if not file.exists():
         raise InputError(
@@ -260,7 +259,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
-    """A recipe whose corpus and tokenizer, if they are files here, are named from the root."""
+    """A recipe with absolute paths of its corpus and tokenizer, if they are files."""
     data = recipe.data
     if data.corpus not in NAMED and exists(user_path(data.corpus)):
         data = replace(data, corpus=str(user_path(data.corpus).absolute()))
@@ -270,10 +269,12 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
 
 
 def check_same_recipe(folder: Path, recipe: Recipe) -> None:
-    """Raise, naming every setting in which the run in the folder differs from a recipe."""
-    found = differences(with_absolute_paths(read_recipe(folder)), with_absolute_paths(recipe))
-    if found:
-        listed = "; ".join(f"{name} is {old!r} there and {new!r} here" for name, old, new in found)
+    """Raise an error that lists the settings in which the run in a folder differs from a recipe."""
+    changes = differences(with_absolute_paths(read_recipe(folder)), with_absolute_paths(recipe))
+    if changes:
+        listed = "; ".join(
+            f"{name} is {old!r} there and {new!r} here" for name, old, new in changes
+        )
         raise InputError(
             f"the run in {folder} was started with other settings: {listed}; resume it with its "
             "own settings, or start a new run in another folder"
@@ -281,9 +282,9 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def check_resumed(folder: Path, recipe: Recipe, fingerprint: str) -> None:
-    """Raise if a run has another recipe or its text has changed; warn if its threads differ.
+    """Raise an error if a run has another recipe or its text has changed; check its threads.
 
-    Another number of threads adds in another order.
+    Another number of threads adds numbers in another order, which changes their last bits.
     """
     check_same_recipe(folder, recipe)
     run = read_run(folder)
@@ -294,12 +295,12 @@ def check_resumed(folder: Path, recipe: Recipe, fingerprint: str) -> None:
             f"corpus now has {fingerprint[:16]}: its files have changed; restore them, or start a "
             "new run"
         )
-    before = machine.get("threads") if isinstance(machine, dict) else None
-    if isinstance(before, int) and before != torch.get_num_threads():
+    threads = machine.get("threads") if isinstance(machine, dict) else None
+    if isinstance(threads, int) and threads != torch.get_num_threads():
         warnings.warn(
-            f"the run in {folder} began with {before} threads and continues with "
+            f"the run in {folder} began with {threads} threads and continues with "
             f"{torch.get_num_threads()}: its weights may differ in the last bits from a run "
-            f"that was never stopped; set OMP_NUM_THREADS={before} to avoid that",
+            f"that was never stopped; set OMP_NUM_THREADS={threads} to avoid that",
             stacklevel=2,
         )
 
@@ -307,10 +308,10 @@ def check_resumed(folder: Path, recipe: Recipe, fingerprint: str) -> None:
 def held_out_tokens(
     folder: Path, sequences: int, progress: Progress = silent
 ) -> Int[Tensor, "sequence pos"]:
-    """Held-out sequences of a run: those in its folder, else from its corpus.
+    """The held-out sequences of a run, from its folder or else from its corpus.
 
-    A corpus that is not in the cache is rebuilt. If its text is no longer the one that the run
-    learned from, this raises, because held-out text of today may have been trained on.
+    A corpus that is not in the cache is rebuilt. Raises an error if its text has changed, because
+    text that is held out today may have been trained on.
     """
     held_out = read_held_out(folder)
     if held_out is not None:
@@ -321,50 +322,51 @@ def held_out_tokens(
             "token ids, tokens=[sequence, pos]"
         )
     recipe, corpus = read_recipe(folder), read_run(folder)["corpus"]
-    built, original = Path(corpus["folder"]), corpus["fingerprint"]
-    opened = Corpus.at(built) if (built / HEAD).exists() else open_corpus(recipe, progress)
-    if opened.info.fingerprint != original:
+    saved, original = Path(corpus["folder"]), corpus["fingerprint"]
+    current = Corpus.at(saved) if (saved / HEAD).exists() else open_corpus(recipe, progress)
+    info = current.info
+    if info.fingerprint != original:
         raise InputError(
             f"the run in {folder} learned from a text with fingerprint {original[:16]}, and the "
-            f"corpus {opened.info.name!r} is another one here ({opened.info.fingerprint[:16]}), "
+            f"corpus {info.name!r} is another one here ({info.fingerprint[:16]}), "
             "so the held-out text is unknown; give token ids, tokens=[sequence, pos]"
         )
-    return opened.held_out_batch(sequences, recipe.config.n_ctx)
+    return current.held_out_batch(sequences, recipe.config.n_ctx)
 
 
 def reopen_corpus(folder: Path, recipe: Recipe, progress: Progress = silent) -> Corpus:
-    """The corpus of a run that is resumed: its text or, where that is not found, its tokens."""
+    """The corpus of a resumed run, from its text or, if that does not exist, from its tokens."""
     corpus = read_run(folder)["corpus"]
-    text, built = recipe.data.corpus, Path(corpus["folder"])
-    elsewhere = text not in NAMED and not exists(user_path(text))
-    if elsewhere and (built / HEAD).exists():
-        return Corpus.at(built)
+    text, saved = recipe.data.corpus, Path(corpus["folder"])
+    is_missing = text not in NAMED and not exists(user_path(text))
+    if is_missing and (saved / HEAD).exists():
+        return Corpus.at(saved)
     try:
         return open_corpus(recipe, progress)
     except InputError as error:
-        if not elsewhere or Path(text).is_absolute():
+        if not is_missing or Path(text).is_absolute():
             raise
         raise InputError(
-            f"the run in {folder} learned from {text!r}, a path relative to where it was started, "
-            f"and there is none here; resume it in the folder that contains {text!r}"
+            f"the run in {folder} learned from {text!r}, a relative path that does not exist here; "
+            f"resume it in the folder that contains {text!r}"
         ) from error
 
 
 def open_corpus(recipe: Recipe, progress: Progress = silent) -> Corpus:
-    """The corpus that a recipe trains on, built if it is not in the cache."""
+    """The corpus of a recipe, built if it is not in the cache."""
     options = dataclasses.asdict(recipe.data)
     text, file = options.pop("corpus"), options.pop("tokenizer")
-    given = Tokenizer.from_file(user_path(file)) if file else None
-    return Corpus.open(text, tokenizer=given, **options, progress=progress)
+    tokenizer = Tokenizer.from_file(user_path(file)) if file else None
+    return Corpus.open(text, tokenizer=tokenizer, **options, progress=progress)
 
 
 def bundled_runs() -> tuple[str, ...]:
-    """Names of the bundled models that come with the snapshots of their training."""
+    """The names of bundled models with snapshots of their training."""
     return tuple(name for name in bundled_names() if (BUNDLED / name / SNAPSHOTS).is_dir())
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a run: a bundled name, else an existing folder."""
+    """The folder of a run, by the name of a bundled run or by its path."""
     text = str(run)
     if isinstance(run, str) and text in bundled_runs():
         return BUNDLED / text

@@ -1,17 +1,17 @@
-"""Dynamics: curves over training, their phase change, principal components of losses, slopes.
+"""Curves over training, their phase changes, principal components of losses, and slopes.
 
-The phase change is where a curve turns from one level to another. The fitted model is a logistic
-in log(step),
+A phase change is the transition of a curve from one level to another. It is a least-squares fit of
+a logistic in log(step),
 
-    y(s) = a + b / (1 + exp(−(log s − μ) / w)),
+    y(s) = a + b / (1 + exp(−(log s − μ) / w)).
 
-by least squares. For each μ the best width w is taken from a grid, and a and b are exact. The
-interval of μ comes from its likelihood profile with unknown noise: every μ whose sum of squares is
-at most (1 + t²/f) times the smallest one, t the two-sided 95 % quantile of Student's t with f
-degrees of freedom. Snapshots before the first hundredth of the rise determine the level a, not how
-well a logistic fits, so f counts the others, less one each for b, μ and w. A step between two
-snapshots is located no more precisely than those two: any μ between them fits as well. Residuals
-are taken as independent, and as no smaller than the measurement error.
+For each μ, the best width w is taken from a grid, and a and b are exact. The interval of μ follows
+from its likelihood profile with unknown noise: all μ whose sum of squares is at most (1 + t²/f)
+times the smallest, where t is the two-sided 95% quantile of Student's t with f degrees of freedom.
+Snapshots before the first hundredth of the rise only determine the level a, so f is the number of
+the other snapshots, less one each for b, μ and w. A jump between two snapshots cannot be located
+more precisely than those two, because every μ between them fits equally well. Residuals are assumed
+to be independent, and no smaller than the measurement error.
 """
 
 import math
@@ -32,25 +32,25 @@ from pathsum.base.errors import InputError, near_misses
 from pathsum.base.estimate import student
 from pathsum.base.sentence import sparkline
 
-FEWEST = 6
+MIN_SNAPSHOTS = 6
 CENTERS, WIDTHS = 1201, 60
-NARROWEST = 0.01
+MIN_WIDTH = 0.01
 # Twice the log of the Bayes factor that is usually called "very strong".
 STRONG = 10.0
-# Widths before the middle at which a logistic has made a tenth, and a hundredth, of its rise.
+# A logistic has made 1/10 and 1/100 of its rise this many widths before its center.
 TENTH, HUNDREDTH = math.log(9.0), math.log(99.0)
 PLOTTED = ("loss", "in_context", "previous_token", "prefix_matching", "k_composition")
-# Nine columns fit a terminal; the largest composition of any pair is only in the record.
+# Nine columns fit into a terminal.
 NOT_IN_TABLE = ("k_composition_largest",)
 _SHORT = {"in_context": "in context", "k_composition": "K excess", "k_composition_z": "K z"}
 
 
 @dataclass(frozen=True, eq=False)
 class Curve(Record, kind="training-curve"):
-    """One number over the snapshots of a run, with its standard error (NaN where it has none).
+    """A number over the snapshots of a run, with its standard error (NaN if unknown).
 
-    `head` is the head or edge that it belongs to, empty for numbers of the whole model. `least` is
-    the smallest rise or fall that counts as a change; 0 where changes are not searched.
+    `head` is its head or edge, empty for numbers of the whole model. `least` is the smallest rise
+    or fall that counts as a change; 0 disables the search for a change.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Curve(Record, kind="training-curve"):
 
 @dataclass(frozen=True)
 class PhaseChange(Record, kind="phase-change"):
-    """A curve that turns from one level to another at `step`, with its 95 % interval.
+    """The transition of a curve from one level to another at `step`, with its 95% interval.
 
-    `begin` and `end` are where the fit has made a tenth and nine tenths of its rise. `before` and
-    `after` are its two levels. `explained` is the share of the curve's variance that the fit
-    explains, and `evidence` the difference of BIC to a straight line in log(step) (above 10 is very
-    strong). `about` notes a change that may not be complete at the last step.
+    `begin` and `end` are the steps at 10% and 90% of the rise. `before` and `after` are the two
+    levels. `explained` is the share of the curve's variance that the fit explains, and `evidence`
+    the difference of BIC to a straight line in log(step) (above 10 is very strong). `about` notes a
+    change that may not be complete at the last step.
     """
 
     curve: str
@@ -89,32 +89,32 @@ class PhaseChange(Record, kind="phase-change"):
     def to_table(self) -> Table:
         """One row per number."""
         rows = (
-            ("step", f"{self.step:.0f}, 95 % interval {self.low:.0f} to {self.high:.0f}"),
-            ("a tenth to nine tenths", f"{self.begin:.0f} to {self.end:.0f}"),
+            ("step", f"{self.step:.0f}, 95% interval {self.low:.0f} to {self.high:.0f}"),
+            ("10% to 90% of the rise", f"{self.begin:.0f} to {self.end:.0f}"),
             ("level", f"{self.before:.3f} before, {self.after:.3f} after"),
-            ("fit", f"explains {self.explained:.1%}; {self.evidence:.0f} in BIC over a line"),
+            ("fit", f"explains {self.explained:.1%}; BIC {self.evidence:.0f} better than a line"),
         )
         return Table((text_column("change of"), prose_column(self.curve)), rows, note=self.about)
 
 
 @dataclass(frozen=True, eq=False)
 class Dynamics(Record, kind="dynamics"):
-    """A run over its snapshots, one row or value per snapshot; see `dynamics`.
+    """A run over its snapshots, with one row or value per snapshot; see `dynamics`.
 
-    `tokens`             predicted so far; empty where the run's recipe is not known
-    `curves`             named numbers over the snapshots, `run.curve("loss")`; a head score is that
-                         of the head that is best at the last snapshot
+    `tokens`             number of predicted tokens; empty if the run's recipe is not known
+    `curves`             numbers by name, `run.curve("loss")`; a head score is of the best head at
+                         the last snapshot
     `heads`              labels of the columns of `previous_token`, `prefix_matching`, `induction`
-    `writer`, `reader`   the edge whose K-composition is followed: the best induction head, and the
-                         best previous-token head below it; empty where there is none
+    `writer`, `reader`   the edge of the K-composition curves: the best induction head, and the best
+                         previous-token head below it; empty if there is none
     `loss_by_index`      mean held-out loss of the token at each index, from 1 on
     `slope`              d loss / d log(index) around `slope_index`
     `pca`                snapshots in the first two principal components of their per-token losses
-    `phase_change`       where prefix matching turns from one level to another, or None and
-                         `why_none`; `changes` are those of all curves that have one
+    `phase_change`       the phase change of prefix matching, or None and the reason in `why_none`;
+                         `changes` are the phase changes of all curves
     `in_context_share`   the share of the total change of the in-context-learning score between the
-                         phase change's `begin` and `end`; None where there is none
-    `logged_loss`        the training loss at `logged_steps`, as the run wrote it to metrics.jsonl
+                         phase change's `begin` and `end`; None without a phase change
+    `logged_loss`        the training loss at `logged_steps`, from metrics.jsonl
     """
 
     run: str
@@ -147,30 +147,30 @@ class Dynamics(Record, kind="dynamics"):
         return self._token_losses
 
     def curve(self, name: str) -> Curve:
-        """One curve by its name."""
-        known = {curve.name: curve for curve in self.curves}
-        if name not in known:
-            near = near_misses(name, known)
+        """A curve by name."""
+        curves = {curve.name: curve for curve in self.curves}
+        if name not in curves:
+            near = near_misses(name, curves)
             raise InputError(
-                f"there is no curve {name!r}{near} (the curves are {', '.join(known)})"
+                f"there is no curve {name!r}{near} (the curves are {', '.join(curves)})"
             )
-        return known[name]
+        return curves[name]
 
     def to_table(self) -> Table:
         """One row per snapshot."""
-        shown = [curve for curve in self.curves if curve.name not in NOT_IN_TABLE]
+        curves = [curve for curve in self.curves if curve.name not in NOT_IN_TABLE]
         columns = [Column("step")]
-        for curve in shown:
+        for curve in curves:
             spec = "+.0f" if curve.name.endswith("_z") else ".3f"
             columns.append(Column(_SHORT.get(curve.name, curve.title), spec, curve.unit))
         rows = tuple(
-            (step, *(float(curve.values[row]) for curve in shown))
+            (step, *(float(curve.values[row]) for curve in curves))
             for row, step in enumerate(self.steps)
         )
         return Table(tuple(columns), rows, f"dynamics of {self.run}", "\n".join(self.remarks()))
 
     def remarks(self) -> tuple[str, ...]:
-        """The findings, in sentences."""
+        """The results in sentences."""
         main = self.phase_change
         first = f"No phase change: {self.why_none}."
         if main is not None:
@@ -189,8 +189,10 @@ class Dynamics(Record, kind="dynamics"):
         if self.in_context_share is not None:
             share = f"{self.in_context_share:.0%} of the change of the in-context-learning score"
             remarks.append(f"{share} falls within the phase change.")
-        one, two = self.pca_explained
-        losses = f"Per-token losses: two components explain {one:.0%} and {two:.0%}."
+        first_share, second_share = self.pca_explained
+        losses = (
+            f"Per-token losses: two components explain {first_share:.0%} and {second_share:.0%}."
+        )
         return (first, *remarks, losses, self.note)
 
     def __rich__(self) -> RenderableType:
@@ -203,18 +205,18 @@ class Dynamics(Record, kind="dynamics"):
 
 
 def _sparkline(curve: Curve, steps: Sequence[int]) -> Text:
-    """A curve on one line, a bar per snapshot after step 0; these are even in log(step)."""
+    """A curve on one line, with a bar per snapshot after step 0."""
     pairs = zip(steps, curve.values.tolist(), strict=True)
-    known = [value for step, value in pairs if step > 0 and math.isfinite(value)]
-    if len(known) < 2:
+    values = [value for step, value in pairs if step > 0 and math.isfinite(value)]
+    if len(values) < 2:
         return Text(f"{curve.title}: fewer than two snapshots after step 0")
-    low, high = min(known), max(known)
-    return Text(f"{curve.title:<22} {sparkline(known, low, high)}  {low:.3f} to {high:.3f}")
+    low, high = min(values), max(values)
+    return Text(f"{curve.title:<22} {sparkline(values, low, high)}  {low:.3f} to {high:.3f}")
 
 
 @dataclass(frozen=True)
 class NoChange:
-    """Why a curve has no phase change."""
+    """The reason why a curve has no phase change."""
 
     curve: str
     why: str
@@ -229,19 +231,19 @@ def find_change(
     head: str = "",
     least: float = 0.0,
 ) -> PhaseChange | NoChange:
-    """Fit the logistic and decide whether it is a change: large enough, and not a straight line.
+    """Fit a logistic, which is a phase change if its rise is large and better than a line.
 
-    `errors` are the standard errors of the measurement, `least` the smallest rise or fall that
-    counts. Step 0 has no logarithm and is left out.
+    `errors` are the standard errors of the values, and `least` is the smallest rise or fall that
+    counts. Step 0, which has no logarithm, is omitted.
     """
     at = torch.tensor(steps, dtype=torch.float64)
     usable = (at > 0) & ~values.isnan()
     x, y = at[usable].log(), values[usable].double()
     noise = errors[usable].double().nan_to_num(0.0)
-    if len(x) < FEWEST:
+    if len(x) < MIN_SNAPSHOTS:
         return NoChange(
             curve,
-            f"{len(x)} snapshots after step 0 are too few to locate a change ({FEWEST} are "
+            f"{len(x)} snapshots after step 0 are too few to locate a change ({MIN_SNAPSHOTS} are "
             "needed); train with more, --set watching.snapshots=20",
         )
     spread = float(y.max() - y.min())
@@ -276,7 +278,7 @@ def find_change(
         explained=1 - fit.least / fit.total,
         evidence=evidence,
         about="a logistic in log(step), with a profile-likelihood interval"
-        + ("; the change may not be over at the last snapshot" if unfinished else ""),
+        + ("; the change may not be complete at the last snapshot" if unfinished else ""),
     )
 
 
@@ -292,59 +294,59 @@ class _Fit(NamedTuple):
 
 
 def _fit(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> _Fit:
-    """The sum of squares for every middle and width at once, with exact levels."""
+    """The best logistic over a grid of centers and widths, with exact levels."""
     centers = torch.linspace(float(x[0]), float(x[-1]), CENTERS, dtype=torch.float64)
     widest = float(x[-1] - x[0]) / 4
-    widths = torch.logspace(math.log10(NARROWEST), math.log10(widest), WIDTHS, dtype=torch.float64)
+    widths = torch.logspace(math.log10(MIN_WIDTH), math.log10(widest), WIDTHS, dtype=torch.float64)
     shape = torch.sigmoid((x - centers[:, None, None]) / widths[:, None])
     centered = shape - shape.mean(-1, keepdim=True)
     power = centered.square().sum(-1)
     rise = (centered * y).sum(-1) / power.clamp_min(1e-12)
     total = (y - y.mean()).square().sum()
     squares = (total - rise.square() * power).clamp_min(0.0)
-    # A curve that is flat at the snapshots does not explain them.
+    # A logistic that is flat at the snapshots explains nothing.
     squares = torch.where(power > 1e-12, squares, total)
     profile, width = squares.min(1)
     least = float(profile.min())
-    # Where several middles fit equally well, take the central one.
+    # Among equally good centers, take the middle one.
     ties = (profile <= least + 1e-9 * float(total)).nonzero()[:, 0]
     best = int(ties[len(ties) // 2])
-    chosen = int(width[best])
-    slope = float(rise[best, chosen])
-    level = float(y.mean() - slope * shape[best, chosen].mean())
-    middle = float(centers[best]), float(widths[chosen])
+    best_width = int(width[best])
+    slope = float(rise[best, best_width])
+    level = float(y.mean() - slope * shape[best, best_width].mean())
+    middle = float(centers[best]), float(widths[best_width])
     return _Fit(centers, profile, *middle, level, slope, least, float(total))
 
 
 def _interval(fit: _Fit, floor: float, free: int) -> tuple[float, float]:
     reach = student(free) ** 2 / free * max(fit.least, floor)
-    # The narrowest logistic of the grid is not quite a step, but counts as one.
-    inside = fit.centers[fit.profile <= fit.least + reach + 1e-5 * fit.total]
-    return float(inside.min()), float(inside.max())
+    # The tolerance treats the narrowest logistic of the grid as a jump.
+    centers = fit.centers[fit.profile <= fit.least + reach + 1e-5 * fit.total]
+    return float(centers.min()), float(centers.max())
 
 
 def share_within(
     steps: tuple[int, ...], values: Float[Tensor, " step"], change: PhaseChange | None
 ) -> float | None:
-    """The share of a curve's total change that falls between a phase change's begin and end.
+    """The share of a curve's total change between the begin and end of a phase change.
 
-    Between snapshots the curve is interpolated linearly in log(step); step 0 is left out.
+    Between snapshots, the curve is interpolated linearly in log(step); step 0 is omitted.
     """
     if change is None:
         return None
     at = np.array(steps)
     x, y = np.log(at[at > 0]), values.double().numpy()[at > 0]
     total = float(y[-1] - y[0])
-    inside = np.interp(np.log([change.begin, change.end]), x, y)
-    return float(inside[1] - inside[0]) / total if total else None
+    levels = np.interp(np.log([change.begin, change.end]), x, y)
+    return float(levels[1] - levels[0]) / total if total else None
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
     """Snapshots in the plane of their first two principal components, and the variance explained.
 
-    Signs are fixed: the first component grows from the first snapshot to the last, and the second
-    is positive where it is largest.
+    By convention, the first component grows from the first snapshot to the last, and the entry of
+    the second with the largest absolute value is positive.
     """
 
     coordinates: Float[Tensor, "step 2"]
@@ -354,8 +356,8 @@ class Components:
 def principal_components(vectors: Float[Tensor, "step token"]) -> Components:
     """PCA of the per-token losses, one vector per snapshot (a figure of the 2022 paper).
 
-    Computed from the small matrix of inner products between snapshots: its eigenvectors times the
-    square roots of its eigenvalues are the coordinates.
+    The coordinates are the eigenvectors of the small matrix of inner products between snapshots,
+    times the square roots of its eigenvalues.
     """
     centered = (vectors - vectors.mean(0)).double()
     values, axes = eigh(centered @ centered.T)
@@ -372,7 +374,7 @@ def principal_components(vectors: Float[Tensor, "step token"]) -> Components:
 
 @dataclass(frozen=True, eq=False)
 class Slopes:
-    """d loss / d log(token index) around some indices, one row per snapshot."""
+    """d loss / d log(token index) around each index, one row per snapshot."""
 
     index: tuple[float, ...]
     values: Float[Tensor, "step index"]
@@ -390,7 +392,7 @@ def log_slopes(by_index: Float[Tensor, "step next"]) -> Slopes:
     octaves = [2**power for power in range(1, max(1, length.bit_length() - 1))]
     values = losses.new_zeros(len(losses), len(octaves))
     for column, first in enumerate(octaves):
-        inside = slice(first - 1, 2 * first)
-        x = log_index[inside] - log_index[inside].mean()
-        values[:, column] = losses[:, inside] @ x / (x @ x)
+        octave = slice(first - 1, 2 * first)
+        x = log_index[octave] - log_index[octave].mean()
+        values[:, column] = losses[:, octave] @ x / (x @ x)
     return Slopes(tuple(first * 2**0.5 for first in octaves), values)

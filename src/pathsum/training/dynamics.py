@@ -1,7 +1,7 @@
-"""`dynamics`: how heads and circuits form over the snapshots of a training run.
+"""`dynamics`: the formation of heads and circuits over the snapshots of a training run.
 
-At each snapshot held-out losses, head scores on a probe and K-composition are measured; curves
-over the snapshots follow the heads that are best at the last one.
+Held-out losses, head scores on a probe, and K-composition are measured at each snapshot. Curves
+over the snapshots are of the best heads at the last snapshot.
 """
 
 import math
@@ -58,7 +58,7 @@ from pathsum.training.metrics import read_metrics
 from pathsum.training.train import TrainingRun
 
 SEQUENCES = 64
-# The in-context-learning score averages over this many tokens at each of its two positions.
+# The number of tokens averaged at each of the two positions of the in-context-learning score.
 WINDOW = 16
 
 # The smallest change that counts: half the threshold of prefix matching for a head's score, 0.1
@@ -80,7 +80,7 @@ SCORES = {
         "attention in the second copy to the token after its first occurrence",
     ),
 }
-"""The followed scores of heads: each with the title of its curve and its definition."""
+"""The scores of heads, each with the title of its curve and its definition."""
 
 
 @torch.no_grad()
@@ -96,10 +96,12 @@ def dynamics(
 ) -> Dynamics:
     """Measure every snapshot of a run (losses, heads, composition) and find the phase change.
 
-    `run` is the folder of a run that saved snapshots, the result of `train`, or the name of a
-    bundled run. Losses are measured on `sequences` held-out sequences of the run, or on `tokens`
-    for a run whose text is not known; heads on `probe_sequences` sequences of repeated random
-    tokens, as in `atlas`.
+    Args:
+        run: The folder of a run with snapshots, the result of `train`, or the name of a bundled
+            run.
+        tokens: The sequences for the losses; by default, held-out text of the run.
+        sequences: The number of held-out sequences.
+        probe_sequences: The number of sequences of repeated random tokens, as in `atlas`.
 
         found = ps.dynamics("runs/two-layer")
         found.phase_change.step, found.phase_change.low, found.phase_change.high
@@ -109,7 +111,7 @@ def dynamics(
     a small p-value. A one-layer model has no phase change, and `why_none` gives the reason.
     """
     folder = find_run(run.folder if isinstance(run, TrainingRun) else run)
-    # A standard error needs two of each.
+    # A standard error needs two sequences.
     parse_count(sequences, "held-out sequences", "sequences", least=2)
     parse_count(probe_sequences, "probe sequences", "probe_sequences", least=2)
     snapshots = read_snapshots(folder)
@@ -122,20 +124,20 @@ def dynamics(
     if tokens is None:
         tokens = held_out_tokens(folder, sequences, progress)
     tokens = check_tokens(last.config, tokens)
-    compared = compared_tokens(tokens.shape[1])
+    indices = compared_tokens(tokens.shape[1])
     probe = repeats_probe(last, probe_sequences, seed)
-    measured: list[SnapshotMetrics] = []
+    metrics: list[SnapshotMetrics] = []
     for number, snapshot in enumerate(snapshots):
         progress(number, len(snapshots), f"step {snapshot.step}")
-        measured.append(measure_snapshot(snapshot.model, tokens, probe))
+        metrics.append(measure_snapshot(snapshot.model, tokens, probe))
     progress(len(snapshots), len(snapshots), "snapshots")
-    return _assemble(folder, snapshots, measured, probe, compared, seed)
+    return _assemble(folder, snapshots, metrics, probe, indices, seed)
 
 
 def compared_tokens(length: int) -> dict[str, int]:
-    """The tokens whose losses the in-context-learning score compares, as for `late_minus_early`.
+    """The token indices of the in-context-learning score, as for `late_minus_early`.
 
-    The 2022 paper's 50 and 500, or the same ratio in a shorter text.
+    They are 50 and 500, as in the 2022 paper, or have the same ratio in a shorter text.
 
     >>> compared_tokens(256)
     {'early': 25, 'late': 255, 'window': 16}
@@ -152,7 +154,7 @@ def compared_tokens(length: int) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class SnapshotMetrics:
-    """The metrics of one snapshot; `k_excess` and `k_z` are K-composition, rows write."""
+    """The metrics of one snapshot; `k_excess` and `k_z` are K-composition [writer, reader]."""
 
     losses: Float[Tensor, "sequence next"]
     repeat_drop: Estimate
@@ -168,7 +170,7 @@ def measure_snapshot(model: Model, tokens: Tokens, probe: RepeatedTokens) -> Sna
     error = math.hypot(first.stderr_or_nan, second.stderr_or_nan)
     views = list(layer_views(trace, probe))
     no_heads = torch.zeros(len(probe.tokens), 0)
-    composed = composition(model).k
+    scores = composition(model).k
     return SnapshotMetrics(
         losses=run_losses(model, tokens),
         repeat_drop=Estimate.around(first.value - second.value, error),
@@ -176,54 +178,54 @@ def measure_snapshot(model: Model, tokens: Tokens, probe: RepeatedTokens) -> Sna
             name: torch.cat([no_heads, *(score.measure(v).cpu().to(no_heads) for v in views)], 1)
             for name, (score, _, _) in SCORES.items()
         },
-        k_excess=composed.excess.cpu(),
-        k_z=composed.z.cpu(),
+        k_excess=scores.excess.cpu(),
+        k_z=scores.z.cpu(),
     )
 
 
-def heads_to_follow(heads: Sequence[HeadId], last: SnapshotMetrics) -> dict[str, HeadId]:
-    """The best head of each score at the last snapshot, and the writer of the followed edge.
+def best_heads(heads: Sequence[HeadId], last: SnapshotMetrics) -> dict[str, HeadId]:
+    """The best head of each score at the last snapshot.
 
-    `writer` is the best previous-token head below the best induction head; it is missing if there
-    are no heads below it.
+    `writer` is the best previous-token head below the best induction head, if there are heads below
+    it.
     """
 
-    def best(name: str, among: Sequence[HeadId]) -> HeadId:
+    def best(name: str, candidates: Sequence[HeadId]) -> HeadId:
         mean = dict(zip(heads, last.scores[name].mean(0).tolist(), strict=True))
-        return max(among, key=lambda head: mean[head])
+        return max(candidates, key=lambda head: mean[head])
 
-    followed = {name: best(name, heads) for name in SCORES if heads}
-    below = [head for head in heads if head.layer < followed["induction"].layer]
-    return followed | ({"writer": best("previous_token", below)} if below else {})
+    heads_by_score = {name: best(name, heads) for name in SCORES if heads}
+    below = [head for head in heads if head.layer < heads_by_score["induction"].layer]
+    return heads_by_score | ({"writer": best("previous_token", below)} if below else {})
 
 
 def all_curves(
     snapshots: Sequence[SnapshotMetrics],
     heads: Sequence[HeadId],
-    followed: Mapping[str, HeadId],
-    compared: Mapping[str, int],
+    best: Mapping[str, HeadId],
+    indices: Mapping[str, int],
 ) -> tuple[Curve, ...]:
-    """Every curve that a model of this depth has."""
+    """All curves of a run."""
     loss = [mean_estimate(at.losses.double().mean(1)) for at in snapshots]
-    context = [late_minus_early(at.losses, **compared) for at in snapshots]
-    place = f"loss at token {compared['late']} minus loss at token {compared['early']}"
-    if compared["window"] > 1:
-        place += f", each a mean over the {compared['window']} tokens up to it"
+    context = [late_minus_early(at.losses, **indices) for at in snapshots]
+    about_context = f"loss at token {indices['late']} minus loss at token {indices['early']}"
+    if indices["window"] > 1:
+        about_context += f", each a mean over the {indices['window']} tokens up to it"
     drop = [at.repeat_drop for at in snapshots]
     about = "loss on the first copy of random tokens minus loss on the second"
     curves = [
         _curve("loss", "held-out loss", loss, "mean loss of held-out tokens", unit="nats"),
-        _curve("in_context", "in-context learning", context, place, "nats", LEAST_NATS),
+        _curve("in_context", "in-context learning", context, about_context, "nats", LEAST_NATS),
         _curve("repeat_drop", "drop on repeats", drop, about, "nats", LEAST_NATS),
     ]
-    for name, (_, title, about) in SCORES.items() if followed else ():
-        head = followed[name]
+    for name, (_, title, about) in SCORES.items() if best else ():
+        head = best[name]
         column = heads.index(head)
         values = [mean_estimate(at.scores[name][:, column].double()) for at in snapshots]
         about = f"{about}, of {head}, the best at the last snapshot"
         curves.append(_curve(name, title, values, about, "", LEAST_SCORE, head))
-    if "writer" in followed:
-        curves += _edge_curves(snapshots, heads, followed["writer"], followed["induction"])
+    if "writer" in best:
+        curves += _edge_curves(snapshots, heads, best["writer"], best["induction"])
     return tuple(curves)
 
 
@@ -263,32 +265,32 @@ def _curve(
 def _assemble(
     folder: Path,
     snapshots: tuple[Snapshot, ...],
-    measured: list[SnapshotMetrics],
+    metrics: list[SnapshotMetrics],
     probe: RepeatedTokens,
-    compared: Mapping[str, int],
+    indices: Mapping[str, int],
     seed: int,
 ) -> Dynamics:
     last = snapshots[-1].model
     steps = tuple(snapshot.step for snapshot in snapshots)
     heads = last.config.every_head
-    followed = heads_to_follow(heads, measured[-1])
-    curves = all_curves(measured, heads, followed, compared)
-    found = {
+    best = best_heads(heads, metrics[-1])
+    curves = all_curves(metrics, heads, best, indices)
+    changes = {
         c.name: find_change(steps, c.values, c.stderr, curve=c.title, head=c.head, least=c.least)
         for c in curves
         if c.least > 0
     }
-    why_none = _why_none(last, probe, followed.get("prefix_matching"), seed)
-    phase = found.get("prefix_matching")
+    why_none = _why_none(last, probe, best.get("prefix_matching"), seed)
+    phase = changes.get("prefix_matching")
     if not isinstance(phase, PhaseChange):
         why_none = why_none or ("" if phase is None else phase.why)
     phase_change = phase if isinstance(phase, PhaseChange) and not why_none else None
-    losses = torch.stack([at.losses for at in measured])
+    losses = torch.stack([at.losses for at in metrics])
     components = principal_components(losses.flatten(1))
     slopes = log_slopes(losses.mean(1))
     context = next(curve for curve in curves if curve.name == "in_context")
-    scores = {name: torch.stack([at.scores[name].mean(0) for at in measured]) for name in SCORES}
-    logged = [line for line in read_metrics(folder) if isinstance(line.get("loss"), float)]
+    scores = {name: torch.stack([at.scores[name].mean(0) for at in metrics]) for name in SCORES}
+    lines = [line for line in read_metrics(folder) if isinstance(line.get("loss"), float)]
     recipe = read_recipe(folder) if (folder / RUN).exists() else None
     return Dynamics(
         run=folder.name,
@@ -299,8 +301,8 @@ def _assemble(
         heads=tuple(map(str, heads)),
         curves=curves,
         **scores,
-        writer=str(followed.get("writer", "")),
-        reader=str(followed["induction"]) if "writer" in followed else "",
+        writer=str(best.get("writer", "")),
+        reader=str(best["induction"]) if "writer" in best else "",
         loss_by_index=losses.mean(1),
         slope_index=slopes.index,
         slope=slopes.values,
@@ -308,27 +310,27 @@ def _assemble(
         pca_explained=components.explained,
         phase_change=phase_change,
         why_none=why_none,
-        changes=tuple(one for one in found.values() if isinstance(one, PhaseChange)),
+        changes=tuple(one for one in changes.values() if isinstance(one, PhaseChange)),
         in_context_share=share_within(steps, context.values, phase_change),
         note=f"{losses.shape[1]} held-out sequences; {len(probe.tokens)} sequences of "
         f"{probe.length} random tokens, {probe.repeats} times; {context.title}: {context.about}.",
-        logged_steps=tuple(line["step"] for line in logged),
-        logged_loss=tuple(line["loss"] for line in logged),
+        logged_steps=tuple(line["step"] for line in lines),
+        logged_loss=tuple(line["loss"] for line in lines),
         _token_losses=losses,
     )
 
 
 def _why_none(last: Model, probe: RepeatedTokens, best: HeadId | None, seed: int) -> str:
-    """Why the last snapshot has no induction head; empty if it has one."""
+    """The reason why the last snapshot has no induction head; "" if it has one."""
     if best is None:
-        return "the model has no layers, so positions do not see each other"
+        return "the model has no layers of attention heads"
     info = PREFIX_MATCHING.info
     scores = induction_scores(last.trace(probe.tokens), probe, [best], seed=seed)
     score = scores[best][PREFIX_MATCHING.name]
     if score.passes(info.threshold, ALPHA):
         return ""
-    alone = ", and one layer of heads cannot do it" if last.config.n_layers == 1 else ""
+    depth = "; one layer of heads cannot do it" if last.config.n_layers == 1 else ""
     return (
         f"no head's prefix matching reaches {info.threshold} with p ≤ {ALPHA} at the last snapshot "
-        f"(the best is {score.value:.3f}, of {best}){alone}"
+        f"(the best is {score.value:.3f}, of {best}){depth}"
     )

@@ -1,7 +1,7 @@
-"""TrainingLoop: a run in memory, from its current step to its last, saved between steps.
+"""`TrainingLoop`: the steps, reports and checkpoints of a run.
 
-`Batches` are the windows of text that a step learns from, a function of seed and step alone. Under
-torchrun each process takes an equal part of every batch, and DDP averages the gradients.
+`Batches` are windows of text, a function of seed and step alone. Under torchrun, each process takes
+an equal part of every batch, and DDP averages the gradients.
 """
 
 import signal
@@ -49,17 +49,17 @@ from pathsum.training.recipe import Recipe
 
 
 class Batches:
-    """Windows of n_ctx tokens, shuffled again in each epoch.
+    """Windows of n_ctx tokens, in another order in each epoch.
 
-    Each epoch cuts the text at another offset, so that window boundaries move. Only seed and step
-    determine the batch, so a resumed run sees the same batches as an uninterrupted run, with any
-    number of processes.
+    Each epoch cuts the text at another offset, so that window boundaries move. Batches depend only
+    on seed and step, so a resumed run has the same batches as an uninterrupted run, with any number
+    of processes.
     """
 
     def __init__(self, corpus: Corpus, n_ctx: int, batch: int, seed: int) -> None:
         self.shards, self.start = corpus.train, corpus.start_token
         self.n_ctx, self.batch, self.seed = n_ctx, batch, seed
-        # The largest offset leaves the fewest windows; every epoch uses that many.
+        # Every epoch has as many windows as the largest offset leaves.
         self.windows = self.shards.count_windows(n_ctx, offset=n_ctx - 1)
         if self.windows < batch:
             raise InputError(
@@ -71,11 +71,11 @@ class Batches:
         self._order = np.empty(0, dtype=np.int64)
 
     def at(self, step: int, part: int = 0, parts: int = 1) -> tuple[Tokens, Tokens]:
-        """Inputs and targets of a step, or one of several equal parts."""
+        """The inputs and targets of a step, or one of several equal parts of them."""
         first, size = step * self.batch, self.batch // parts
         numbers = range(first + part * size, first + (part + 1) * size)
         by_epoch = groupby(numbers, key=lambda number: number // self.windows)
-        windows = torch.cat([self._windows(epoch, list(some)) for epoch, some in by_epoch])
+        windows = torch.cat([self._windows(epoch, list(group)) for epoch, group in by_epoch])
         return prepend_start(windows[:, :-1], self.start), windows
 
     def _windows(self, epoch: int, numbers: list[int]) -> Int[Tensor, "window pos"]:
@@ -89,7 +89,7 @@ class Batches:
 
 
 class TrainingLoop:
-    """A run in memory: network, optimizers, batches, probe. `step` counts finished steps."""
+    """The state of a run: network, optimizers, batches, probe; `step` counts finished steps."""
 
     def __init__(
         self, recipe: Recipe, corpus: Corpus, folder: Path, world: World, watch: Watch
@@ -108,12 +108,12 @@ class TrainingLoop:
         self._losses: list[Tensor] = []
         self._loss = float("nan")
         self._seconds_before = 0.0
-        self._began, self._paused = time.perf_counter(), 0.0
+        self._start, self._paused = time.perf_counter(), 0.0
         self._mark = (0, 0.0)
         self._file: MetricsFile | None = None
 
     def resume(self) -> None:
-        """Continue from the newest good checkpoint, if there is one."""
+        """Continue from the newest good checkpoint, if any."""
         checkpoint = read_checkpoint(self.folder)
         if checkpoint is None:
             return
@@ -123,17 +123,17 @@ class TrainingLoop:
                 f"because {checkpoint.damage}",
                 stacklevel=2,
             )
-            # Otherwise the next save would keep it as the previous one instead of the good one.
+            # Otherwise the next save would keep the damaged one as the previous checkpoint.
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
         weights = checkpoint.part("weights/")
         parameters = dict(self.network.named_parameters())
-        wrong = f"it is of step {checkpoint.step}" if checkpoint.step > self.recipe.steps else ""
+        problem = f"it is of step {checkpoint.step}" if checkpoint.step > self.recipe.steps else ""
         for name, parameter in parameters.items():
             if name not in weights or weights[name].shape != parameter.shape:
-                wrong = wrong or f"its {name} does not fit"
-        if wrong:
+                problem = problem or f"its {name} does not fit"
+        if problem:
             raise FileError(
-                f"the checkpoint in {self.folder} is not of this run ({wrong}, and the run has "
+                f"the checkpoint in {self.folder} is not of this run ({problem}, and the run has "
                 f"{self.recipe.steps} steps); restore the file that belongs to it"
             )
         with torch.no_grad():
@@ -143,9 +143,9 @@ class TrainingLoop:
         self.step, self._seconds_before = checkpoint.step, checkpoint.seconds
 
     def run(self, stop: threading.Event) -> None:
-        """Train to the last step. A stop request saves first and then interrupts."""
+        """Train to the last step; a stop request saves the run and raises KeyboardInterrupt."""
         self._file = MetricsFile(self.folder, self.step) if self.world.is_first else None
-        self._began = time.perf_counter()
+        self._start = time.perf_counter()
         self._mark = (self.step, self.seconds)
         watching = self.recipe.watching
         try:
@@ -153,11 +153,11 @@ class TrainingLoop:
                 self._save_snapshot_if_due()
             while self.step < self.recipe.steps:
                 self.learn()
-                last = self.step == self.recipe.steps
-                if self.step % watching.log_every == 0 or last or self.step == 1:
-                    self._report(probes=self.step % watching.probe_every == 0 or last)
+                is_last = self.step == self.recipe.steps
+                if self.step % watching.log_every == 0 or is_last or self.step == 1:
+                    self._report(probes=self.step % watching.probe_every == 0 or is_last)
                 self._save_snapshot_if_due()
-                if self.step % watching.checkpoint_every == 0 or last:
+                if self.step % watching.checkpoint_every == 0 or is_last:
                     self.save()
                 if self._must_stop(stop):
                     self.save()
@@ -171,24 +171,24 @@ class TrainingLoop:
 
     @property
     def seconds(self) -> float:
-        """Training time without probes and saves, over all the times that the run was resumed."""
-        return self._seconds_before + time.perf_counter() - self._began - self._paused
+        """The total training time of the run without probes and saves."""
+        return self._seconds_before + time.perf_counter() - self._start - self._paused
 
     def model(self) -> Model:
-        """The model at this step."""
+        """The model at the current step."""
         return self.network.to_model(
             self.recipe.name, self.corpus.tokenizer, self.corpus.token_counts
         )
 
     @contextmanager
     def _pause(self) -> Generator[None]:
-        """Leave the time of a probe or a save out of the time of training."""
-        began = time.perf_counter()
+        """Exclude the time of a probe or a save from the training time."""
+        start = time.perf_counter()
         yield
-        self._paused += time.perf_counter() - began
+        self._paused += time.perf_counter() - start
 
     def save(self) -> None:
-        """Write a checkpoint, or raise if a number in it is not finite."""
+        """Write a checkpoint; raises an error if a number is not finite."""
         self._average_losses()
         weights = self.network.named_parameters()
         tensors = {f"weights/{name}": tensor.detach() for name, tensor in weights}
@@ -200,10 +200,10 @@ class TrainingLoop:
                 write_checkpoint(self.folder, Checkpoint(self.step, self.seconds, tensors))
 
     def learn(self) -> None:
-        """Take one step, without reports."""
+        """Take one optimizer step."""
         inputs, targets = self.batches.at(self.step, self.world.rank, self.world.size)
-        device, half = self.world.device, self.recipe.precision == "bfloat16"
-        with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
+        device, is_half = self.world.device, self.recipe.precision == "bfloat16"
+        with torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext():
             loss = self.runner(inputs.to(device), targets.to(device))
         loss.backward()
         self.optimizers.step(self.step)
@@ -211,7 +211,7 @@ class TrainingLoop:
         self.step += 1
 
     def _average_losses(self) -> None:
-        """Average the losses since the last report over processes; raise if one is not finite."""
+        """Average the losses since the last report; raises an error if one is not finite."""
         if not self._losses:
             return
         losses = self.world.mean(torch.stack(self._losses))
@@ -228,7 +228,7 @@ class TrainingLoop:
             where = f"its last good checkpoint, step {checkpoint.step}, is in {self.folder}"
         return FailedError(
             f"the loss is NaN or infinite at step {step} of {self.recipe.steps}, so the run has "
-            f"diverged and was stopped; {where}; lower "
+            f"diverged and was stopped; {where}; lower the "
             "learning rates (optimizer.matrix_lr, optimizer.embedding_lr) or set optimizer.clip"
         )
 
@@ -236,10 +236,11 @@ class TrainingLoop:
         self._average_losses()
         config, device, seconds = self.recipe.config, self.world.device, self.seconds
         tokens_per_step = self.recipe.batch * config.n_ctx
-        step, then = self._mark
+        last_step, last_seconds = self._mark
         self._mark = (self.step, seconds)
-        rate = (self.step - step) * tokens_per_step / max(seconds - then, 1e-9)
-        if self._file is None:  # another process reports
+        elapsed = max(seconds - last_seconds, 1e-9)
+        rate = (self.step - last_step) * tokens_per_step / elapsed
+        if self._file is None:  # the first process reports
             return
         if probes:
             with self._pause():
@@ -269,35 +270,34 @@ class TrainingLoop:
     def _must_stop(self, stop: threading.Event) -> bool:
         if self.world.size == 1:
             return stop.is_set()
-        # Processes must agree, which costs a message: only at reports.
+        # Processes agree by a message, which is exchanged only at reports.
         at_report = self.step % self.recipe.watching.log_every == 0
         return at_report and self.world.any(stop.is_set())
 
 
 @contextmanager
 def stop_signals() -> Generator[threading.Event]:
-    """Turn the first Ctrl-C, SIGTERM or SIGHUP into a stop request, honored between steps.
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP into a stop request, which is handled between steps.
 
-    A run can be saved whole only there. A second signal ends the process as usual, and a signal
-    that is ignored (SIGHUP under nohup) stays ignored.
+    A second signal ends the process as usual. Ignored signals (SIGHUP under nohup) stay ignored.
     """
     request = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals are only delivered to the main thread
         return
     names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-    known = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in known}
-    before = {number: then for number, then in before.items() if then is not signal.SIG_IGN}
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    handlers = {key: value for key, value in handlers.items() if value is not signal.SIG_IGN}
 
     def handle(number: int, _: FrameType | None) -> None:
         request.set()
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, handlers[signal.Signals(number)])
 
-    for number in before:
+    for number in handlers:
         signal.signal(number, handle)
     try:
         yield request
     finally:
-        for number, then in before.items():
-            signal.signal(number, then)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Metrics of a run: head scores and losses on a probe, its speed, and metrics.jsonl."""
+"""Metrics of a run: losses and head scores on a probe, speed, and metrics.jsonl."""
 
 import dataclasses
 import json
@@ -24,16 +24,16 @@ from pathsum.text import Corpus
 from pathsum.text.token_pool import RepeatedTokens, random_repeats
 
 METRICS = "metrics.jsonl"
-# Ten million lines; other texts are smaller.
-LARGEST_METRICS = 1 << 32
+# About ten million lines.
+MAX_METRICS_BYTES = 1 << 32
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One probe of a model: the best head of each kind, and losses.
+    """The losses and the best heads of a model on a probe.
 
-    `previous_token` and `induction` are mean attention, on random tokens repeated once, to the
-    position before, and to the token after the same token in the first copy (the induction stripe).
+    `previous_token` is the mean attention to the previous position, and `induction` to the token
+    after the first copy of the current token (the induction stripe), on repeated random tokens.
     """
 
     held_out_loss: float
@@ -46,7 +46,7 @@ class ProbeResult:
 
 
 class Probe:
-    """A few repeated random sequences and a few held-out ones, the same for a whole run."""
+    """A few sequences of repeated random tokens and of held-out text, fixed for a run."""
 
     def __init__(self, corpus: Corpus, n_ctx: int, sequences: int) -> None:
         length = max(1, min(64, (n_ctx - 1) // 2))
@@ -60,11 +60,16 @@ class Probe:
         self.held_out = corpus.held_out_batch(sequences, n_ctx)
 
     def measure(self, model: Model) -> ProbeResult:
-        """Probe a model."""
+        """The losses and best heads of a model."""
         trace = model.trace(self.repeats.tokens.to(model.weights.device))
-        back = [pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2)) for pattern in trace.patterns]
+        previous_scores = [
+            pattern.diagonal(-1, -2, -1)[..., 1:].mean((0, 2)) for pattern in trace.patterns
+        ]
         stripes = [induction(pattern, self.repeats).mean(0) for pattern in trace.patterns]
-        (previous, previous_head), (stripe, stripe_head) = _best_head(back), _best_head(stripes)
+        (previous, previous_head), (stripe, stripe_head) = (
+            _best_head(previous_scores),
+            _best_head(stripes),
+        )
         losses = token_losses(trace.logits, trace.tokens)
         first, length = self.repeats.first, self.repeats.length
         return ProbeResult(
@@ -90,8 +95,8 @@ def flops_per_token(config: Config) -> float:
     """Floating-point operations of training on one token: matrix products and causal attention.
 
     A product with n weights costs 2 n forward and 4 n backward. Attention at a full context costs
-    2 · n_ctx · n_heads · d_head forward (half of the square, for scores and for the mix), twice
-    that backward.
+    2 · n_ctx · n_heads · d_head forward (half of the square, for scores and for z), and twice as
+    much backward.
     """
     c = config
     heads = 2 * c.d_model * (c.n_heads + c.n_kv_heads) * c.d_head
@@ -102,7 +107,7 @@ def flops_per_token(config: Config) -> float:
 
 @cache
 def gemm_rate(device: str, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a large square matrix product, best of several."""
+    """Floating-point operations per second of a large matrix product, the best of several."""
     size = 1024
     a = torch.ones(size, size, device=device, dtype=dtype)
     torch.mm(a, a)
@@ -118,9 +123,9 @@ def gemm_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def warn_of_slow_precision(precision: str, device: str) -> None:
-    """Warn if bfloat16 products are slower here than float32 ones.
+    """Warn if products in bfloat16 are slower than in float32.
 
-    Processors without instructions for bfloat16 emulate it.
+    Processors without bfloat16 instructions emulate them.
     """
     if precision != "bfloat16":
         return
@@ -135,7 +140,7 @@ def warn_of_slow_precision(precision: str, device: str) -> None:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The state of a run at a step. `probe` is there if the run has just probed its model.
+    """The state of a run at a step; `probe` is None between probes.
 
     `rate` is the schedule's factor on the learning rates. `gemm_share` is the rate of
     floating-point operations in matrix products and attention, as a share of the rate of one large
@@ -154,14 +159,14 @@ class Metrics:
     probe: ProbeResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values in one level, as a line of metrics.jsonl."""
+        """A flat dictionary of plain values, as in a line of metrics.jsonl."""
         values = dataclasses.asdict(self)
         probe = values.pop("probe")
         return values | (probe or {})
 
 
 Watch: TypeAlias = Callable[[Metrics], None]
-"""Called with every new `Metrics`."""
+"""Called with each `Metrics`."""
 
 
 def ignore(report: object) -> None:
@@ -169,7 +174,7 @@ def ignore(report: object) -> None:
 
 
 class MetricsFile:
-    """metrics.jsonl, one line per report, and TensorBoard's format where that is installed."""
+    """metrics.jsonl, with one line per report, and TensorBoard's format if it is installed."""
 
     def __init__(self, folder: Path, step: int) -> None:
         """Open for a run at a step; removes lines written after a killed run's checkpoint."""
@@ -178,7 +183,7 @@ class MetricsFile:
         write_text(file, "".join(json.dumps(line) + "\n" for line in lines))
         self._file = file.open("a", encoding="utf-8")
         self._board: Any = None
-        with suppress(ImportError):  # TensorBoard is an extra view of the same numbers
+        with suppress(ImportError):  # TensorBoard is optional
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
@@ -186,7 +191,7 @@ class MetricsFile:
     def write(self, metrics: Metrics) -> None:
         """Add a line."""
         values = metrics.to_dict()
-        # JSON has no NaN, which stands for "no such number" (a model without heads has no scores).
+        # JSON has no NaN, which stands for a missing number (without heads, there are no scores).
         line = {key: None if value != value else value for key, value in values.items()}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -208,19 +213,19 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     # A killed process can leave an incomplete last line, without a newline.
-    *whole, _ = read_bytes(file, LARGEST_METRICS).decode("utf-8", "replace").split("\n")
-    found: list[dict[str, Any]] = []
-    for line in whole:
+    *lines, _ = read_bytes(file, MAX_METRICS_BYTES).decode("utf-8", "replace").split("\n")
+    rows: list[dict[str, Any]] = []
+    for line in lines:
         with suppress(ValueError, RecursionError):
             values = json.loads(line)
             if isinstance(values, dict) and type(values.get("step")) is int:
-                found.append(values)
-    if len(found) < len(whole):
-        bad = f"{len(whole) - len(found)} of {len(whole)}"
+                rows.append(values)
+    if len(rows) < len(lines):
+        bad = f"{len(lines) - len(rows)} of {len(lines)}"
         warnings.warn(f"{bad} lines of {file} are not metrics and are ignored", stacklevel=2)
-    return found
+    return rows
 
 
 def null_to_nan(values: dict[str, Any]) -> dict[str, Any]:
-    """Values as they were before they were written as JSON."""
+    """Values read from JSON, with null replaced by NaN."""
     return {key: float("nan") if value is None else value for key, value in values.items()}

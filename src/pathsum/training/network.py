@@ -1,13 +1,12 @@
-"""Network: the transformer as a trainable module, the same function as `pathsum.model`.
+"""`Network`: the transformer as a trainable module, the same function as `pathsum.model`.
 
-Queries, keys and values of all heads are one parameter and one matrix product, or two where
-positions enter Q and K, because values then read another input. `to_model` returns the `Model`
-that computes the same logits.
+The queries, keys and values of all heads are one parameter and one matrix product; two products if
+positions enter Q and K, because values then have another input. `to_model` returns the `Model` that
+computes the same logits.
 
-`causal_attention` is the fast path of training in bfloat16 on processors. The patterns of short
-contexts fit into memory, so they are kept, and the backward pass is six plain products, which run
-at the full rate of the matrix units. PyTorch's fused kernel recomputes patterns and, in bfloat16,
-is slower.
+`causal_attention` makes training in bfloat16 on CPUs fast. The patterns of short contexts fit into
+memory, so the backward pass consists of six plain products at the full rate of the matrix units.
+PyTorch's fused kernel recomputes patterns and, in bfloat16, is slower.
 """
 
 import math
@@ -29,12 +28,12 @@ from pathsum.text import Tokenizer
 from pathsum.training.recipe import Start
 
 # Longer contexts use PyTorch's fused attention, which does not store patterns.
-LONGEST_CONTEXT = 512
+MAX_CONTEXT = 512
 _BLOCK = 128
 
 
 class Network(nn.Module):
-    """A network of any config without biases and soft caps, with random weights."""
+    """A transformer without biases and soft caps, with random initial weights."""
 
     def __init__(self, config: Config, start: Start, seed: int) -> None:
         super().__init__()
@@ -59,9 +58,15 @@ class Network(nn.Module):
         )
         if self.shares_table:
             self.W_pos = nn.Parameter(table)
-        own_table = config.positions == "qk" and not self.shares_table
+        table_per_layer = config.positions == "qk" and not self.shares_table
         self.layers = nn.ModuleList(
-            Layer(config, start, draw, table if own_table else None, position_scale(start, layer))
+            Layer(
+                config,
+                start,
+                draw,
+                table if table_per_layer else None,
+                position_scale(start, layer),
+            )
             for layer in range(config.n_layers)
         )
         if config.norm != "none":
@@ -70,7 +75,7 @@ class Network(nn.Module):
             self.ln_f_b = nn.Parameter(torch.zeros(d))
 
     def forward(self, tokens: Tokens, targets: Tokens) -> Float[Tensor, ""]:
-        """The mean loss of predicting each target."""
+        """The mean loss over all targets."""
         return F.cross_entropy(self.logits(tokens).flatten(0, 1), targets.flatten())
 
     def logits(self, tokens: Tokens) -> Logits:
@@ -99,7 +104,7 @@ class Network(nn.Module):
         if self.config.positions == "qk":
             tensors.pop("W_pos", None)
         for key in layers[0] if layers else ():
-            tensors[key] = torch.stack([tensors_of[key] for tensors_of in layers])
+            tensors[key] = torch.stack([each[key] for each in layers])
         copies = {
             key: value.detach().to("cpu", torch.float32, copy=True).contiguous()
             for key, value in tensors.items()
@@ -109,21 +114,21 @@ class Network(nn.Module):
         )
 
     def layer_tensors(self, layer: int) -> dict[str, Tensor]:
-        """One layer's tensors, named as in the paper."""
+        """The tensors of a layer, with the names of the paper."""
         config = self.config
-        own: dict[str, Tensor] = dict(self.layers[layer].named_parameters())
-        packed = own.pop("W_QKV").unflatten(1, (-1, config.d_head)).transpose(0, 1)
+        tensors: dict[str, Tensor] = dict(self.layers[layer].named_parameters())
+        packed = tensors.pop("W_QKV").unflatten(1, (-1, config.d_head)).transpose(0, 1)
         kv = config.n_kv_heads
-        own["W_Q"], own["W_K"], own["W_V"] = packed.split((config.n_heads, kv, kv))
-        own["W_O"] = own["W_O"].unflatten(0, (config.n_heads, config.d_head))
+        tensors["W_Q"], tensors["W_K"], tensors["W_V"] = packed.split((config.n_heads, kv, kv))
+        tensors["W_O"] = tensors["W_O"].unflatten(0, (config.n_heads, config.d_head))
         if config.positions == "qk":
-            table = self.W_pos if self.shares_table else own["W_pos"]
-            own["W_pos"] = table * position_scale(self.start, layer)
-        return own
+            table = self.W_pos if self.shares_table else tensors["W_pos"]
+            tensors["W_pos"] = table * position_scale(self.start, layer)
+        return tensors
 
 
 class Layer(nn.Module):
-    """Heads, and an MLP where the config has one."""
+    """The heads and, if the config has one, the MLP of a layer."""
 
     def __init__(
         self,
@@ -175,7 +180,7 @@ class Layer(nn.Module):
         else:
             W_QK, W_V = self.W_QKV.tensor_split((self.n_positional,), dim=-1)
             packed = torch.cat(((read + table * self.scale) @ W_QK, read @ W_V), dim=-1)
-        if self.stores_patterns and length <= LONGEST_CONTEXT and packed.device.type == "cpu":
+        if self.stores_patterns and length <= MAX_CONTEXT and packed.device.type == "cpu":
             return causal_attention(packed, config.d_head, config.score_scale) @ self.W_O
         heads = packed.unflatten(-1, (-1, config.d_head)).transpose(1, 2)
         kv = config.n_kv_heads
@@ -205,7 +210,7 @@ class Layer(nn.Module):
 
 
 def normalized(config: Config, x: Stream, owner: nn.Module, norm: str) -> Stream:
-    """The stream after the normalization whose gains are `owner`'s parameters `{norm}_w`, `_b`."""
+    """The stream, normalized with `owner`'s parameters `{norm}_w` and `{norm}_b`."""
     if config.norm == "none":
         return x
     gain: Tensor = getattr(owner, f"{norm}_w")
@@ -222,8 +227,8 @@ def position_scale(start: Start, layer: int) -> float:
 def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
     """Sines and cosines of amplitude 1, from 0.75 π radians per position to one per context.
 
-    The fastest frequency stays below π, so that neighbors differ by an unambiguous angle, which a
-    previous-token head reads.
+    The highest frequency is below π, so that the angle between neighbors is unambiguous for a
+    previous-token head.
     """
     planes = torch.arange(0, d, 2, dtype=torch.float64)
     frequencies = 0.75 * math.pi * max(n_ctx / 2, 1.0) ** (-planes / d)
@@ -234,10 +239,10 @@ def sinusoid(n_ctx: int, d: int) -> Float[Tensor, "ctx d"]:
 def causal_attention(
     packed: Float[Tensor, "batch pos n"], d_head: int, scale: float
 ) -> Float[Tensor, "batch pos z"]:
-    """softmax(scale · Q Kᵀ) V of every head, for packed = [Q, K, V] of equally many heads.
+    """softmax(scale · Q Kᵀ) V of every head; packed is [Q, K, V], with as many K, V as Q heads.
 
-    Queries are taken in blocks, each against the keys up to its own end, which skips most of the
-    cells that the mask would remove.
+    Blocks of queries are multiplied with the keys up to the end of the block, which skips most of
+    the masked cells.
 
     >>> packed = torch.tensor([[[0.0, 0.0, 1.0], [0.0, 0.0, 3.0]]])  # one head of one dimension
     >>> causal_attention(packed, d_head=1, scale=1.0).flatten().tolist()
@@ -273,7 +278,7 @@ class _CausalAttention(torch.autograd.Function):
         to_z = outer[0].view(batch, length, -1, d_head).transpose(1, 2).contiguous().flatten(0, 1)
         gradient = torch.zeros_like(heads)
         to_query, to_key, to_value = gradient.flatten(1, 2)
-        # Autograd itself calls this function; it has no public name.
+        # The function that autograd itself calls, which has no public name.
         softmax_backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001
         for (start, end), pattern in zip(_blocks(length), patterns, strict=True):
             to_pattern = torch.bmm(to_z[:, start:end], value[:, :end].mT)
@@ -287,6 +292,6 @@ class _CausalAttention(torch.autograd.Function):
 
 
 def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """Equal blocks of queries, (start, end) each; a length that does not divide is one block."""
+    """Blocks of queries as (start, end); a single block if the length is not divisible."""
     size = _BLOCK if length % _BLOCK == 0 else length
     return ((start, start + size) for start in range(0, length, size))

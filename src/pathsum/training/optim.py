@@ -1,12 +1,11 @@
 """Optimizers of a run: AdamW for tables and gains, Muon or AdamW for matrices, one schedule.
 
-Muon is momentum whose step is orthogonalized. The step of a matrix with momentum M = U S Vᵀ is
-close to U Vᵀ, so every direction moves equally far. Heads share only storage, so each head's
-d_model × d_head matrix is orthogonalized separately, all heads of all layers in one batched
-Newton–Schulz iteration.
+Muon orthogonalizes the momentum of each matrix. For momentum M = U S Vᵀ, the step is close to U Vᵀ,
+so every direction moves equally far. The d_model × d_head matrix of each head is orthogonalized
+separately, all heads of all layers in one batched Newton–Schulz iteration.
 
-torch.optim.Muon takes whole matrices only, one after another, in bfloat16, which processors
-without a bfloat16 unit emulate. This version is blockwise, batched and in float32.
+torch.optim.Muon orthogonalizes whole matrices, one after another, in bfloat16, which many CPUs
+emulate. This version is blockwise, batched and in float32.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,8 +21,8 @@ from torch.optim import AdamW, Optimizer
 from pathsum.model import Config
 from pathsum.training.recipe import Recipe
 
-# The quintic a x + b x³ + c x⁵, iterated, sends singular values in (0, 1] close to 1. Its slope at
-# zero is steep, so five rounds suffice: they end between 0.7 and 1.2, which works as well as 1.
+# Iterating the quintic a x + b x³ + c x⁵ brings singular values in (0, 1] close to 1. Its slope at
+# zero is steep, so five rounds suffice: values end between 0.7 and 1.2, which works as well as 1.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ROUNDS = 5
 _TINY = 1e-7
@@ -63,7 +62,7 @@ class Optimizers:
         ]
 
     def step(self, step: int) -> None:
-        """Clip, set this step's learning rates, update every parameter, clear the gradients."""
+        """Clip gradients, set the learning rates of a step, and update every parameter."""
         if self.recipe.optimizer.clip:
             nn.utils.clip_grad_norm_(list(self.names), self.recipe.optimizer.clip)
         factor = self.recipe.schedule.factor(step, self.recipe.steps)
@@ -81,7 +80,7 @@ class Optimizers:
                     yield f"{self.names[parameter]}/{kind}", tensor
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the tensors that `state` returned."""
+        """Restore the tensors of `state`."""
         owners = {
             self.names[parameter]: (optimizer, parameter)
             for optimizer in self.all
@@ -96,7 +95,7 @@ class Optimizers:
 
 
 def matrix_blocks(config: Config, name: str) -> "MatrixBlocks | None":
-    """The blocks of a parameter that reads or writes the stream; None for tables and gains."""
+    """The blocks of a matrix that reads or writes the stream; None for tables and gains."""
     blocks = {
         "W_QKV": MatrixBlocks("columns", config.d_head),
         "W_O": MatrixBlocks("rows", config.d_head),
@@ -115,7 +114,7 @@ def _table_rate(recipe: Recipe, name: str) -> float:
 
 @dataclass(frozen=True)
 class MatrixBlocks:
-    """The layout of blocks in a matrix: next to each other (`columns`) or stacked (`rows`)."""
+    """The layout of blocks in a matrix: side by side (`columns`) or stacked (`rows`)."""
 
     side: Literal["columns", "rows"]
     width: int
@@ -137,14 +136,14 @@ class MatrixBlocks:
 def orthogonalize(
     x: Float[Tensor, "block width length"],
 ) -> Float[Tensor, "block width length"]:
-    """Each block with its singular values brought near 1 (Newton–Schulz).
+    """Each block with singular values close to 1, by Newton–Schulz iteration.
 
     A round is x ← M x with M = a + b G + c G² and G = x xᵀ. Every M is a polynomial of the first G,
-    so they commute, and G ← M G M: rounds are width × width products, and the larger x takes part
-    in two products instead of ten.
+    so they commute, and G ← M G M. Rounds are width × width products, and only two products instead
+    of ten involve the larger x.
     """
     gram = x @ x.mT
-    # ‖x‖² is the trace of G: dividing G by it, and M by its root, avoids dividing the larger x.
+    # ‖x‖² = tr G. Dividing G by it and M by its root is cheaper than dividing the larger x.
     square_norm = gram.diagonal(0, -2, -1).sum(-1)[:, None, None].clamp(min=_TINY**2)
     gram = gram / square_norm
     factor = product = _polynomial(gram)
@@ -163,9 +162,9 @@ def _polynomial(gram: Float[Tensor, "block width width"]) -> Float[Tensor, "bloc
 
 
 class Muon(Optimizer):
-    """Nesterov momentum, orthogonalized block by block, with decoupled decay.
+    """Nesterov momentum, orthogonalized by block, with decoupled weight decay.
 
-    Each group has `blocks`, a `MatrixBlocks` that describes its matrices.
+    Each parameter group has `blocks`, the `MatrixBlocks` of its matrices.
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, _closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take one step; closures, which compute a loss several times, are not supported."""
+        """Take one step; closures are not supported."""
         by_shape: dict[torch.Size, list[tuple[Parameter, dict[str, Any], Tensor]]] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -183,10 +182,10 @@ class Muon(Optimizer):
                     direction = self._nesterov(parameter, float(group["momentum"]))
                     split = group["blocks"].split(direction)
                     by_shape.setdefault(split.shape[1:], []).append((parameter, group, split))
-        for same_shape in by_shape.values():
-            steps = orthogonalize(torch.cat([split for _, _, split in same_shape]))
-            parts = steps.split([len(split) for _, _, split in same_shape])
-            for (parameter, group, _), part in zip(same_shape, parts, strict=True):
+        for entries in by_shape.values():
+            steps = orthogonalize(torch.cat([split for _, _, split in entries]))
+            parts = steps.split([len(split) for _, _, split in entries])
+            for (parameter, group, _), part in zip(entries, parts, strict=True):
                 if group["decay"]:
                     parameter.mul_(1 - group["lr"] * group["decay"])
                 group["blocks"].split(parameter).add_(part, alpha=-group["lr"])

@@ -1,6 +1,6 @@
-"""Recipe: everything that determines a training run, as one frozen value.
+"""`Recipe`: everything that determines a training run, as one frozen value.
 
-`recipe` returns one by name, from the TOML files in `presets/` or from your own file.
+`recipe` reads a recipe by name from the TOML files in `presets/`, or from the user's file.
 """
 
 import dataclasses
@@ -36,12 +36,12 @@ class Data:
 class Start:
     """Initial weights.
 
-    `W_E` is drawn small compared with positions of amplitude 1, so that position dominates the
-    first layer's scores and a previous-token head forms at once; induction waits for that head.
-    A norm removes the size of `W_E`; `attention_gain`, at which the gains before attention begin,
-    then takes its place. `unembedding_std` is in units of d_model^−½. With positions in Q and K,
-    `later_position_scale` multiplies the position table of every layer but the first: 1 is the
-    paper's choice, 0 removes positional terms there, and 0.25 lets induction form sooner.
+    `W_E` is small compared with positions of amplitude 1, so that position dominates the scores of
+    the first layer and a previous-token head, which induction needs, forms at once. A norm removes
+    the scale of `W_E`; then `attention_gain`, the initial gain before attention, has this role.
+    `unembedding_std` is in units of d_model^−½. With positions in Q and K, `later_position_scale`
+    multiplies the position tables of all layers but the first: 1 is the paper's choice, 0 removes
+    positional terms there, and with 0.25 induction forms sooner.
     """
 
     embedding_std: float = 0.2
@@ -54,7 +54,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW for tables and gains; Muon (or AdamW) for the matrices that read and write.
+    """AdamW for tables and gains; Muon or AdamW for the matrices that read and write the stream.
 
     `clip` bounds the norm of the whole gradient; 0 means no clipping.
     """
@@ -73,7 +73,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rates rise over `warmup` steps, stay, and fall to zero over the last share."""
+    """Learning rates rise over `warmup` steps, and fall to zero over the last share, `decay`."""
 
     warmup: int = 20
     decay: float = 0.4
@@ -130,7 +130,7 @@ class Recipe:
         return self.steps * self.batch * self.config.n_ctx
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: `model` holds the fields of the config that differ from its defaults."""
+        """Plain values; `model` has the fields of the config that differ from their defaults."""
         values = dataclasses.asdict(self)
         del values["config"]
         values["model"] = _model_values(self.config)
@@ -138,30 +138,30 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """The recipe of plain values, as in a TOML file; an unknown name is an error."""
+        """The recipe of plain values, as in a TOML file; unknown names raise an error."""
         rest = dict(values)
         model = rest.pop("model", None)
         if not isinstance(model, Mapping):
             raise InputError("the recipe has no [model]; put n_layers, n_heads, … there")
         data = read_record(Data, rest.get("data", {}), "a recipe", "data")
-        given = {"start_token": None, "d_vocab": data.vocabulary, **model}
-        if given["d_vocab"] != data.vocabulary:
+        config = {"start_token": None, "d_vocab": data.vocabulary, **model}
+        if config["d_vocab"] != data.vocabulary:
             raise InputError(
-                f"model.d_vocab is {given['d_vocab']} and data.vocabulary {data.vocabulary}, but "
-                "they are the same number; leave d_vocab out"
+                f"model.d_vocab is {config['d_vocab']} and data.vocabulary {data.vocabulary}, but "
+                "they must be equal; leave d_vocab out"
             )
-        return read_record(cls, {**rest, "config": Config.from_dict(given)}, "a recipe")
+        return read_record(cls, {**rest, "config": Config.from_dict(config)}, "a recipe")
 
 
-def differences(one: Recipe, other: Recipe) -> list[tuple[str, Any, Any]]:
-    """The settings in which two recipes differ: (dotted name, value in one, value in the other)."""
-    left, right = flatten(one.to_dict()), flatten(other.to_dict())
+def differences(old: Recipe, new: Recipe) -> list[tuple[str, Any, Any]]:
+    """The settings in which two recipes differ: (dotted name, old value, new value)."""
+    left, right = flatten(old.to_dict()), flatten(new.to_dict())
     pairs = [(name, left.get(name), right.get(name)) for name in left | right]
-    return [(name, old, new) for name, old, new in pairs if old != new]
+    return [(name, before, after) for name, before, after in pairs if before != after]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one table with dotted names, as flags and messages write them."""
+    """Nested tables as one table with dotted names, as in options and messages."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -173,12 +173,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _model_values(config: Config) -> dict[str, Any]:
     sizes = ("n_layers", "n_heads", "d_model", "d_head", "n_ctx")
-    plain = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")}).to_dict()
-    values = {name: each for name, each in config.to_dict().items() if each != plain[name]}
+    defaults = Config(**{name: getattr(config, name) for name in (*sizes, "d_vocab")}).to_dict()
+    values = {name: each for name, each in config.to_dict().items() if each != defaults[name]}
     return {name: getattr(config, name) for name in sizes} | values
 
 
-# The least and the most that a setting may be.
+# The least and the largest value of settings.
 _BOUNDS: dict[str, tuple[float, float]] = {
     "steps": (1, 1e12),
     "batch": (1, 1e12),
@@ -202,7 +202,7 @@ def _check_numbers(flat: Mapping[str, Any]) -> None:
     for name, value in flat.items():
         if name.endswith("_lr") and not value >= 0:
             raise InputError(f"{name} is {value}, but a learning rate must be 0 or more")
-        # At 1 a running mean would never forget where it began.
+        # At 1, a running mean would never change.
         if name.endswith(("momentum", "beta1", "beta2")) and not 0 <= value < 1:
             raise InputError(f"{name} is {value}, but must be at least 0 and below 1")
 
@@ -212,7 +212,7 @@ def _check(recipe: Recipe) -> None:
     if recipe.steps < recipe.schedule.warmup:
         raise InputError(
             f"schedule.warmup is {recipe.schedule.warmup} and steps is {recipe.steps}, so the run "
-            "ends before its learning rates have risen; raise steps, or lower schedule.warmup"
+            "ends before the warmup does; raise steps, or lower schedule.warmup"
         )
     if not 0 <= recipe.schedule.decay <= 1:
         raise InputError(f"schedule.decay is {recipe.schedule.decay}, but must be between 0 and 1")
@@ -235,32 +235,32 @@ def _check(recipe: Recipe) -> None:
 
 
 def recipe(name: str | Path, preset: str = "quick", **changes: Any) -> Recipe:
-    """A recipe: a model's name in a preset, or your own TOML file, with changes.
+    """A recipe by the name of a model in a preset, or from a TOML file, with changes.
 
-    Changes are given by dotted name, a double underscore for the dot:
+    Changes have dotted names, with a double underscore for the dot:
 
     >>> recipe("two-layer", "quick", steps=100, optimizer__clip=1.0).optimizer.clip
     1.0
 
-    A file is a table like those of the presets, without variants; with `base = "quick/two-layer"`
-    everything that the file does not set comes from there.
+    A file has the format of the presets, without variants. With `base = "quick/two-layer"`, it
+    inherits all other settings from that recipe.
     """
     text = str(name)
     if text.endswith(".toml"):
         values = {"name": Path(text).stem, **_read(user_path(text))}
         base, _, model = str(values.pop("base", "")).partition("/")
-        values = _merged(_preset_values(model, base), values) if base else values
+        values = _merge(_preset_values(model, base), values) if base else values
     else:
         values = _preset_values(text, preset)
     for key, value in changes.items():
         for part in reversed(key.split("__")):
             value = {part: value}
-        values = _merged(values, value)
+        values = _merge(values, value)
     return Recipe.from_dict(values)
 
 
 def find_recipe(what: Recipe | str | Path, preset: str, changes: Mapping[str, Any]) -> Recipe:
-    """`recipe` for an argument that may already be a recipe, which takes no changes."""
+    """`recipe` for an argument that may already be a `Recipe`, which allows no changes."""
     if not isinstance(what, Recipe):
         return recipe(what, preset, **changes)
     if changes:
@@ -282,32 +282,32 @@ def _preset_values(name: str, preset: str) -> dict[str, Any]:
             f"the preset {preset!r} has no model {name!r}{near_misses(name, choices)} (it has "
             f"{', '.join(choices)}); your own file must end in .toml"
         )
-    return _merged({"name": name, **values}, choices[name])
+    return _merge({"name": name, **values}, choices[name])
 
 
-def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some values replaced."""
+def _merge(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with some values changed."""
     result = dict(values)
     for name, value in changes.items():
         inner = result.get(name)
         if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            value = _merged(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value))
+            value = _merge(cast("Mapping[str, Any]", inner), cast("Mapping[str, Any]", value))
         result[name] = value
     return result
 
 
-def to_toml(chosen: Recipe) -> str:
+def to_toml(recipe: Recipe) -> str:
     """The TOML text of a recipe."""
     text, table = "", ""
-    plain_first = sorted(flatten(chosen.to_dict()).items(), key=lambda item: "." in item[0])
+    plain_first = sorted(flatten(recipe.to_dict()).items(), key=lambda item: "." in item[0])
     for dotted, value in plain_first:
-        inside, _, name = dotted.rpartition(".")
-        if inside != table:
-            text += f"\n[{inside}]\n"
-            table = inside
-        # JSON's strings and booleans are TOML too.
-        written = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-        text += f"{name} = {written}\n"
+        section, _, name = dotted.rpartition(".")
+        if section != table:
+            text += f"\n[{section}]\n"
+            table = section
+        # Strings and booleans of JSON are also TOML.
+        literal = repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        text += f"{name} = {literal}\n"
     return text
 
 

@@ -1,4 +1,4 @@
-"""`train_seeds`: the same recipe from several seeds, and the mechanism that each one finds."""
+"""`train_seeds`: train a recipe from several seeds, and compare their mechanisms of induction."""
 
 import os
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from pathsum.training.train import TrainingRun, read_result, train
 
 SEEDS = "seeds.json"
 Begin: TypeAlias = Callable[[str], None]
-"""Called before each seed with a line that names it."""
+"""Called before each seed with a title."""
 
 
 @dataclass(frozen=True)
 class SeedRun(Record, kind="seed-run"):
     """The result of one seed.
 
-    `mechanism` is the mechanism of its best induction head, as in `induction`: "K-composition",
-    "Q-composition" or "none". `head` and `partner` are empty where there is none. `stripe` is the
-    score of the best head, whether or not it passes. `drop` is the loss on the first copy of random
-    tokens minus the loss on the second, in nats.
+    `mechanism` is the mechanism of the best induction head, as in `induction`: "K-composition",
+    "Q-composition" or "none", for which `head` and `partner` are empty. `stripe` is the score of
+    the best head, even if it does not pass. `drop` is the loss on the first copy of random tokens
+    minus the loss on the second, in nats.
     """
 
     seed: Annotated[int, Column("seed")]
@@ -47,13 +47,13 @@ class SeedRun(Record, kind="seed-run"):
 
 @dataclass(frozen=True)
 class SeedRuns(Record, kind="seed-runs"):
-    """The mechanism that each seed of a recipe found."""
+    """The mechanisms of several seeds of a recipe."""
 
     name: str
     runs: tuple[SeedRun, ...]
 
     def count(self, mechanism: Mechanism) -> int:
-        """The number of seeds that found a mechanism."""
+        """The number of seeds with a mechanism."""
         return sum(run.mechanism == mechanism for run in self.runs)
 
     @property
@@ -63,7 +63,7 @@ class SeedRuns(Record, kind="seed-runs"):
 
     @property
     def table_note(self) -> str:
-        """The number of seeds per mechanism, and why seeds have none."""
+        """The number of seeds per mechanism, and the reasons of seeds without one."""
         kinds = [kind for kind in get_args(Mechanism) if self.count(kind)]
         counts = ", ".join(f"{self.count(kind)} {kind}" for kind in kinds)
         why = [f"seed {run.seed}: {run.why_none}" for run in self.runs if run.why_none]
@@ -86,9 +86,9 @@ def train_seeds(
         found = train_seeds("two-layer", "quick", seeds=3, out="runs/three")
         [(run.seed, run.mechanism, run.head, run.partner) for run in found.runs]
 
-    Seeds count up from the recipe's own. Each trains in `out/seed-<seed>` (`out` is by default
-    `runs/<name>-seeds`). Called again with the same recipe, it keeps finished seeds and continues a
-    stopped one from its checkpoint. `out/seeds.json` holds the summary.
+    Seeds count up from the recipe's seed. Each trains in `out/seed-<seed>` (`out` is by default
+    `runs/<name>-seeds`). A second call with the same recipe keeps finished seeds and resumes an
+    interrupted one. `out/seeds.json` is the summary.
     """
     first = find_recipe(what, preset, changes)
     parse_count(seeds, "runs", "seeds")
@@ -105,30 +105,29 @@ def train_seeds(
     folder = user_path(out) if out is not None else Path("runs") / f"{first.name}-seeds"
     runs: list[SeedRun] = []
     for number in range(seeds):
-        chosen = replace(first, seed=first.seed + number)
-        begin(f"seed {chosen.seed} ({number + 1} of {seeds})")
-        done = _train_one(chosen, folder / f"seed-{chosen.seed}", watch, progress)
-        runs.append(_test_induction(chosen.seed, done))
-    found = SeedRuns(first.name, tuple(runs))
-    write_text(folder / SEEDS, found.dumps() + "\n")
-    return found
+        seed = first.seed + number
+        begin(f"seed {seed} ({number + 1} of {seeds})")
+        run = _train_seed(replace(first, seed=seed), folder / f"seed-{seed}", watch, progress)
+        runs.append(_test_induction(seed, run))
+    summary = SeedRuns(first.name, tuple(runs))
+    write_text(folder / SEEDS, summary.dumps() + "\n")
+    return summary
 
 
-def _train_one(chosen: Recipe, folder: Path, watch: Watch, progress: Progress) -> TrainingRun:
-    """Train one seed, or continue it, unless it is finished."""
-    started = (folder / RUN).exists()
-    finished = read_result(folder)
-    if started and finished is not None:
-        # The start token is the corpus's, known only once that is open.
+def _train_seed(recipe: Recipe, folder: Path, watch: Watch, progress: Progress) -> TrainingRun:
+    """Train or resume a seed, unless it is finished."""
+    is_started, result = (folder / RUN).exists(), read_result(folder)
+    if is_started and result is not None:
+        # Only the corpus, which is not open, defines the start token.
         start = read_recipe(folder).config.start_token
-        check_same_recipe(folder, replace(chosen, config=chosen.config.replace(start_token=start)))
-        return finished
-    return train(chosen, out=folder, resume=started, watch=watch, progress=progress)
+        check_same_recipe(folder, replace(recipe, config=recipe.config.replace(start_token=start)))
+        return result
+    return train(recipe, out=folder, resume=is_started, watch=watch, progress=progress)
 
 
 def _test_induction(seed: int, run: TrainingRun) -> SeedRun:
-    found: Induction = induction(run.model)
-    best = max(found.heads, key=lambda head: head.stripe.value, default=None)
+    result: Induction = induction(run.model)
+    best = max(result.heads, key=lambda head: head.stripe.value, default=None)
     return SeedRun(
         seed=seed,
         folder=run.folder,
@@ -137,8 +136,8 @@ def _test_induction(seed: int, run: TrainingRun) -> SeedRun:
         mechanism="none" if best is None else best.mechanism,
         head="" if best is None else str(best.head),
         partner="" if best is None or best.partner is None else str(best.partner),
-        stripe=found.best_stripe,
+        stripe=result.best_stripe,
         share_lost=float("nan") if best is None or not best.edges else best.edges[0].share_lost,
-        drop=found.first_copy.value - found.second_copy.value,
-        why_none=found.why_none,
+        drop=result.first_copy.value - result.second_copy.value,
+        why_none=result.why_none,
     )

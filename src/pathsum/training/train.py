@@ -56,16 +56,21 @@ from pathsum.training.metrics import (
 from pathsum.training.recipe import Recipe, find_recipe
 
 RESULT = "result.json"
-# Fields that a result copies from the last line with a probe in the metrics.
-_COPIED = (*(field.name for field in dataclasses.fields(ProbeResult)), "tokens", "loss", "seconds")
+# Fields of a result from the last line of the metrics with a probe.
+_PROBE_FIELDS = (
+    *(field.name for field in dataclasses.fields(ProbeResult)),
+    "tokens",
+    "loss",
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
 class TrainingRun(Record, kind="training-run"):
-    """The result of a finished run. `model` is the trained model.
+    """The result of a finished run.
 
-    `held_out_loss` is a mean over the held-out sequences that the run was probed on; `induction`
-    and `previous_token` are the scores of the best heads on repeated random tokens.
+    `held_out_loss` is the mean over the held-out sequences of the probe; `induction` and
+    `previous_token` are the scores of the best heads on repeated random tokens.
     """
 
     name: Annotated[str, Row("trained")]
@@ -101,45 +106,52 @@ def train(
     progress: Progress = silent,
     **changes: Any,
 ) -> TrainingRun:
-    """Train a model: a name in a preset, a TOML file, a `Recipe`, or a run's folder to resume.
+    """Train a model and save it to a folder.
 
         run = ps.train("two-layer", "quick", out="runs/mine", seed=1)
         run.model.trace("def f(self):")
 
-    The folder `out` (by default `runs/<name>`) becomes a model folder that `load` reads, and also
-    holds the run's metrics, checkpoint and snapshots. `resume=True` continues from the checkpoint,
-    bit for bit as if never stopped (same machine, same number of threads and processes). Changes to
-    a recipe are given by name, `optimizer__clip=1.0` for `optimizer.clip`. Under torchrun every
-    process calls this with the same arguments, and takes an equal part of every batch.
+    The folder becomes a model folder for `load`, with the run's metrics, checkpoint and snapshots.
+    Under torchrun, every process calls this function with the same arguments and takes an equal
+    part of every batch.
+
+    Args:
+        what: The name of a model in a preset, a TOML file, a `Recipe`, or the folder of a run to
+            resume.
+        out: The folder of the run; by default `runs/<name>`.
+        resume: Continue from the checkpoint, bit for bit as if the run had never stopped (on the
+            same machine, with as many threads and processes).
+        watch: Called with the metrics at each report.
+        changes: Changes to the recipe by name, such as `optimizer__clip=1.0` for `optimizer.clip`.
     """
-    chosen, folder = _recipe_and_folder(what, preset, out, resume, changes)
+    recipe, folder = _recipe_and_folder(what, preset, out, resume, changes)
     with join_world() as world, _folder_lock(folder, world):
-        _check_batch_divides(chosen.batch, world)
+        _check_batch_divides(recipe.batch, world)
         if not resume and world.is_first:
             _check_not_started(folder)
         if not world.is_first:
-            world.wait()  # the first process builds the corpus, and the others open it
+            world.wait()  # until the first process has built the corpus
         if resume:
-            corpus = reopen_corpus(folder, chosen, progress)
+            corpus = reopen_corpus(folder, recipe, progress)
         else:
-            corpus = open_corpus(chosen, progress)
+            corpus = open_corpus(recipe, progress)
         if world.is_first:
             world.wait()
-        start = chosen.config.replace(start_token=corpus.start_token)
-        chosen = dataclasses.replace(chosen, config=start)
+        start = recipe.config.replace(start_token=corpus.start_token)
+        recipe = dataclasses.replace(recipe, config=start)
         if resume:
-            check_resumed(folder, chosen, corpus.info.fingerprint)
+            check_resumed(folder, recipe, corpus.info.fingerprint)
         if world.is_first:
-            warn_of_slow_precision(chosen.precision, str(world.device))
-        loop = TrainingLoop(chosen, corpus, folder, world, watch)
+            warn_of_slow_precision(recipe.precision, str(world.device))
+        loop = TrainingLoop(recipe, corpus, folder, world, watch)
         held_out = None
-        if chosen.watching.snapshots > 0:
-            held_out = corpus.held_out_batch(HELD_OUT_SEQUENCES, chosen.config.n_ctx)
+        if recipe.watching.snapshots > 0:
+            held_out = corpus.held_out_batch(HELD_OUT_SEQUENCES, recipe.config.n_ctx)
         if resume:
             loop.resume()
         elif world.is_first:
             _check_disk(loop)
-            write_run(folder, chosen, corpus.info.to_json())
+            write_run(folder, recipe, corpus.info.to_json())
             if held_out is not None:
                 save_held_out(folder, held_out)
         return _run_to_end(loop, held_out)
@@ -151,7 +163,7 @@ def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
         with stop_signals() as stop:
             loop.run(stop)
     finally:
-        # An interrupted run leaves a model too.
+        # An interrupted run also saves its model.
         finite = all(bool(torch.isfinite(p).all()) for p in loop.network.parameters())
         if world.is_first and finite:
             dataclasses.replace(loop.model(), held_out=held_out).save(folder)
@@ -163,10 +175,10 @@ def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
     return run
 
 
-def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:
-    """The result of a run, from the last probe in its metrics."""
-    needed = {*_COPIED, "gemm_share", "tokens_per_second"}
-    last = next((line for line in reversed(read_metrics(folder)) if needed <= line.keys()), None)
+def _last_metrics(recipe: Recipe, folder: Path) -> TrainingRun:
+    """The result of a run, from the last probe in the metrics."""
+    keys = {*_PROBE_FIELDS, "gemm_share", "tokens_per_second"}
+    last = next((line for line in reversed(read_metrics(folder)) if keys <= line.keys()), None)
     if last is None:
         raise FileError(
             f"{folder / METRICS} has no probe of the finished run, so there is no result to "
@@ -175,17 +187,17 @@ def _last_metrics(chosen: Recipe, folder: Path) -> TrainingRun:
     numbers = null_to_nan(last)
     rate = numbers["tokens"] / max(float(numbers["seconds"]), 1e-9)
     return TrainingRun(
-        name=chosen.name,
+        name=recipe.name,
         folder=str(folder),
-        steps=chosen.steps,
+        steps=recipe.steps,
         tokens_per_second=rate,
         gemm_share=numbers["gemm_share"] * rate / numbers["tokens_per_second"],
-        **{key: numbers[key] for key in _COPIED},
+        **{key: numbers[key] for key in _PROBE_FIELDS},
     )
 
 
 def read_result(folder: Path) -> TrainingRun | None:
-    """The result of the run in a folder; None if there is no run or it is not finished."""
+    """The result of the run in a folder; None if there is no finished run."""
     file = folder / RESULT
     if not file.exists():
         return None
@@ -195,7 +207,7 @@ def read_result(folder: Path) -> TrainingRun | None:
     values.pop("version", None)
     try:
         if not is_result:
-            raise InputError("its format is another")
+            raise InputError("it has another format")
         return read_record(TrainingRun, values, "the result of a run")
     except InputError as error:
         raise FileError(
@@ -218,27 +230,26 @@ def _recipe_and_folder(
             )
         folder = user_path(what)
         return read_recipe(folder), folder
-    chosen = with_absolute_paths(find_recipe(what, preset, changes))
-    return chosen, user_path(out) if out is not None else Path("runs") / chosen.name
+    recipe = with_absolute_paths(find_recipe(what, preset, changes))
+    return recipe, user_path(out) if out is not None else Path("runs") / recipe.name
 
 
 @contextmanager
 def _folder_lock(folder: Path, world: World) -> Generator[None]:
-    """Lock the run's folder, and delete temporary files of a killed run."""
+    """Lock the folder of a run, and delete temporary files of a killed run."""
     if not world.is_first:
         yield
         return
-    taken = f"another process is training in {folder}; wait for it, or name another folder"
-    with locked(folder / ".lock", wait=False, taken=taken):
+    message = f"another process is training in {folder}; wait for it, or name another folder"
+    with locked(folder / ".lock", wait=False, taken=message):
         finish_saving(folder)
         together = (*SAVED_TOGETHER, JOURNAL)
         remove_leftovers(folder, (*together, CHECKPOINT, PREVIOUS, RUN, RESULT, METRICS))
-        for inside in (folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
-            if inside.is_dir():
-                small = [
-                    file.name[1:].rsplit(".", 2)[0] for file in inside.glob(".step-[0-9]*.part")
-                ]
-                remove_leftovers(inside, (*together, *small))
+        for snapshot in (folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
+            if snapshot.is_dir():
+                parts = snapshot.glob(".step-[0-9]*.part")
+                names = [file.name[1:].rsplit(".", 2)[0] for file in parts]
+                remove_leftovers(snapshot, (*together, *names))
         yield
 
 
@@ -251,22 +262,22 @@ def _check_batch_divides(batch: int, world: World) -> None:
 
 
 def disk_bytes(parameters: int, snapshots: int) -> int:
-    """About the size of a run's folder: a model, its snapshots, and two checkpoints.
+    """The approximate size of a run's folder: a model, its snapshots, and two checkpoints.
 
-    A checkpoint holds the weights and up to two moments of each. One is written before the previous
-    one is removed.
+    A checkpoint contains the weights and up to two moments of each. The previous checkpoint is
+    removed only after the next one is written.
     """
     return 4 * parameters * (1 + snapshots + 2 * 3) + (1 + snapshots << 20)
 
 
 def _check_disk(loop: TrainingLoop) -> None:
-    """Raise, before training starts, if a run would fill the disk."""
+    """Raise an error before training if a run would fill the disk."""
     folder, snapshots = loop.folder, len(loop.snapshot_steps)
     parameters = sum(parameter.numel() for parameter in loop.network.parameters())
-    needed, free = disk_bytes(parameters, snapshots), shutil.disk_usage(folder).free
-    if needed > free:
+    size, free = disk_bytes(parameters, snapshots), shutil.disk_usage(folder).free
+    if size > free:
         raise InputError(
-            f"the run needs about {needed / 1e9:.2f} GB in {folder} ({snapshots} snapshots of "
+            f"the run needs about {size / 1e9:.2f} GB in {folder} ({snapshots} snapshots of "
             f"{parameters:,} parameters, a checkpoint), and {free / 1e9:.2f} GB are free there; "
             "name a folder on another disk with --out, or lower watching.snapshots"
         )
@@ -278,6 +289,6 @@ def _check_not_started(folder: Path) -> None:
     checkpoint = read_checkpoint(folder)
     at = f"at step {checkpoint.step}" if checkpoint else "without a checkpoint yet"
     raise InputError(
-        f"{folder} already holds a run, {at}; add --resume (resume=True) to continue it, or "
+        f"{folder} already contains a run, {at}; add --resume (resume=True) to continue it, or "
         "name another folder with --out"
     )

@@ -219,7 +219,7 @@ def _corrupted(session: Session, params: TextsParams, ids: tuple[int, ...], posi
     if length != len(ids):
         raise InputError(
             f"the clean text has {len(ids)} tokens and the corrupted text {length}; patching needs "
-            "two texts with the same number of tokens"
+            "the same number in both, because it replaces values position by position"
         )
     return trace
 
