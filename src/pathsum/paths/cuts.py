@@ -37,7 +37,7 @@ _POSITIONS = 1024
 
 
 def cut_effects(
-    of: PredictionRun,
+    prediction: PredictionRun,
     groups: Sequence[Sequence[Site]],
     reference: Reference | Trace = Reference.ZERO,
     progress: Progress = silent,
@@ -48,21 +48,23 @@ def cut_effects(
     destinations, see the writer unchanged. None for a group that no component writes.
     """
     rows = [[edge for edge in group if is_written(edge.start)] for group in groups]
-    values = iter(values_without(of, list(filter(None, rows)), reference, progress).tolist())
-    start, target = of.alone()
+    values = iter(
+        values_without(prediction, list(filter(None, rows)), reference, progress).tolist()
+    )
+    start, target = prediction.alone()
     before = float(target.of_copies(start)[0])
     return [before - next(values) if row else None for row in rows]
 
 
 def values_without(
-    of: PredictionRun,
+    prediction: PredictionRun,
     rows: Sequence[Edges],
     reference: Reference | Trace | Writes = Reference.ZERO,
     progress: Progress = silent,
 ) -> Float[Tensor, " row"]:
     """The prediction with the edges of each row cut, row by row, everything after recomputed."""
-    start, target = of.alone()
-    writes = reference_writes(of, reference)
+    start, target = prediction.alone()
+    writes = reference_writes(prediction, reference)
     values, done = start.streams[0].new_zeros(len(rows)), 0
     config, length = start.model.config, start.tokens.shape[1]
     # Copies of a run share the positions before their edits, and there the layers below.
@@ -114,7 +116,7 @@ def _first_changed(start: Trace, row: Edges, equal: int) -> int:
 
 
 def values_with_only(
-    of: PredictionRun,
+    prediction: PredictionRun,
     rows: Sequence[Edges],
     reference: Reference | Trace | Writes = Reference.ZERO,
     progress: Progress = silent,
@@ -125,8 +127,8 @@ def values_with_only(
     With `hold_mlps`, and on models whose MLPs are leaves, an edge from an MLP carries the output of
     the unedited run.
     """
-    start, target = of.alone()
-    writes, own = reference_writes(of, reference), Writes.of(start)
+    start, target = prediction.alone()
+    writes, own = reference_writes(prediction, reference), Writes.of(start)
     hold = hold_mlps or not has_gates(start.model.config)
     widest = max(1, *(len(row) for row in rows))
     keys = start.tokens.shape[1] * start.model.config.d_head * start.streams[0].element_size()
@@ -139,18 +141,18 @@ def values_with_only(
     return values
 
 
-def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -> Writes:
+def reference_writes(prediction: PredictionRun, reference: Reference | Trace | Writes) -> Writes:
     """The reference's replacement for each write of a run."""
     if isinstance(reference, Writes):
         return reference
-    start, other = of.alone()[0], reference
+    start, other = prediction.alone()[0], reference
     if other is Reference.OTHER:
-        if of.other is None:
+        if prediction.other is None:
             raise InputError(
                 "reference is 'other', but the circuit was found without another run; pass other= "
                 "to trace.circuit, corrupted= to a Prompt, --other on the command line, or a trace"
             )
-        other = of.other
+        other = prediction.other
     if isinstance(other, Trace):
         length = start.tokens.shape[1]
         if other.tokens.shape[1] < length:
@@ -158,7 +160,7 @@ def reference_writes(of: PredictionRun, reference: Reference | Trace | Writes) -
                 f"the reference has {other.tokens.shape[1]} tokens, but the prediction is after "
                 f"{length}; edges can only be taken from a run of the same length"
             )
-        other = one_sequence(other, of.sequence, length)
+        other = one_sequence(other, prediction.sequence, length)
         check_runs(start, other)
         return Writes.of(other)
     if reference is Reference.ZERO:

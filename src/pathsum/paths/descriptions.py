@@ -26,11 +26,11 @@ from pathsum.model.folding import bias_in_z, unembed_through
 class IdealPattern(enum.StrEnum):
     """Attention that follows from the tokens alone. Rows sum to 1 and are causal.
 
-    `PREVIOUS`   the token before (the first token attends to itself)
-    `INDUCTION`  evenly, what followed earlier copies of this token; else the first token
-    `DUPLICATE`  evenly, earlier copies of this token; else the first token
+    `PREVIOUS`   the preceding token (the first token attends to itself)
+    `INDUCTION`  uniform over the followers of earlier copies of this token; else the first token
+    `DUPLICATE`  uniform over earlier copies of this token; else the first token
     `FIRST`      the first token
-    `UNIFORM`    evenly, everything up to here
+    `UNIFORM`    uniform over all tokens up to this one
     """
 
     PREVIOUS = "previous"
@@ -46,27 +46,27 @@ class IdealPattern(enum.StrEnum):
         return f"{self.value}-token attention" if token else f"{self.value} attention"
 
     def of(self, tokens: Tokens, dtype: torch.dtype = torch.float32) -> HeadPattern:
-        """The pattern on given tokens.
+        """The pattern on a batch of tokens.
 
         >>> tokens = torch.tensor([[0, 5, 7, 5]])
         >>> IdealPattern.INDUCTION.of(tokens)[0, -1]  # 7 followed 5
         tensor([0., 0., 1., 0.])
         """
-        allowed = self._sources(tokens).to(dtype)
-        # No source to attend to: rest on the first token.
-        allowed[..., 0] += (allowed.sum(-1) == 0).to(dtype)
-        return allowed / allowed.sum(-1, keepdim=True)
+        sources = self._sources(tokens).to(dtype)
+        # Without a source, attention rests on the first token.
+        sources[..., 0] += (sources.sum(-1) == 0).to(dtype)
+        return sources / sources.sum(-1, keepdim=True)
 
     def _sources(self, tokens: Tokens) -> Bool[Tensor, "batch dest src"]:
         batch, length = tokens.shape
-        back = torch.ones(batch, length, length, dtype=torch.bool, device=tokens.device).tril()
+        causal = torch.ones(batch, length, length, dtype=torch.bool, device=tokens.device).tril()
         if self is IdealPattern.UNIFORM:
-            return back
+            return causal
         if self is IdealPattern.PREVIOUS:
-            return back.tril(-1).triu(-1)
+            return causal.tril(-1).triu(-1)
         if self is IdealPattern.FIRST:
-            return torch.zeros_like(back)
-        copies = (tokens[:, :, None] == tokens[:, None, :]) & back.tril(-1)
+            return torch.zeros_like(causal)
+        copies = (tokens[:, :, None] == tokens[:, None, :]) & causal.tril(-1)
         if self is IdealPattern.DUPLICATE:
             return copies
         # The follower of a copy is one position to its right, at the latest the current token.
@@ -105,14 +105,13 @@ class CopyingPart:
 
         A B = Σᵢ (A vᵢ)(uᵢ B),   one term per eigenvalue λᵢ,   Σ over Re λᵢ > 0 = A P B
 
-    with P = Σ vᵢuᵢ the spectral projector. In such a term a combination of tokens raises the logits
-    of its own tokens, which is what copying means; the terms left out lower them or raise others.
-    So `W_V P W_O` is the copying part in the residual basis. It does not depend on the basis of the
+    with P = Σ vᵢuᵢ the spectral projector. In such a term, a combination of tokens raises the
+    logits of the same tokens: it copies them. The omitted terms lower them or raise others. So
+    `W_V P W_O` is the copying part in the residual basis. It does not depend on the basis of the
     residual stream or of the head, nor on the mean logit. It is exact at any vocabulary size,
-    because nothing larger than d_head × d_head is decomposed.
+    because only a d_head × d_head matrix is decomposed.
 
-    It is a part of the weights, not a proof of copying: eigenvalues say nothing about single
-    tokens.
+    It is a part of the weights, not a proof of copying: eigenvalues do not describe single tokens.
     """
 
     def __str__(self) -> str:
@@ -124,8 +123,8 @@ class TopTokens:
     """The head's OV as a table of the `count` tokens that each source token raises most.
 
     A row of full OV (centered over the vocabulary) keeps its `count` largest entries; the rest are
-    zero. The table acts on the logits only: later layers read nothing of the head, except what its
-    biases write. On a model that normalizes, rows are scaled like the head's own direct effect.
+    zero. The table acts on the logits only: later layers read only the biases of the head's output.
+    On a model that normalizes, rows are scaled like the head's direct effect.
     """
 
     count: int
@@ -158,17 +157,17 @@ def parse_ov(ov: OvDescription | str | None) -> OvDescription | None:
     raise InputError(f"ov is {ov!r}; use 'copying' (that is CopyingPart()) or TopTokens(n)")
 
 
-def described_pattern(trace: Trace, head: HeadId, described: PatternDescription) -> HeadPattern:
-    """The pattern that a description gives on a run."""
-    if isinstance(described, IdealPattern):
-        return described.of(trace.tokens, trace.logits.dtype)
-    scores = trace.scores(head).term(described.query, described.key)
+def described_pattern(trace: Trace, head: HeadId, description: PatternDescription) -> HeadPattern:
+    """The pattern of a description on a run."""
+    if isinstance(description, IdealPattern):
+        return description.of(trace.tokens, trace.logits.dtype)
+    scores = trace.scores(head).term(description.query, description.key)
     return transformer.head_pattern(trace.weights, head, scores)
 
 
 @dataclass(frozen=True, eq=False)
 class CopyingProjector:
-    """The P of `CopyingPart`, and how much of the spectrum it keeps."""
+    """The P of `CopyingPart`, and the share of the spectrum that it keeps."""
 
     matrix: Float[Tensor, "k k"]
     kept: int
@@ -188,32 +187,32 @@ def copying_projector(head: Head) -> CopyingProjector:
     # Eigenvalues within rounding error of zero have no sign.
     eps = torch.finfo(head.model.weights.dtype).eps
     floor = 4 * eps * float(full.A.norm() * full.B.norm())
-    kept, kept_left = values.real > floor, left_values.real > floor
-    X = _real_basis(right[:, kept], values[kept])
-    Y = _real_basis(left[:, kept_left], left_values[kept_left])
+    positive, left_positive = values.real > floor, left_values.real > floor
+    X = _real_basis(right[:, positive], values[positive])
+    Y = _real_basis(left[:, left_positive], left_values[left_positive])
     P = X @ pinv(Y.T @ X) @ Y.T
-    wrong = float((P @ P - P).norm() + abs(P.trace() - kept.sum()))
-    if X.shape != Y.shape or not wrong < 1e-6 * max(1.0, float(P.norm())):
+    error = float((P @ P - P).norm() + abs(P.trace() - positive.sum()))
+    if X.shape != Y.shape or not error < 1e-6 * max(1.0, float(P.norm())):
         raise NotExactError(
             f"the eigenvectors of the OV of {head.label} are parallel up to rounding, so its "
             "copying part is not defined; use ov=TopTokens(n) instead"
         )
     sizes = values.abs()
-    share = float(sizes[kept].sum() / sizes.sum()) if kept.any() else 0.0
+    share = float(sizes[positive].sum() / sizes.sum()) if positive.any() else 0.0
     matrix = P.to(head.model.weights.dtype)
-    return CopyingProjector(matrix, int(kept.sum()), len(small), share)
+    return CopyingProjector(matrix, int(positive.sum()), len(small), share)
 
 
 def keep_copying_part(head: Head, matrix: Float[Tensor, "k k"]) -> list[Edit]:
     """Edits that project a head's z; the contribution of its biases is unchanged."""
-    layer, seen = head.model.weights.layers[head.id.layer], list[Tensor]()
+    layer, patterns = head.model.weights.layers[head.id.layer], list[Tensor]()
 
     def project(z: Tensor) -> Tensor:
-        bias = bias_in_z(layer, head.id.head, seen.pop())
+        bias = bias_in_z(layer, head.id.head, patterns.pop())
         return (z - bias) @ matrix + bias
 
     return [
-        Edit(Site(head.id, value="pattern"), seen.append),
+        Edit(Site(head.id, value="pattern"), patterns.append),
         Edit(Site(head.id, value="z"), project),
     ]
 
@@ -234,83 +233,77 @@ class TopTokenTable:
             )
         # Scales of the run's reads multiply the rows later, so rows come before normalization.
         ids, self.rows = tokens.unique(return_inverse=True)
-        values_of_ids = model.weights.W_E[ids] @ head.W_V
+        head_values = model.weights.W_E[ids] @ head.W_V
         effects = unembed_through(model.weights, head.W_O)
-        raised: list[Tensor] = []
-        values: list[Tensor] = []
-        for block in values_of_ids.split(batch_size(4 * model.config.d_vocab)):
-            best = (block @ effects).topk(count, dim=-1)
-            raised.append(best.indices)
-            values.append(best.values)
-        self.head, self.raised, self.values = head, torch.cat(raised), torch.cat(values)
+        blocks = head_values.split(batch_size(4 * model.config.d_vocab))
+        best = [(block @ effects).topk(count, dim=-1) for block in blocks]
+        self.head, self.columns = head, torch.cat([block.indices for block in best])
+        self.values = torch.cat([block.values for block in best])
 
     def edits(self) -> list[Edit]:
         """The edits of a run on these tokens."""
         head, weights = self.head.id, self.head.model.weights
         config, layer = weights.config, weights.layers[head.layer]
-        seen: dict[str, Tensor] = {}
+        run: dict[str, Tensor] = {}
         z: list[Tensor] = []
 
         def read(stream: Tensor) -> None:
-            seen["scale"] = transformer.attention_read(config, layer, stream)[1]
+            run["scale"] = transformer.attention_read(config, layer, stream)[1]
 
         def attend(pattern: Tensor) -> None:
-            seen["pattern"] = pattern
+            run["pattern"] = pattern
 
         def write(written: Tensor) -> Tensor:
             # The norm after the heads, if there is one, measures the output of all of them.
             scale = transformer.write(config, layer, torch.stack(z, 1))[1][..., None]
-            bias = bias_in_z(layer, head.head, seen["pattern"]) @ layer.W_O[head.head] * scale
+            bias = bias_in_z(layer, head.head, run["pattern"]) @ layer.W_O[head.head] * scale
             bias = bias.expand_as(written)
-            seen["attended"] = seen["pattern"] * seen["scale"][:, None] * scale
-            seen["written"] = written - bias
+            run["attention"] = run["pattern"] * run["scale"][:, None] * scale
+            run["written"] = written - bias
             return bias
 
         def finish(stream: Tensor) -> Tensor:
-            whole = stream + seen["written"]
-            seen["final"] = transformer.normalize(config, whole, None, None)[1]
+            whole = stream + run["written"]
+            run["final_scale"] = transformer.normalize(config, whole, None, None)[1]
             return whole
 
         def raise_logits(logits: Tensor) -> Tensor:
-            direct = unembed_through(weights, seen["written"])
-            table = self.look_up(seen["attended"], logits.shape[-1])
-            return logits + seen["final"][..., None] * (table - direct)
+            direct = unembed_through(weights, run["written"])
+            table = self.look_up(run["attention"], logits.shape[-1])
+            return logits + run["final_scale"][..., None] * (table - direct)
 
         last = Source("residual", config.n_layers)
         return [
             Edit(Site(Source("residual", head.layer)), read),
             Edit(Site(head, value="pattern"), attend),
             *(
-                Edit(Site(HeadId(head.layer, one), value="z"), z.append)
-                for one in range(config.n_heads)
+                Edit(Site(HeadId(head.layer, number), value="z"), z.append)
+                for number in range(config.n_heads)
             ),
             Edit(Site(head), write),
             Edit(Site(last), finish),
             Edit(Site(LOGITS, value="pre"), raise_logits),
         ]
 
-    def look_up(self, attended: HeadPattern, vocab: int) -> Logits:
-        """Σ_src attended[dest, src] · table[token at src], [batch, dest, vocab]."""
-        count, n = self.raised.shape
-        places = torch.arange(count, device=self.raised.device).repeat_interleave(n)
+    def look_up(self, attention: HeadPattern, vocab: int) -> Logits:
+        """Σ_src attention[dest, src] · table[token at src], [batch, dest, vocab]."""
+        count, k = self.columns.shape
+        rows = torch.arange(count, device=self.columns.device).repeat_interleave(k)
         # Transposed: a sparse matrix multiplies from the left.
         table = torch.sparse_coo_tensor(
-            torch.stack((self.raised.reshape(-1), places)),
+            torch.stack((self.columns.reshape(-1), rows)),
             self.values.reshape(-1),
             size=(vocab, count),
             check_invariants=True,
         )
-        batch, dest, _ = attended.shape
-        by_row = attended.new_zeros(batch, dest, count)
-        rows = self.rows[:, None, :].expand_as(attended)
-        by_row.scatter_add_(-1, rows, attended)
-        raised = torch.sparse.mm(table, by_row.reshape(batch * dest, count).T.contiguous())
-        return raised.T.reshape(batch, dest, -1)
+        batch, dest, _ = attention.shape
+        by_token = attention.new_zeros(batch, dest, count)
+        by_token.scatter_add_(-1, self.rows[:, None, :].expand_as(attention), attention)
+        logits = torch.sparse.mm(table, by_token.reshape(batch * dest, count).T.contiguous())
+        return logits.T.reshape(batch, dest, -1)
 
 
 def _real_basis(vectors: Tensor, values: Tensor) -> Float[Tensor, "k q"]:
     """An orthonormal real basis of the eigenvectors' span, with one of each conjugate pair."""
-    upper = values.imag >= 0
-    pairs = values.imag > 0
-    columns = torch.cat((vectors[:, upper].real, vectors[:, pairs].imag), dim=1)
-    return qr(columns)[0]
+    real, imaginary = vectors[:, values.imag >= 0].real, vectors[:, values.imag > 0].imag
+    return qr(torch.cat((real, imaginary), dim=1))[0]

@@ -189,10 +189,10 @@ def measure_faithfulness(
     sizes = options.sizes or default_sizes(len(groups[0]))
     if graph.is_mean:
         curves = list[dict[str, Tensor]]()
-        for number, (of, edges) in enumerate(zip(predictions, groups, strict=True)):
+        for number, (prediction, edges) in enumerate(zip(predictions, groups, strict=True)):
             progress(number, len(predictions), "prompts")
             with name_prompt(number):
-                curves.append(measure_curve(of, edges, sizes, options, reference))
+                curves.append(measure_curve(prediction, edges, sizes, options, reference))
         target = "the predictions of all prompts"
     else:
         curves = [measure_curve(predictions[0], groups[0], sizes, options, reference, progress)]
@@ -222,12 +222,14 @@ def _reference_of(
     if options.reference is not Reference.MEAN:
         is_zero = options.reference is Reference.ZERO
         return options.reference, "zero" if is_zero else "another prompt"
-    text = reference_text(model, options.text, [of.alone()[0].tokens for of in predictions])
+    text = reference_text(
+        model, options.text, [prediction.alone()[0].tokens for prediction in predictions]
+    )
     return mean_writes(model, text.batches), f"the {text}"
 
 
 def measure_curve(
-    of: PredictionRun,
+    prediction: PredictionRun,
     groups: Sequence[Sequence[Site]],
     sizes: Sequence[int],
     options: Options,
@@ -244,13 +246,13 @@ def measure_curve(
             "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
             "nothing to keep; use a smaller threshold"
         )
-    start, target = of.alone()
+    start, target = prediction.alone()
     position, length = int(target.positions[0]), start.tokens.shape[1]
     config = start.model.config
     if isinstance(reference, Writes):
         writes = reference.expand_as(Writes.of(start))
     else:
-        writes = reference_writes(of, reference)
+        writes = reference_writes(prediction, reference)
     circuits = [[edge for group in groups[:size] for edge in group] for size in sizes]
     counts = [len(row) for row in circuits]
     orders: dict[str, list[Site]] = {}
@@ -262,17 +264,17 @@ def measure_curve(
     for draw in range(options.draws if Baseline.RANDOM in options.baselines else 0):
         orders[f"random {draw}"] = random_order(config, position, length, counts[-1], generator)
     rows = [order[:count] for order in orders.values() for count in counts]
-    values = values_with_only(of, [[], *circuits, *rows], writes, progress=progress)
+    values = values_with_only(prediction, [[], *circuits, *rows], writes, progress=progress)
     empty, kept, others = values.split([1, len(circuits), len(rows)])
     columns = {
         "full": target.of_copies(start)[0],
         "empty": empty[0],
         "kept": kept,
-        "without": values_without(of, circuits, writes, progress=progress),
+        "without": values_without(prediction, circuits, writes, progress=progress),
         **dict(zip(orders, others.view(len(orders), len(sizes)), strict=True)),
     }
     if has_gates(config):
-        columns["held"] = values_with_only(of, circuits, writes, progress, hold_mlps=True)
+        columns["held"] = values_with_only(prediction, circuits, writes, progress, hold_mlps=True)
     return columns
 
 

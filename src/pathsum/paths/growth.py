@@ -98,7 +98,7 @@ class Growth:
 
     def __init__(
         self,
-        of: PredictionRun,
+        prediction: PredictionRun,
         threshold: float,
         rival: int | None = None,
         only: Sequence[Site] | None = None,
@@ -107,18 +107,18 @@ class Growth:
         also: Sequence[Site] = (),
         lowest: int = 0,
     ) -> None:
-        self.trace, self.row, self.rival = of.trace, of.sequence, rival
+        self.trace, self.row, self.rival = prediction.trace, prediction.sequence, rival
         self.removal, self.also, self.lowest = removal, by_read(also), lowest
-        self.target = of.target.rows(slice(self.row, self.row + 1))
+        self.target = prediction.target.rows(slice(self.row, self.row + 1))
         self.position = int(self.target.positions[0])
-        self.run = FrozenRow.of(self.trace, self.row, of.length)
+        self.run = FrozenRow.of(self.trace, self.row, prediction.length)
         self.start: FrozenRow | None = None
         self.carried = self.run
         self.total = self._prediction(self.run)
         self.change = self.total
         if reference is not None:
             row = self.row if len(reference.tokens) > 1 else 0
-            self.start = FrozenRow.of(reference, row, of.length)
+            self.start = FrozenRow.of(reference, row, prediction.length)
             self.carried = self.run.minus(self.start)
             self.change = self.total - self._prediction(self.start)
         self.only = None if only is None else by_read(only)

@@ -51,7 +51,7 @@ class Lead:
     note: str
 
 
-def find_lead(of: PredictionRun, graph: Graph | None) -> Lead | None:
+def find_lead(prediction: PredictionRun, graph: Graph | None) -> Lead | None:
     """The lead of a prediction and its graph, if it has one; None if no head adds to it.
 
     >>> from pathsum.model import construct
@@ -61,7 +61,7 @@ def find_lead(of: PredictionRun, graph: Graph | None) -> Lead | None:
     >>> [str(reason.edge) for reason in lead.reasons]
     ['L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
     """
-    trace, target = of.alone()
+    trace, target = prediction.alone()
     position, token = int(target.positions[0]), int(target.tokens[0])
     copying = _need_repeats(trace, position, token, copying_heads(trace, position, token))
     strongest, shares = None, {head: direct_share(trace, target, head) for head in copying}

@@ -109,16 +109,18 @@ def find_reasons(graph: Graph, node: Site, source: int) -> tuple[Reason, ...]:
 
 def _largest_parts(graph: Graph, node: Site, source: int) -> list[list[GraphEdge]]:
     """The largest parts of a head's key at a source, and of its query."""
-    of, head = graph.prediction, node.head
+    prediction, head = graph.prediction, node.head
     assert head is not None
-    scores = expand_scores(of.alone()[0], head)
+    scores = expand_scores(prediction.alone()[0], head)
     reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
-    heads = [below for below in of.trace.model.config.every_head if below.layer < head.layer]
+    heads = [
+        below for below in prediction.trace.model.config.every_head if below.layer < head.layer
+    ]
     sides = [
         [
             edge_between(part, at, node, side)
             for part in (*read.sources, *heads, *read.extra)
-            if part != Part.bias("key") or not _shifts_all_scores(of.trace)
+            if part != Part.bias("key") or not _shifts_all_scores(prediction.trace)
         ]
         for side, at, read in reads
     ]
@@ -127,9 +129,9 @@ def _largest_parts(graph: Graph, node: Site, source: int) -> list[list[GraphEdge
         for edge in graph.edges
         if layer_of(edge.edge.end, graph.n_layers) >= head.layer and edge.edge.end != node
     ]
-    start = of.other if graph.by is Method.INTEGRATED else None
+    start = prediction.other if graph.by is Method.INTEGRATED else None
     only, lowest = [*above, *(edge for edges in sides for edge in edges)], 2 * head.layer
-    growth = Growth(of, graph.threshold, only=only, reference=start, lowest=lowest).grow()
+    growth = Growth(prediction, graph.threshold, only=only, reference=start, lowest=lowest).grow()
     grown = {edge.edge: edge for edge in growth.edges}
     parts = [[grown[edge] for edge in edges if edge in grown] for edges in sides]
     return [sorted(edges, key=lambda edge: -abs(edge.share))[:PARTS] for edges in parts if edges]
@@ -167,9 +169,11 @@ def _measure(graph: Graph, edges: Sequence[Site], source: int) -> list[_Effect]:
     Parts that no component writes (positions, biases) are left out of the query or the key, and the
     pattern that follows is an edit.
     """
-    of = graph.prediction
-    start, target = of.alone()
-    writes = reference_writes(of, Reference.ZERO if of.other is None else of.other)
+    prediction = graph.prediction
+    start, target = prediction.alone()
+    writes = reference_writes(
+        prediction, Reference.ZERO if prediction.other is None else prediction.other
+    )
     reader, dest = edges[0].reader, edges[0].to
     assert isinstance(reader, HeadId)
     edits: list[Edit] = []
@@ -197,7 +201,7 @@ def _pattern_without(trace: Trace, edge: Site) -> Tensor:
     assert side is not None
     config, layer = trace.model.config, trace.weights.layers[reader.layer]
     stream, part = trace.streams[reader.layer], edge.writer
-    reads = {one: head_read(config, layer, reader.head, one, stream) for one in (Side.Q, Side.K)}
+    reads = {read: head_read(config, layer, reader.head, read, stream) for read in (Side.Q, Side.K)}
     if isinstance(part, Source):
         stream = stream - Frozen(trace).source(part)
     elif part == Part.position(reader.layer):

@@ -7,8 +7,8 @@ only s_j changes, so A_j becomes A_j′ = σ(logit A_j − δ), and
 
 Without a writer's part of the query all scores change, and f′ is computed again. Both are exact for
 the head, with everything above it linear. A share is an edge's part of an integral over all parts
-at once; it is 0 where neurons or sources cancel although removing the edge matters. Drops do not
-add up. An edge belongs to a circuit if its share or its drop is large enough.
+at once, so it is 0 if neurons or sources cancel, although the removal of the edge matters. Drops do
+not add up. An edge belongs to a circuit if its share or its drop is large enough.
 """
 
 from collections.abc import Iterator
@@ -24,73 +24,81 @@ from pathsum.paths.score_weights import integrate_scores
 Rows = Float[Tensor, "node src"]
 
 
-def removal_inputs(of: NodeAttention) -> Iterator[Inputs]:
+def removal_inputs(attention: NodeAttention) -> Iterator[Inputs]:
     """The drops by removing each writer from the keys and from the queries of head nodes."""
-    yield _key_removals(of)
-    yield _query_removals(of)
+    yield _key_removals(attention)
+    yield _query_removals(attention)
 
 
-def _key_removals(of: NodeAttention) -> Inputs:
-    parts = of.key_scores(of.queries, of.visible)
-    cap, scores = of.config.score_cap, of.scores[:, None]
-    odds, others = _odds(of)
-    change = _capped(scores, cap) - _capped(scores - parts.double(), cap)
-    moved = odds.sigmoid()[:, None] - (odds[:, None] - change).sigmoid()
-    drops = moved * (of.values - others).where(of.visible, 0.0)[:, None]
+def _key_removals(attention: NodeAttention) -> Inputs:
+    parts = attention.key_scores(attention.queries, attention.visible)
+    cap, scores = attention.config.score_cap, attention.scores[:, None]
+    odds, others = _odds(attention)
+    score_change = _capped(scores, cap) - _capped(scores - parts.double(), cap)
+    weight_change = odds.sigmoid()[:, None] - (odds[:, None] - score_change).sigmoid()
+    drops = weight_change * (attention.values - others).where(attention.visible, 0.0)[:, None]
     drops = drops.to(parts)
 
-    def along(nodes: Tensor, by: Tensor, places: Tensor) -> Tensor:
-        slopes = drops[nodes, by, places] / parts[nodes, by, places]
-        return of.key.adjoint(of.queries[nodes], places) * slopes[:, None]
+    def along(nodes: Tensor, writers: Tensor, positions: Tensor) -> Tensor:
+        slopes = drops[nodes, writers, positions] / parts[nodes, writers, positions]
+        return attention.key.adjoint(attention.queries[nodes], positions) * slopes[:, None]
 
-    return Inputs(Side.K, of.carried.writers(2 * of.head.layer), drops, drops, along)
+    return Inputs(Side.K, attention.carried.writers(2 * attention.head.layer), drops, drops, along)
 
 
-def _odds(of: NodeAttention) -> tuple[Rows, Rows]:
+def _odds(attention: NodeAttention) -> tuple[Rows, Rows]:
     """Each source's log odds against all others, and the mean value of the others."""
-    scores = _capped(of.scores, of.config.score_cap).where(of.visible, -torch.inf)
-    values = of.values.where(of.visible, 0.0)
-    if of.sink is not None:
-        scores = torch.nn.functional.pad(scores, (0, 1), value=of.sink)
+    scores = _capped(attention.scores, attention.config.score_cap).where(
+        attention.visible, -torch.inf
+    )
+    values = attention.values.where(attention.visible, 0.0)
+    if attention.sink is not None:
+        scores = torch.nn.functional.pad(scores, (0, 1), value=attention.sink)
         values = torch.nn.functional.pad(values, (0, 1))
     top = scores.argmax(-1, keepdim=True)
     # Without the largest, whose complement would lose all digits as 1 − A.
     rest = scores.scatter(-1, top, -torch.inf)
-    pattern, below = scores.softmax(-1), rest.softmax(-1).nan_to_num()
-    left = (1 - pattern).scatter(-1, top, 1.0)
+    pattern, rest_pattern = scores.softmax(-1), rest.softmax(-1).nan_to_num()
+    complement = (1 - pattern).scatter(-1, top, 1.0)
     moved = (pattern * values).sum(-1, keepdim=True) - pattern * values
-    others = (moved / left).scatter(-1, top, (below * values).sum(-1, keepdim=True))
-    against = scores.logsumexp(-1, keepdim=True) + left.log()
-    odds = scores - against.scatter(-1, top, rest.logsumexp(-1, keepdim=True))
-    length = of.scores.shape[1]
+    others = (moved / complement).scatter(-1, top, (rest_pattern * values).sum(-1, keepdim=True))
+    logsum_others = scores.logsumexp(-1, keepdim=True) + complement.log()
+    odds = scores - logsum_others.scatter(-1, top, rest.logsumexp(-1, keepdim=True))
+    length = attention.scores.shape[1]
     return odds[:, :length], others[:, :length]
 
 
-def _query_removals(of: NodeAttention) -> Inputs:
-    places, length = of.positions, of.scores.shape[1]
-    keys = of.keys.repeat(len(places), 1) * of.config.score_scale
-    reads = of.query.adjoint(keys, places.repeat_interleave(length)).unflatten(0, (-1, length))
-    level, cap = 2 * of.head.layer, of.config.score_cap
-    parts = torch.einsum("nwd,nsd->nws", of.carried.vectors_at(level, places), reads)
-    without = of.scores[:, None] - parts.double()
-    drops = (_moved(of, of.scores[:, None]) - _moved(of, without)).to(parts)[..., None]
+def _query_removals(attention: NodeAttention) -> Inputs:
+    positions, length = attention.positions, attention.scores.shape[1]
+    keys = attention.keys.repeat(len(positions), 1) * attention.config.score_scale
+    reads = attention.query.adjoint(keys, positions.repeat_interleave(length)).unflatten(
+        0, (-1, length)
+    )
+    level, cap = 2 * attention.head.layer, attention.config.score_cap
+    parts = torch.einsum("nwd,nsd->nws", attention.carried.vectors_at(level, positions), reads)
+    without = attention.scores[:, None] - parts.double()
+    drops = (_moved(attention, attention.scores[:, None]) - _moved(attention, without)).to(parts)[
+        ..., None
+    ]
 
-    def along(nodes: Tensor, by: Tensor, _: Tensor) -> Tensor:
-        ends = (of.scores[nodes], of.values[nodes], of.visible[nodes])
-        start = without[nodes, by], of.values[nodes]
-        weights = integrate_scores(*ends, cap, of.sink, start).weights.to(parts)
-        return of.query.adjoint(weights @ of.keys * of.config.score_scale, places[nodes])
+    def along(nodes: Tensor, columns: Tensor, _: Tensor) -> Tensor:
+        ends = (attention.scores[nodes], attention.values[nodes], attention.visible[nodes])
+        start = without[nodes, columns], attention.values[nodes]
+        weights = integrate_scores(*ends, cap, attention.sink, start).weights.to(parts)
+        return attention.query.adjoint(
+            weights @ attention.keys * attention.config.score_scale, positions[nodes]
+        )
 
-    writers = of.carried.writers(level)
-    return Inputs(Side.Q, writers, drops, drops, along, positions=tuple(places.tolist()))
+    writers = attention.carried.writers(level)
+    return Inputs(Side.Q, writers, drops, drops, along, positions=tuple(positions.tolist()))
 
 
 def _moved(
-    of: NodeAttention, scores: Float[Tensor, "node writer src"]
+    attention: NodeAttention, scores: Float[Tensor, "node writer src"]
 ) -> Float[Tensor, "node writer"]:
     """Σ_j A_j v_j for scores before the cap."""
-    pattern = of.attend(scores)
-    return (pattern * of.values.where(of.visible, 0.0)[:, None]).sum(-1)
+    pattern = attention.attend(scores)
+    return (pattern * attention.values.where(attention.visible, 0.0)[:, None]).sum(-1)
 
 
 def _capped(scores: Tensor, cap: float | None) -> Tensor:

@@ -94,25 +94,25 @@ def score(
     other = reference if isinstance(reference, Trace) else None
     if not isinstance(target, Target):
         target = find_target(trace, position, target, versus)
-    of = PredictionRun(trace, target, sequence, other)
-    _check(of, rival, threshold, max_nodes)
+    prediction = PredictionRun(trace, target, sequence, other)
+    _check(prediction, rival, threshold, max_nodes)
     only = None if sites is None else [Site.parse(site) for site in sites]
     start = None
     if method is Method.INTEGRATED or (method is not Method.SHARE and other is not None):
         start = _reference_run(trace, reference)
-    graph = _share_graph(of, threshold, max_nodes, rival, only, start, progress)
+    graph = _share_graph(prediction, threshold, max_nodes, rival, only, start, progress)
     graph = replace(graph, by=method)
     if method in (Method.SHARE, Method.INTEGRATED):
         return graph
     sites = [edge.edge for edge in graph.edges]
-    scores = score_edges(of, sites, method, reference, steps, progress)
+    scores = score_edges(prediction, sites, method, reference, steps, progress)
     pairs = zip(graph.edges, scores, strict=True)
     edges = tuple(replace(edge, share=value) for edge, value in pairs if value is not None)
     return replace(graph, edges=edges, left_out=())
 
 
 def score_edges(
-    of: PredictionRun,
+    prediction: PredictionRun,
     edges: Sequence[Site],
     by: Method,
     reference: Reference | Trace = Reference.ZERO,
@@ -125,15 +125,15 @@ def score_edges(
     """
     written = [edge for edge in edges if is_written(edge.start)]
     if by in (Method.GRADIENT, Method.IG):
-        start, target = of.alone()
+        start, target = prediction.alone()
         runs = steps if by is Method.IG else None
-        gradients = GradientScores(start, target, reference_writes(of, reference), runs)
+        gradients = GradientScores(start, target, reference_writes(prediction, reference), runs)
         scores = gradients.of(written)
     elif by is Method.CUT:
-        return cut_effects(of, [[edge] for edge in edges], reference, progress)
+        return cut_effects(prediction, [[edge] for edge in edges], reference, progress)
     elif by is Method.KEEP:
         rows = [[], *([edge] for edge in written)]
-        empty, *values = values_with_only(of, rows, reference, progress=progress).tolist()
+        empty, *values = values_with_only(prediction, rows, reference, progress=progress).tolist()
         scores = [value - empty for value in values]
     else:
         raise InputError(f"shares belong to a whole graph: call score(by={by.value!r})")
@@ -147,9 +147,9 @@ def split_neurons(graph: Graph, name: str | Site) -> Breakdown:
     mlp = node.node.writer
     if not is_inner(node.node) or not isinstance(mlp, Source):
         raise InputError(f"{node} has no neurons; name an MLP of the graph, such as mlp3@7")
-    of, edges = graph.prediction, [edge.edge for edge in graph.edges]
-    start = of.other if graph.by is Method.INTEGRATED else None
-    growth = Growth(of, graph.threshold, only=edges, reference=start).grow()
+    prediction, edges = graph.prediction, [edge.edge for edge in graph.edges]
+    start = prediction.other if graph.by is Method.INTEGRATED else None
+    growth = Growth(prediction, graph.threshold, only=edges, reference=start).grow()
     values = growth.neurons(node.node).double()
     neurons = [Source("neuron", mlp.layer, number) for number in range(len(values))]
     rest = values.new_tensor([node.value]) - values.sum()
@@ -158,7 +158,7 @@ def split_neurons(graph: Graph, name: str | Site) -> Breakdown:
 
 
 def _share_graph(
-    of: PredictionRun,
+    prediction: PredictionRun,
     threshold: float,
     max_nodes: int,
     rival: int | None,
@@ -167,12 +167,14 @@ def _share_graph(
     progress: Progress,
 ) -> Graph:
     """The graph by shares, with the edges that a drop by removal keeps, or with `only` some."""
-    config, drops = of.trace.model.config, dict[Site, float]()
+    config, drops = prediction.trace.model.config, dict[Site, float]()
     if only is None and start is None and config.mlp != "none" and has_gates(config):
-        removals = Growth(of, threshold, rival, removal=True).grow(max_nodes, progress)
+        removals = Growth(prediction, threshold, rival, removal=True).grow(max_nodes, progress)
         drops = {edge.edge: edge.share for edge in removals.edges}
-    growth = Growth(of, threshold, rival, only, start, also=[*drops]).grow(max_nodes, progress)
-    graph = _graph(of, growth, threshold, max_nodes, drops)
+    growth = Growth(prediction, threshold, rival, only, start, also=[*drops]).grow(
+        max_nodes, progress
+    )
+    graph = _graph(prediction, growth, threshold, max_nodes, drops)
     # Listed edges that no other listed edge leads to from the prediction.
     reached = {edge.edge for edge in graph.edges}
     rest = [site for site in only or () if site not in reached]
@@ -181,14 +183,18 @@ def _share_graph(
 
 
 def _graph(
-    of: PredictionRun, growth: Growth, threshold: float, max_nodes: int, drops: dict[Site, float]
+    prediction: PredictionRun,
+    growth: Growth,
+    threshold: float,
+    max_nodes: int,
+    drops: dict[Site, float],
 ) -> Graph:
     """The record of a circuit that has grown; `drops` are drops by removal of some edges."""
-    trace, sequence = of.trace, of.sequence
+    trace, sequence = prediction.trace, prediction.sequence
     model, at, token = trace.model, growth.position, int(growth.target.tokens[0])
     layers = model.config.n_layers
     logits = trace.logits_at(at)[sequence]
-    tokens = tuple(map(model.token_text, trace.tokens[sequence, : of.length].tolist()))
+    tokens = tuple(map(model.token_text, trace.tokens[sequence, : prediction.length].tolist()))
 
     def order(node: Site) -> tuple[int, int, str]:
         return -layer_of(node, layers), node_position(node), str(node.writer)
@@ -221,7 +227,7 @@ def _graph(
         by=Method.SHARE,
         prompts=("".join(tokens),),
         n_layers=layers,
-        _predictions=(of,),
+        _predictions=(prediction,),
     )
 
 
@@ -235,8 +241,8 @@ def _reference_run(trace: Trace, reference: Reference | Trace) -> Trace:
     return reference
 
 
-def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: int) -> None:
-    trace, batch = of.trace, len(of.trace.tokens)
+def _check(prediction: PredictionRun, rival: int | None, threshold: float, max_nodes: int) -> None:
+    trace, batch = prediction.trace, len(prediction.trace.tokens)
     if not 0 < threshold <= 1:
         raise InputError(
             f"threshold={threshold:g} is out of range: edges are kept from that share of the "
@@ -255,18 +261,19 @@ def _check(of: PredictionRun, rival: int | None, threshold: float, max_nodes: in
             f"the circuit of a model whose edges or patterns were edited ({edits}) is not an "
             "expansion of its scores; use a model in which only heads were edited"
         )
-    if not 0 <= of.sequence < batch:
+    if not 0 <= prediction.sequence < batch:
         raise InputError(
-            f"sequence {of.sequence} is out of range: the trace has sequences 0 to {batch - 1}"
+            f"sequence {prediction.sequence} is out of range: the trace has sequences 0 to "
+            f"{batch - 1}"
         )
-    position = int(of.target.positions[of.sequence])
-    if rival is not None and not 0 <= rival < of.length:
+    position = int(prediction.target.positions[prediction.sequence])
+    if rival is not None and not 0 <= rival < prediction.length:
         raise InputError(
             f"rival position {rival} is out of range: no head at position {position} can attend "
-            f"to it; give a position from 0 to {of.length - 1}"
+            f"to it; give a position from 0 to {prediction.length - 1}"
         )
-    logits = trace.uncapped_logits_at(of.target.positions)
-    total = float(of.target.of_rows(logits)[of.sequence])
+    logits = trace.uncapped_logits_at(prediction.target.positions)
+    total = float(prediction.target.of_rows(logits)[prediction.sequence])
     if not math.isfinite(total):
         raise InputError(
             f"the prediction is {total}, which has no shares: the run overflowed; check the weights"
