@@ -97,7 +97,7 @@ class NodeAttention:
         if start is not None:
             self._average(start)
 
-    def attend(self, scores: Float[Tensor, "node some src"]) -> Float[Tensor, "node some src"]:
+    def attend(self, scores: Float[Tensor, "node n src"]) -> Float[Tensor, "node n src"]:
         """The attention of each node for some scores before the cap."""
         visible, length = self.visible[:, None], scores.shape[-1]
         if self.sink is not None:
@@ -308,8 +308,8 @@ class NodeAttention:
 def _mean_read(run: QkRead, reference: QkRead) -> QkRead:
     """The read of the stream with the mean scale of two runs; positions and biases are constant."""
     scales = [read.scale * read.norm_scale for read in (run, reference)]
-    mean, one = (scales[0] + scales[1]) / 2, torch.ones_like(scales[0])
-    return replace(run, scale=mean, norm_scale=one, positions=None, bias=None)
+    mean, ones = (scales[0] + scales[1]) / 2, torch.ones_like(scales[0])
+    return replace(run, scale=mean, norm_scale=ones, positions=None, bias=None)
 
 
 class HeadNodes:
@@ -345,25 +345,25 @@ class HeadNodes:
             scale * (directions @ stream.T) * mean_scale
             for scale, stream in zip(read_scales, streams, strict=True)
         ]
-        there = None
+        reference = None
         if start is not None:
-            there = NodeAttention(start, head, reads, positions, values[1], rival)
-        here = NodeAttention(run, head, reads, positions, values[0], rival, there, carried)
-        if there is None:
-            weight = here.pattern.to(directions) * read_scales[0] * mean_scale
+            reference = NodeAttention(start, head, reads, positions, values[1], rival)
+        attention = NodeAttention(run, head, reads, positions, values[0], rival, reference, carried)
+        if reference is None:
+            weight = attention.pattern.to(directions) * read_scales[0] * mean_scale
             self.held = torch.zeros_like(positions).double()
         else:
-            weight = here.score_weights.pattern.to(directions) * mean_scale
+            weight = attention.score_weights.pattern.to(directions) * mean_scale
             scale, stream = ((ends[0] + ends[1]) / 2 for ends in (read_scales, streams))
             change = read_scales[0] - read_scales[1]
             held = (weight * change * (directions @ stream.T)).sum(-1)
             # Values have the mean scale of a norm after the heads; its change belongs to no edge.
-            sums = [(each.pattern * each.values).sum(-1) for each in (here, there)]
+            sums = [(each.pattern * each.values).sum(-1) for each in (attention, reference)]
             change = (write_scales[0] - write_scales[1]) / mean_scale[:, 0]
             held = held + (sums[0] + sums[1]) / 2 * change
             weight, self.held = weight * scale, held.double()
         shares = carried.writes_everywhere(2 * layer, directions, length) * weight[:, None]
-        self.attention = here
+        self.attention = attention
         self.values = Inputs(
             Side.V,
             run.writers(2 * layer),

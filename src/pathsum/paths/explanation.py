@@ -45,16 +45,16 @@ class Routes:
 
 
 def routes(
-    paths: PathSum, target: Target, listed: Sequence[Path], k: int = 5
+    paths: PathSum, target: Target, selection: Sequence[Path], k: int = 5
 ) -> tuple[Routes, ...]:
     """The routes of paths toward a target, in the first sequence of a run.
 
     Paths with the same upper heads share the work.
     """
     # The bias of the logits has no source position.
-    streams = [path for path in listed if path.source.kind != "unembed_bias"]
+    streams = [path for path in selection if path.source.kind != "unembed_bias"]
     if not streams:
-        return (Routes((), (), ()),) * len(listed)
+        return (Routes((), (), ()),) * len(selection)
     length = int(target.positions[0]) + 1
     frozen = Frozen(paths.trace, slice(1), length, paths.gates)
     values = source_values(frozen, target, streams)
@@ -74,17 +74,17 @@ def routes(
             values=tuple(row[sources].tolist()),
             ways=_strongest_ways([maps[step] for step in path.steps], sources, length - 1),
         )
-    return tuple(result.get(path, Routes((), (), ())) for path in listed)
+    return tuple(result.get(path, Routes((), (), ())) for path in selection)
 
 
 def source_values(
-    frozen: Frozen, target: Target, listed: Sequence[Path]
+    frozen: Frozen, target: Target, selection: Sequence[Path]
 ) -> Float[Tensor, "path pos"]:
     """The contribution of each source position along each path; they sum to the path's value."""
     top = gradient_at_top(frozen, target.rows(slice(1)))
     below: dict[tuple[Step, ...], Float[Tensor, "1 pos d"]] = {(): top}
     rows: list[Tensor] = []
-    for path in listed:
+    for path in selection:
         for number in reversed(range(path.order)):
             upper = path.steps[number:]
             if upper not in below:

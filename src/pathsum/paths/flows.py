@@ -232,11 +232,11 @@ def _last(
 
 def direct_shares(
     frozen: Frozen,
-    gradient: Float[Tensor, "batch some d"],
-    bias: Float[Tensor, "batch some"] | None = None,
-    positions: Int[Tensor, "batch some"] | None = None,
+    gradient: Float[Tensor, "batch n d"],
+    bias: Float[Tensor, "batch n"] | None = None,
+    positions: Int[Tensor, "batch n"] | None = None,
     z: Iterable[PerHead] | None = None,
-) -> Float[Tensor, "batch writer some"]:
+) -> Float[Tensor, "batch writer n"]:
     """The output of every source and head at some positions, projected on a gradient at each.
 
     Args:
@@ -250,7 +250,7 @@ def direct_shares(
         One row per writer: `frozen.sources`, the bias if there is one, and all heads.
     """
 
-    def at(values: Float[Tensor, "batch *head pos k"]) -> Float[Tensor, "batch *head some k"]:
+    def at(values: Float[Tensor, "batch *head pos k"]) -> Float[Tensor, "batch *head n k"]:
         if positions is None:
             return values
         index = positions.view(len(positions), *(1,) * (values.ndim - 3), -1, 1)
@@ -308,8 +308,8 @@ class FrozenRow:
         pairs = zip(self.sources, other.sources, strict=True)
         return replace(
             self,
-            z=tuple(here - there for here, there in zip(self.z, other.z, strict=True)),
-            sources=tuple((source, here - there) for (source, here), (_, there) in pairs),
+            z=tuple(z - reference for z, reference in zip(self.z, other.z, strict=True)),
+            sources=tuple((source, x - reference) for (source, x), (_, reference) in pairs),
         )
 
     def mlp_stream(self, layer: int) -> Float[Tensor, "pos d"]:

@@ -95,12 +95,7 @@ class Lens(Record, kind="lens"):
         self, layer: int, position: int | None = None, token: TokenName | None = None
     ) -> LensParts:
         """The held lens of a token (by default the prediction) by order and by component."""
-        n_layers = len(self.direct) - 1
-        if not 0 <= layer <= n_layers:
-            raise InputError(
-                f"there is no stream before layer {layer}: layers are 0 to {n_layers - 1}, and "
-                f"{n_layers} is the stream that the unembedding reads"
-            )
+        check_stream(layer, len(self.direct) - 1)
         position = self.position if position is None else position
         position = parse_position(position, len(self.context), of="the text")
         return held_parts(self._trace, layer, position, token, self._sequence)
@@ -173,16 +168,25 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
     )
 
 
+def check_stream(layer: int, n_layers: int) -> None:
+    """Raise InputError unless there is a stream before a layer, or after the last one."""
+    if not 0 <= layer <= n_layers:
+        raise InputError(
+            f"there is no stream before layer {layer}: layers are 0 to {n_layers - 1}, and "
+            f"{n_layers} is the stream that the unembedding reads"
+        )
+
+
 def streams_at(
     trace: Trace, positions: Sequence[int], sequence: int = 0
-) -> Float[Tensor, "layer place d"]:
+) -> Float[Tensor, "layer position d"]:
     """The stream before each layer and after the last, at some positions of a sequence."""
     return torch.stack([stream[sequence, list(positions)] for stream in trace.streams])
 
 
 def logits_at(
-    trace: Trace, stream: Float[Tensor, "place d"], positions: Sequence[int], sequence: int = 0
-) -> Float[Tensor, "place vocab"]:
+    trace: Trace, stream: Float[Tensor, "position d"], positions: Sequence[int], sequence: int = 0
+) -> Float[Tensor, "position vocab"]:
     """Logits of a stream with the run's final scale, before any soft cap."""
     scaled = stream * trace.scales.final[sequence, list(positions), None]
     return apply_unembedding(trace.weights, scaled) + logit_bias(trace.weights)
@@ -190,8 +194,8 @@ def logits_at(
 
 def _readouts(
     trace: Trace,
-    streams: Float[Tensor, "layer place d"],
-    predictions: Int[Tensor, " place"],
+    streams: Float[Tensor, "layer position d"],
+    predictions: Int[Tensor, " position"],
     sequence: int,
 ) -> tuple[tuple[Readout, ...], ...]:
     rows: list[tuple[Readout, ...]] = []
@@ -215,10 +219,10 @@ class HeldPositions:
     """
 
     frozen: Frozen
-    diagonals: tuple[Float[Tensor, "place head"], ...]
-    scales: tuple[Float[Tensor, " place"], ...]
-    gates: tuple[Float[Tensor, "place m"], ...]
-    final_scale: Float[Tensor, " place"]
+    diagonals: tuple[Float[Tensor, "position head"], ...]
+    scales: tuple[Float[Tensor, " position"], ...]
+    gates: tuple[Float[Tensor, "position m"], ...]
+    final_scale: Float[Tensor, " position"]
 
     @classmethod
     def of(cls, trace: Trace, positions: Sequence[int], sequence: int = 0) -> "HeldPositions":
@@ -269,7 +273,9 @@ class HeldPositions:
     def source_sum(self, *_levels: int) -> None:
         """Nothing is added: the held lens follows one stream."""
 
-    def carry(self, streams: Float[Tensor, "layer place d"]) -> Float[Tensor, "layer place d"]:
+    def carry(
+        self, streams: Float[Tensor, "layer position d"]
+    ) -> Float[Tensor, "layer position d"]:
         """The stream before each layer, carried to the top through all layers above it."""
         below = streams[:, :, None]
         carried = below[:0]
@@ -298,7 +304,7 @@ def held_parts(
 def split_held(
     held: HeldPositions,
     layer: int,
-    stream: Float[Tensor, "place one d"],
+    stream: Float[Tensor, "position 1 d"],
     target: Target,
     model: Model,
 ) -> LensParts:

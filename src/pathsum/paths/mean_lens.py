@@ -32,7 +32,7 @@ from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.model.reference import reference_text
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.lens import HeldPositions, LensParts, split_held
+from pathsum.paths.lens import HeldPositions, LensParts, check_stream, split_held
 from pathsum.paths.target import TokenName, find_target
 
 POSITIONS = 64
@@ -73,7 +73,7 @@ class MeanLens(Record, kind="mean-lens"):
     @torch.no_grad()
     def logits(self, trace: Trace, layer: int) -> Float[Tensor, "batch pos vocab"]:
         """Logits of a run's stream before a layer under the mean map, relative to their mean."""
-        self._check_layer(layer)
+        check_stream(layer, len(self._maps) - 1)
         return _read(trace, trace.streams[layer] @ self._maps[layer].to(trace.streams[layer]))
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class MeanLens(Record, kind="mean-lens"):
         self, trace: Trace, layer: int, position: int = -1, token: TokenName | None = None
     ) -> LensParts:
         """The mean lens of a token at a position, by order and by the path's last component."""
-        self._check_layer(layer)
+        check_stream(layer, len(self._maps) - 1)
         if len(trace.tokens) != 1:
             raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
         position = parse_position(position, trace.tokens.shape[1], of="the text")
@@ -96,14 +96,6 @@ class MeanLens(Record, kind="mean-lens"):
             f"lens; mean: the held map averaged over {self.positions} positions; {self.text}"
         )
         return rows_table(self.layers, f"{self.model}: mean lens", note, LayerAgreement)
-
-    def _check_layer(self, layer: int) -> None:
-        last = len(self._maps) - 1
-        if not 0 <= layer <= last:
-            raise InputError(
-                f"there is no stream before layer {layer}: layers are 0 to {last - 1}, and {last} "
-                "is the stream that the unembedding reads"
-            )
 
 
 @torch.no_grad()
@@ -170,7 +162,7 @@ def _held_positions(model: Model, rows: list[Int[Tensor, "1 _"]], count: int) ->
 def _mean_maps(held: HeldPositions, progress: Progress) -> Float[Tensor, "layer d d"]:
     """The mean of M_l over the positions, for l from 0 to the number of layers."""
     n_layers, d = held.n_layers, held.frozen.run.weights.config.d_model
-    # Gradients at the stream of each coordinate of the final read, [d, place, 1, d].
+    # Gradients at the stream of each coordinate of the final read, [d, position, 1, d].
     unit = torch.eye(d, dtype=held.final_scale.dtype, device=held.final_scale.device)
     gradients = unit[:, None, None] * held.final_scale[:, None, None]
     maps = [gradients.mean((1, 2)).T]

@@ -112,11 +112,11 @@ class MlpNodes:
         self.raw: LayerWeights = run.trace.model.weights.layers[layer]
         self.positions, self.carried = positions, run if carried is None else carried
         self.level = 2 * layer + (self.config.block == "serial")
-        self.here = _State.of(run, layer, positions)
-        self.there = None if start is None else _State.of(start, layer, positions)
+        self.state = _State.of(run, layer, positions)
+        self.reference = None if start is None else _State.of(start, layer, positions)
         post = self.raw.post2_w
         self.gradients = gradients if post is None else gradients * post
-        states = [self.here] if self.there is None else [self.here, self.there]
+        states = [self.state] if self.reference is None else [self.state, self.reference]
         self.scale = torch.stack([state.scale for state in states]).mean(0)
         self.output_scale = torch.stack([state.output_scale for state in states]).mean(0)
         assert self.raw.W_out is not None
@@ -125,26 +125,28 @@ class MlpNodes:
     @property
     def by_neuron(self) -> Float[Tensor, "node m"]:
         """Each neuron's output · gradient, or the difference · gradient between the two runs."""
-        activation = self.here.neurons.activation[0]
-        if self.there is not None:
-            activation = activation - self.there.neurons.activation[0]
+        activation = self.state.neurons.activation[0]
+        if self.reference is not None:
+            activation = activation - self.reference.neurons.activation[0]
         return activation * self.at_neurons
 
     def inputs(self) -> Iterator[tuple[Inputs, Float[Tensor, " node"]]]:
         """The edges into values and gates, and per side the part that belongs to no edge."""
-        for read in self._reads() if self.there is None else self._reads_between(self.there):
+        for read in (
+            self._reads() if self.reference is None else self._reads_between(self.reference)
+        ):
             at_input = self.at_neurons * read.slope
             directions = (at_input @ read.W.T) * self.scale[:, None]
             shares = self.carried.writes_at(self.level, directions, self.positions)
             writers, held = self.carried.writers(self.level), read.held
-            if self.there is None:
+            if self.reference is None:
                 shares = torch.cat([shares, (at_input @ read.bias)[:, None]], 1)
                 has_gate = read.side is Side.G and self.raw.W_gate is not None
                 writers = (*writers, Part.bias("gate" if has_gate else "value"))
             else:
                 # The stream's mean times the change of its scale.
-                mean = (self.here.stream + self.there.stream) / 2
-                change = (self.here.scale - self.there.scale) / self.scale
+                mean = (self.state.stream + self.reference.stream) / 2
+                change = (self.state.scale - self.reference.scale) / self.scale
                 held = held + (directions * mean).sum(-1) * change
             inputs = Inputs(
                 read.side,
@@ -153,7 +155,7 @@ class MlpNodes:
                 shares[..., None],
                 gradient=lambda nodes, *_, directions=directions: directions[nodes],
                 positions=tuple(self.positions.tolist()),
-                views=2 if self.there is None else 1,
+                views=2 if self.reference is None else 1,
             )
             yield inputs, held
 
@@ -163,7 +165,7 @@ class MlpNodes:
         With p_u and p_g the writer's parts of value and gate input, value · gate drops by
         p_u gate(g) + (value − p_u) (gate(g) − gate(g − p_g)), the U part and the G part.
         """
-        neurons, weight = self.here.neurons, self.here.neurons.expert_weight
+        neurons, weight = self.state.neurons, self.state.neurons.expert_weight
         outputs = self.carried.vectors_at(self.level, self.positions) * self.scale[:, None, None]
         W_u, W_g = (self._folded(side)[0] for side in (Side.U, Side.G))
         by_value = outputs @ W_u
@@ -206,7 +208,7 @@ class MlpNodes:
 
     def _reads(self) -> Iterator[_Read]:
         """Gates held, then values held."""
-        neurons, weight = self.here.neurons, self.here.neurons.expert_weight
+        neurons, weight = self.state.neurons, self.state.neurons.expert_weight
         constant = self._output_along(output_bias(self.raw, neurons)) * self.output_scale
         # Clamped values have 1 added to them.
         is_clamped = neurons.value_slope is not None
@@ -217,12 +219,12 @@ class MlpNodes:
         at_rest = (self.at_neurons * value).sum(-1) * gate_at_rest(self.config)
         yield _Read(Side.G, slope_g, *self._folded(Side.G), constant + at_rest)
 
-    def _reads_between(self, there: _State) -> Iterator[_Read]:
+    def _reads_between(self, reference: _State) -> Iterator[_Read]:
         """The slopes of values and of gates, integrated from the reference run."""
-        ends = there.neurons, self.here.neurons
+        ends = reference.neurons, self.state.neurons
         by_value, by_gate = mean_slopes(self.config, *ends)
-        change = self.here.output_scale - there.output_scale
-        held = self._output_along((self.here.output + there.output) / 2) * change
+        change = self.state.output_scale - reference.output_scale
+        held = self._output_along((self.state.output + reference.output) / 2) * change
         routed = router_part(self.config, *ends)
         if routed is not None:
             before, after = (output_bias(self.raw, neurons) for neurons in ends)

@@ -1,7 +1,4 @@
-"""ScoreSum: a head's attention scores as an exact sum over pairs (query part, key part).
-
-`SideSum` is one side of these pairs: the head's query, or its key, as a sum of parts.
-"""
+"""ScoreSum: a head's attention scores as an exact sum over pairs (query part, key part)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,11 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pathsum.base import Part, PartName, find_head
+from pathsum.base import Part, PartName, Side, find_head
 from pathsum.base.errors import PathError
 from pathsum.base.options import checked_methods
 from pathsum.base.shapes import HeadPattern, Stream
-from pathsum.base.site import Side
 from pathsum.model import Config, HeadId, HeadName, Path, Source, Trace
 from pathsum.model.folding import Reads, layer_reads
 from pathsum.model.rotary import rotate
@@ -42,7 +38,7 @@ def group_of(query: Part, key: Part) -> Group:
 
 @dataclass(frozen=True, eq=False)
 class QkRead:
-    """A head's query or key read: `s_q · rotate(s · x W + positions + bias)`, s and s_q frozen.
+    """A head's query or key: `s_q · rotate(s · x W + positions + bias)`, with s and s_q frozen.
 
     `norm_scale` is s_q, the scale of QK-norm; `config` has the rotations of the layer.
     """
@@ -80,13 +76,11 @@ class QkRead:
             return x
         return rotate(self.config, x, torch.arange(x.shape[1], device=x.device))
 
-    def adjoint(
-        self, y: Float[Tensor, "src k"], positions: Int[Tensor, " src"]
-    ) -> Float[Tensor, "src d"]:
+    def adjoint(self, y: Float[Tensor, "n k"], at: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """The gradient of (the read at a position) · y at the first stream, by position."""
         if self.config.positions == "rotary":
-            y = rotate(self.config, y, -positions)
-        scale = self.norm_scale[0, positions] * self.scale[0, positions]
+            y = rotate(self.config, y, -at)
+        scale = self.norm_scale[0, at] * self.scale[0, at]
         return (y * scale[:, None]) @ self.W.T
 
     def select(self, rows: slice, length: int) -> "QkRead":
@@ -272,9 +266,8 @@ class ScoreSum:
     >>> [round(float(score.term("embed", "embed→L0H0")[0, 4, s])) for s in range(5)]
     [0, 0, 40, 0, 0]
 
-    Every array is [batch, dest, src], with 0 where a destination cannot attend: in a causal model,
-    to sources after it. The softmax is invariant to a constant added to a row, so compare terms
-    within rows.
+    Arrays are [batch, dest, src], with 0 where a destination cannot attend. The softmax is
+    invariant to a constant added to a row, so compare terms within rows.
     """
 
     trace: Trace
@@ -308,12 +301,8 @@ class ScoreSum:
 
     def total(self) -> HeadPattern:
         """The sum of all terms, from sources, weights, frozen patterns and scales below."""
-        return self.product(*self.vectors())
-
-    def vectors(self) -> tuple[Vectors, Vectors]:
-        """The queries and the keys, summed over all parts."""
-        (free_q, headed_q), (free_k, headed_k) = self._halves
-        return free_q + headed_q, free_k + headed_k
+        queries, keys = self._halves
+        return self.product(torch.add(*queries), torch.add(*keys))
 
     @property
     def none(self) -> HeadPattern:
@@ -367,8 +356,7 @@ class ScoreSum:
 
     def attention_without(self, query: PartName, key: PartName) -> HeadPattern:
         """The pattern without a term: the softmax of the sum of all others."""
-        scores = self.total() - self.term(query, key)
-        return head_pattern(self.trace.weights, self.head, scores)
+        return head_pattern(self.trace.weights, self.head, self.total() - self.term(query, key))
 
     def cell(
         self,
@@ -381,8 +369,7 @@ class ScoreSum:
     ) -> "ScoreCell":
         """The score for one (destination, source) pair: its groups and its k strongest terms.
 
-        A side with more than `max_parts` parts is listed by the output of each lower head, not
-        path by path.
+        Sides with more than `max_parts` parts are listed by lower head, not path by path.
         """
         from pathsum.paths.score_cells import rank_cell
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from pathsum.base import Estimate, HeadId, Path, Progress, Record, Source, Table
 from pathsum.base.options import parse_count
 from pathsum.base.path import Step
-from pathsum.paths.breakdown import share_table
+from pathsum.paths.breakdown import mean_and_error, share_table
 from pathsum.paths.flows import gradient_at_top
 from pathsum.paths.frozen import Frozen
 from pathsum.paths.path_bounds import Reach
@@ -240,6 +240,5 @@ class _Search:
 
 def _ranked(path: Path, values: Float[Tensor, " batch"]) -> RankedPath:
     """A path with its mean and standard error, from its contribution in each sequence."""
-    several = len(values) > 1
-    stderr = float(values.std()) / len(values) ** 0.5 if several else None
-    return RankedPath(path, float(values.mean()), stderr)
+    mean, stderr = mean_and_error(values)
+    return RankedPath(path, float(mean), None if stderr is None else float(stderr))
