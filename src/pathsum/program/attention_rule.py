@@ -1,11 +1,11 @@
-"""AttentionRule: where a head attends, as a log-linear rule over features that a reader can check.
+"""AttentionRule: the attention of a head as a log-linear rule over readable features.
 
     score(i, j) = Σ of the values of the features that hold for destination i and source j
     attention   = softmax over j ≤ i
 
-Softmax attention is itself an exponential of scores, so the sharp patterns of the paper (previous
-token, first token, induction) are limits of such rules. At most one feature of each kind holds for
-a pair of positions:
+Softmax attention is an exponential of scores, so the sharp patterns of the paper (previous token,
+first token, induction) are limits of such rules. At most one feature of each kind holds for a pair
+of positions:
 
     distance   a bin of offsets
     first      the first position
@@ -14,9 +14,9 @@ a pair of positions:
     source     the source token
     pair       destination and source token: the attention half of the paper's skip-trigrams
 
-Values are fitted to a head's own patterns by iterative scaling: with P and Q the attention that the
-head and the rule give to a feature's cells, adding log(P/Q) to all features of a kind at once
-lowers KL(head ‖ rule) by at least Σ P log(P/Q) − P + Q. The same bound chooses features to add.
+Values are fitted to a head's patterns by iterative scaling: with P and Q the attention of the head
+and of the rule to a feature's cells, adding log(P/Q) to all features of a kind at once lowers
+KL(head ‖ rule) by at least Σ P log(P/Q) − P + Q. The same bound selects new features.
 """
 
 import enum
@@ -34,10 +34,10 @@ from pathsum.program.lexicon import Lexicon
 BINS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024)
 """The smallest offset of each bin of distances."""
 COPY, FOLLOWER = 0, 1
-LEAST_GAIN = 0.003
+MIN_GAIN = 0.003
 """Nats of attention that a feature must gain, on average over destinations."""
 SWEEPS = 4
-LONGEST_SHOWN = 3
+N_PRINTED = 3
 
 
 class FeatureKind(enum.StrEnum):
@@ -71,7 +71,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class AttentionRule:
-    """An attention rule; without features it attends evenly to all positions up to this one."""
+    """An attention rule; without features, it attends uniformly to all positions so far."""
 
     features: tuple[Feature, ...]
 
@@ -81,29 +81,30 @@ class AttentionRule:
         return len(self.features)
 
     def __str__(self) -> str:
-        """The features that draw attention, the strongest first, with their share of it."""
-        drawing = [f for f in self.features if f.value >= 0.5 and f.share >= 0.01]
-        if not drawing:
+        """The features with attention, the strongest first, with their shares."""
+        attended = [f for f in self.features if f.value >= 0.5 and f.share >= 0.01]
+        if not attended:
             return "everything so far"
-        shown = sorted(drawing, key=lambda feature: -feature.share * feature.value)[:LONGEST_SHOWN]
-        return ", ".join(map(str, shown))
+        strongest = sorted(attended, key=lambda feature: -feature.share * feature.value)[:N_PRINTED]
+        return ", ".join(map(str, strongest))
 
     def pattern(self, tokens: Tokens, vocab: int) -> HeadPattern:
-        """The rule's attention on given tokens: causal, rows sum to 1."""
+        """The rule's attention on tokens: causal, rows sum to 1."""
         scores = causal_zeros(tokens)
         for kind in FeatureKind:
-            mine = sorted((f.key, f.value) for f in self.features if f.kind is kind)
-            if mine:
-                keys = torch.tensor([key for key, _ in mine])
-                values = torch.tensor([*(value for _, value in mine), 0.0])
+            entries = sorted((f.key, f.value) for f in self.features if f.kind is kind)
+            if entries:
+                keys = torch.tensor([key for key, _ in entries])
+                values = torch.tensor([*(value for _, value in entries), 0.0])
                 # Distances are the same for every sequence.
-                some = tokens[:1] if kind in (FeatureKind.DISTANCE, FeatureKind.FIRST) else tokens
-                scores += values[index_of(keys, members(kind, some, vocab))]
+                shared = kind in (FeatureKind.DISTANCE, FeatureKind.FIRST)
+                ids = members(kind, tokens[:1] if shared else tokens, vocab)
+                scores += values[index_of(keys, ids)]
         return scores.softmax(-1)
 
 
 def causal_zeros(tokens: Tokens) -> HeadPattern:
-    """Scores of 0 for sources up to each destination, −∞ after it."""
+    """Scores of 0 for sources up to the destination, −∞ for later ones."""
     batch, length = tokens.shape
     later = torch.ones(length, length, dtype=torch.bool).triu(1)
     return torch.zeros(batch, length, length).masked_fill(later, -math.inf)
@@ -118,20 +119,20 @@ def index_of(keys: Int[Tensor, " key"], ids: Int[Tensor, "..."]) -> Int[Tensor, 
 def members(kind: FeatureKind, tokens: Tokens, vocab: int) -> Int[Tensor, "batch dest src"]:
     """The key of the feature of a kind that holds for each pair of positions; −1 for none."""
     batch, length = tokens.shape
-    here, back = tokens[:, :, None], tokens[:, None, :]
+    destination, source = tokens[:, :, None], tokens[:, None, :]
     positions = torch.arange(length)
     if kind is FeatureKind.DISTANCE:
         offset = (positions[:, None] - positions).clamp(min=0)
         bins = torch.tensor(BINS)
-        found = bins[torch.searchsorted(bins, offset, right=True) - 1]
-        return found.expand(batch, length, length)
+        keys = bins[torch.searchsorted(bins, offset, right=True) - 1]
+        return keys.expand(batch, length, length)
     if kind is FeatureKind.FIRST:
         return torch.where(positions == 0, 0, -1).expand(batch, length, length)
     if kind is FeatureKind.SOURCE:
-        return back.expand(batch, length, length)
+        return source.expand(batch, length, length)
     if kind is FeatureKind.PAIR:
-        return here * vocab + back
-    copies = (here == back) & torch.ones(length, length, dtype=torch.bool).tril(-1)
+        return destination * vocab + source
+    copies = (destination == source) & torch.ones(length, length, dtype=torch.bool).tril(-1)
     after = torch.zeros_like(copies)
     after[:, :, 1:] = copies[:, :, :-1]
     if kind is FeatureKind.MATCH:
@@ -145,9 +146,9 @@ def feature_text(kind: FeatureKind, key: int, lexicon: Lexicon) -> str:
     """The description of a feature."""
     if kind is FeatureKind.DISTANCE:
         last = next((bound - 1 for bound in BINS if bound > key), None)
-        named = {0: "the current token", 1: "the token before"}
-        far = f"{key} or more back" if last is None else f"{key}–{last} back"
-        return named.get(key, f"{key} back" if last == key else far)
+        names = {0: "the current token", 1: "the token before"}
+        default = f"{key} or more back" if last is None else f"{key}–{last} back"
+        return names.get(key, f"{key} back" if last == key else default)
     if kind is FeatureKind.FIRST:
         return "the first token"
     if kind is FeatureKind.MATCH:
@@ -162,7 +163,7 @@ def feature_text(kind: FeatureKind, key: int, lexicon: Lexicon) -> str:
 
 
 class AttentionFit:
-    """Iterative scaling of a head's attention rule on the head's own patterns."""
+    """Iterative scaling of an attention rule to a head's patterns."""
 
     def __init__(
         self, pattern: HeadPattern, tokens: Tokens, weight: Float[Tensor, "batch pos"], vocab: int
@@ -176,7 +177,7 @@ class AttentionFit:
         self._cells: dict[FeatureKind, tuple[Tensor, Tensor, Tensor]] = {}
 
     def _masses(self, kind: FeatureKind) -> tuple[Tensor, Tensor, Tensor]:
-        """The keys of a kind that occur, and the attention of head and rule to their cells."""
+        """The keys of a kind in the text, and the attention of head and rule to their cells."""
         if kind not in self._cells:
             ids = members(kind, self.tokens, self.vocab)
             keys, at = ids.flatten().unique(return_inverse=True)
@@ -186,42 +187,42 @@ class AttentionFit:
         rule = (self.scores.softmax(-1) * self.weight).flatten()
         return keys, P, torch.bincount(at, rule, len(keys)) + 0.5
 
-    def add(self, kind: FeatureKind, most: int, least: float) -> None:
+    def add(self, kind: FeatureKind, k: int, threshold: float) -> None:
         """Add at most `most` features whose bound is at least `least` nats per destination."""
         keys, P, Q = self._masses(kind)
         gain = (P * (P / Q).log() - P + Q) / self.weight.sum()
         gain[keys < 0] = -1
         if kind in self.keys:
             gain[torch.isin(keys, self.keys[kind])] = -1
-        best = gain.topk(min(most, len(gain)))
-        chosen = keys[best.indices[best.values >= least]]
-        if not len(chosen):
+        top = gain.topk(min(k, len(gain)))
+        new = keys[top.indices[top.values >= threshold]]
+        if not len(new):
             return
-        old = self.keys.get(kind, chosen[:0])
-        self.keys[kind], order = torch.cat((old, chosen)).sort()
+        old = self.keys.get(kind, new[:0])
+        self.keys[kind], order = torch.cat((old, new)).sort()
         values = self.values.get(kind, torch.zeros(0))
-        self.values[kind] = torch.cat((values, torch.zeros(len(chosen))))[order]
+        self.values[kind] = torch.cat((values, torch.zeros(len(new))))[order]
 
     def sweep(self) -> None:
         """One update of every kind of feature."""
         for kind, keys in self.keys.items():
-            there, P, Q = self._masses(kind)
-            chosen = torch.searchsorted(there, keys)
+            occurring, P, Q = self._masses(kind)
+            rows = torch.searchsorted(occurring, keys)
             step = torch.zeros_like(P)
-            step[chosen] = (P / Q).log()[chosen]
-            self.values[kind] = self.values[kind] + step[chosen]
+            step[rows] = (P / Q).log()[rows]
+            self.values[kind] = self.values[kind] + step[rows]
             self.scores += step[self._cells[kind][1]].reshape(self.scores.shape)
 
     def rule(self, lexicon: Lexicon) -> AttentionRule:
-        """The rule, its values rounded as they are printed and saved."""
+        """The rule, with its values rounded for printing and saving."""
         features: list[Feature] = []
         for kind, keys in self.keys.items():
-            there, _, Q = self._masses(kind)
-            share = ((Q - 0.5) / self.weight.sum())[torch.searchsorted(there, keys)].tolist()
+            occurring, _, Q = self._masses(kind)
+            share = ((Q - 0.5) / self.weight.sum())[torch.searchsorted(occurring, keys)].tolist()
             values = self.values[kind].tolist()
-            for key, value, caught in zip(keys.tolist(), values, share, strict=True):
+            for key, value, attention in zip(keys.tolist(), values, share, strict=True):
                 text = feature_text(kind, key, lexicon)
-                features.append(Feature(kind, key, round(value, 3), round(caught, 4), text))
+                features.append(Feature(kind, key, round(value, 3), round(attention, 4), text))
         return AttentionRule(tuple(feature for feature in features if feature.value != 0))
 
 
@@ -232,15 +233,15 @@ def fit_attention(
     lexicon: Lexicon,
     token_features: int,
 ) -> AttentionRule:
-    """The attention rule of a head, from its patterns on some text.
+    """The attention rule of a head, from its patterns on a text.
 
-    At most `token_features` features are single sources, and as many are pairs.
+    At most `token_features` features are single sources, and at most as many are pairs.
     """
     fit = AttentionFit(pattern, tokens, weight, lexicon.size)
     for _ in range(SWEEPS):
         # One feature of each kind at a time: the next often explains the same cells.
         for kind in ("MATCH", "LONGER", "FIRST", "DISTANCE"):
-            fit.add(FeatureKind[kind], 3 if kind == "DISTANCE" else 1, LEAST_GAIN)
+            fit.add(FeatureKind[kind], 3 if kind == "DISTANCE" else 1, MIN_GAIN)
             fit.sweep()
     for kind in (FeatureKind.SOURCE, FeatureKind.PAIR):
         if token_features:
@@ -252,7 +253,7 @@ def fit_attention(
 
 
 def random_rule(rule: AttentionRule, lexicon: Lexicon, generator: torch.Generator) -> AttentionRule:
-    """A rule of the same size and values with other features of the same kinds, at random."""
+    """A rule of the same size and values with random other features of the same kinds."""
     features: list[Feature] = []
     domains: dict[FeatureKind, Sequence[int]] = {
         FeatureKind.DISTANCE: BINS,
@@ -262,18 +263,18 @@ def random_rule(rule: AttentionRule, lexicon: Lexicon, generator: torch.Generato
         FeatureKind.SOURCE: range(lexicon.size),
     }
     for kind in FeatureKind:
-        mine = [feature for feature in rule.features if feature.kind is kind]
-        used = [feature.key for feature in mine]
+        features_of_kind = [feature for feature in rule.features if feature.kind is kind]
+        used = [feature.key for feature in features_of_kind]
         domain = domains.get(kind)
         if domain is None:
-            highest, several = lexicon.size**2, 4 * len(mine) + 8
-            domain = torch.randint(highest, (several,), generator=generator).unique().tolist()
-        fresh = sorted(set(domain) - set(used))
-        order = torch.randperm(len(fresh), generator=generator).tolist()
-        # Where a kind has too few other features, the features exchange their values.
-        keys = [*(fresh[at] for at in order), *used[1:], *used[:1]][: len(mine)]
+            highest, count = lexicon.size**2, 4 * len(features_of_kind) + 8
+            domain = torch.randint(highest, (count,), generator=generator).unique().tolist()
+        others = sorted(set(domain) - set(used))
+        order = torch.randperm(len(others), generator=generator).tolist()
+        # If a kind has too few other features, its features exchange their values.
+        keys = [*(others[at] for at in order), *used[1:], *used[:1]][: len(features_of_kind)]
         features += [
             replace(feature, key=key, text=feature_text(kind, key, lexicon))
-            for feature, key in zip(mine, keys, strict=True)
+            for feature, key in zip(features_of_kind, keys, strict=True)
         ]
     return AttentionRule(tuple(features))

@@ -25,11 +25,11 @@ class Fidelity(Record, kind="program-fidelity"):
 
     `kl`             KL(model ‖ program)
     `kl_unigram`     KL(model ‖ unigram counts of the fitting text), where a program starts
-    `share`          the share of `kl_unigram` that the program closes; its null is that of a
-                     program of the same size, fitted the same way, whose entries were matched and
-                     whose attention features were drawn at random
+    `share`          the share of `kl_unigram` that the program closes; its null is the share of a
+                     program of the same size, fitted the same way, with randomly matched entries
+                     and random attention features
     `agreement`      the share of positions where program and model predict the same token
-    `loss`           of the program on the text itself, next to `loss_model`, `loss_unigram` and
+    `loss`           of the program on the text, beside `loss_model`, `loss_unigram` and
                      `loss_bigram` (smoothed counts of the fitting text)
     """
 
@@ -46,7 +46,7 @@ class Fidelity(Record, kind="program-fidelity"):
 
     def to_table(self) -> Table:
         """One row per number."""
-        named = (
+        rows_of = (
             ("share of KL(model ‖ unigram) closed", self.share),
             ("KL(model ‖ program)", self.kl),
             ("KL(model ‖ unigram)", self.kl_unigram),
@@ -57,22 +57,22 @@ class Fidelity(Record, kind="program-fidelity"):
             ("loss of bigram counts", self.loss_bigram),
         )
         columns = (prose_column("fidelity"), *interval_columns("value", ".3f"), Column("null"))
-        rows = tuple((name, *each.with_interval, each.null) for name, each in named)
-        counted = f"{self.predictions} predictions in {self.sequences} held-out sequences"
-        return Table(columns, rows, note=f"measured on {counted}, in nats")
+        rows = tuple((name, *estimate.with_interval, estimate.null) for name, estimate in rows_of)
+        count = f"{self.predictions} predictions in {self.sequences} held-out sequences"
+        return Table(columns, rows, note=f"measured on {count}, in nats")
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Held-out sequences and the model that programs are compared with on them."""
+    """Held-out sequences, and the model that programs are compared with."""
 
     model: Model
     tokens: Tokens
     weight: Float[Tensor, "batch pos"]
     """1 where there is a next token to predict, else 0."""
 
-    def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Tokens, weights and the model's log-probabilities, a few sequences at a time."""
+    def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Tokens, weights and the model's log-probabilities, in batches of sequences."""
         size = batch_size(4 * self.tokens.shape[1] * self.model.config.d_vocab)
         for tokens, weight in zip(self.tokens.split(size), self.weight.split(size), strict=True):
             logits = self.model(tokens.to(self.model.weights.device))
@@ -91,24 +91,24 @@ class PredictorSums:
 def compare_programs(
     held_out: HeldOut, lexicon: Lexicon, variants: Sequence[tuple[Stage, ...]], unigram: Tensor
 ) -> list[PredictorSums]:
-    """The model itself, unigram counts, and each variant of a program, on the held-out text."""
-    found: list[list[Tensor]] = [[] for _ in range(2 + len(variants))]
-    for tokens, weight, log_p in held_out.parts():
+    """Sums for the model, unigram counts, and each variant of a program, on the held-out text."""
+    sums_of: list[list[Tensor]] = [[] for _ in range(2 + len(variants))]
+    for tokens, weight, log_p in held_out.batches():
         targets = next_tokens(tokens).clamp(min=0)
-        p, best = log_p.exp(), log_p.argmax(-1)
-        programs = (program_logits(each, lexicon, tokens).log_softmax(-1) for each in variants)
-        counted = unigram.log().float().expand_as(log_p)
-        for sums, log_q in zip(found, chain((log_p, counted), programs), strict=True):
+        p, prediction = log_p.exp(), log_p.argmax(-1)
+        programs = (program_logits(stages, lexicon, tokens).log_softmax(-1) for stages in variants)
+        by_counts = unigram.log().float().expand_as(log_p)
+        for sums, log_q in zip(sums_of, chain((log_p, by_counts), programs), strict=True):
             kl = (p * (log_p - log_q)).sum(-1)
             loss = -log_q.gather(2, targets[..., None])[..., 0]
-            same = (log_q.argmax(-1) == best).float()
+            same = (log_q.argmax(-1) == prediction).float()
             sums.append((torch.stack((kl, loss, same)).double() * weight).sum(-1))
-    return [PredictorSums(*torch.cat(parts, 1)) for parts in found]
+    return [PredictorSums(*torch.cat(batches, 1)) for batches in sums_of]
 
 
 def fidelity_of(
     program: PredictorSums,
-    chance: PredictorSums | None,
+    random_program: PredictorSums | None,
     model: PredictorSums,
     unigram: PredictorSums,
     counts: BigramCounts,
@@ -121,8 +121,9 @@ def fidelity_of(
     bigram = -counts.probabilities(tokens.flatten(), following.flatten()).log()
     bigram_loss = (bigram.reshape(tokens.shape) * weight).sum(-1)
     share = ratio(unigram.kl - program.kl, unigram.kl)
-    if chance is not None:
-        share = replace(share, null=ratio(unigram.kl - chance.kl, unigram.kl).value, draws=1)
+    if random_program is not None:
+        null = ratio(unigram.kl - random_program.kl, unigram.kl).value
+        share = replace(share, null=null, draws=1)
     return Fidelity(
         kl=ratio(program.kl, count),
         kl_unigram=ratio(unigram.kl, count),
@@ -146,10 +147,10 @@ def with_gains(
     """The rules with their gains on held-out text, the largest gain first."""
     sums = [
         _removal_costs(rules, stages, lexicon, tokens, weight, log_p)
-        for tokens, weight, log_p in held_out.parts()
+        for tokens, weight, log_p in held_out.batches()
     ]
     total, count = torch.cat(sums, 1), held_out.weight.double().sum(-1)
-    gains = [ratio(each, count) for each in total]
+    gains = [ratio(rises, count) for rises in total]
     order = sorted(range(len(rules)), key=lambda at: (-gains[at].value, at))
     return tuple(replace(rules[at], gain=gains[at]) for at in order)
 
@@ -174,8 +175,8 @@ def _removal_costs(
             acts.scatter_(2, rows[..., None], 1.0)
         pattern = stage.pattern(tokens)
         acts = acts if pattern is None else pattern @ acts
-        mine = [(at, rule) for at, rule in enumerate(rules) if rule.head == stage.head]
-        for at, rule in mine:
+        rules_of_head = [(at, rule) for at, rule in enumerate(rules) if rule.head == stage.head]
+        for at, rule in rules_of_head:
             if rule.source is None:
                 without = logits - stage_logits(lexicon, stage.columns(tokens))
                 rise = (log_p.exp() * (log_q - without.log_softmax(-1))).sum(-1)
@@ -187,7 +188,7 @@ def _removal_costs(
 
 
 def _with_classes(lexicon: Lexicon, probs: Logits) -> Float[Tensor, "batch pos out"]:
-    """Probabilities of tokens, then those of classes."""
+    """Probabilities of tokens, then of classes."""
     kinds = probs.new_zeros(*probs.shape[:-1], len(lexicon.classes))
     return torch.cat((probs, kinds.index_add_(-1, lexicon.class_of, probs)), -1)
 
@@ -195,12 +196,12 @@ def _with_classes(lexicon: Lexicon, probs: Logits) -> Float[Tensor, "batch pos o
 def _row_cost(
     rule: Rule, lexicon: Lexicon, acts: Float[Tensor, "batch pos"], P: Tensor, Q: Tensor
 ) -> Float[Tensor, "batch pos"]:
-    """The rise of the KL at every position without one row, without another softmax.
+    """The rise of the KL at every position if a row is removed, without another softmax.
 
     Removing f·v from the logits of some outputs changes the KL by Σ p f v + log Σ q exp(−f v).
     """
-    outs = torch.tensor([each.token.id for each in rule.writes])
-    values = torch.tensor([each.value for each in rule.writes])
+    outs = torch.tensor([write.token.id for write in rule.writes])
+    values = torch.tensor([write.value for write in rule.writes])
     fired = acts > 0
     f, p, q = acts[fired][:, None], P[fired][:, outs], Q[fired][:, outs]
     kinds = outs >= lexicon.size

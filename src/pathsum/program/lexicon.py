@@ -1,14 +1,14 @@
 """Lexicon: the tokens of a program, the classes of their texts, and the columns of a fit.
 
-Rules may name a class of tokens where that is shorter: "after a digit: digits +1.9". Classes
-follow from the text alone (`·the` is a word, `the` lowercase letters), every token is in exactly
-one, and a model without a tokenizer has a single class. Rules number tokens from 0 to V − 1, then
-the classes, then `any`.
+Rules may name a class of tokens if that is shorter: "after a digit: digits +1.9". Classes depend
+only on the text (`·the` is a word, `the` lowercase letters), every token is in exactly one class,
+and a model without a tokenizer has a single class. Rules number tokens from 0 to V − 1, then the
+classes, then `any`.
 
-`Columns` are the outputs that a fit distinguishes, so that its memory does not grow with V. The
-tokens with the most probability have a column each, and so has every class. The other tokens of a
-class are a single outcome: they have no entries of their own, so they share one logit, and their
-probabilities add up. With few tokens every token has a column and nothing is left.
+`Columns` are the outputs that a fit distinguishes, so that its memory does not grow with V. Each of
+the most probable tokens has a column, and so has every class. The other tokens of a class are a
+single outcome: they have no entries, so they share one logit, and their probabilities add up. With
+few tokens, every token has a column.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ CLASSES = (
 )
 ANY = "any token"
 MOST_COLUMNS = 4096
-"""The largest number of tokens with a column of their own."""
+"""The largest number of tokens with a column."""
 
 
 def class_of_text(text: str) -> str:
@@ -69,23 +69,23 @@ class Lexicon:
     @cached_property
     def class_of(self) -> Int[Tensor, " vocab"]:
         """The class of every token."""
-        found = torch.zeros(self.size, dtype=torch.long)
+        classes = torch.zeros(self.size, dtype=torch.long)
         if self.tokenizer is None:
-            return found
+            return classes
         special = set(self.tokenizer.special_tokens)
         for token in range(self.size):
-            known = token < self.tokenizer.size and token not in special
-            name = class_of_text(self.tokenizer.text(token)) if known else SPECIAL
-            found[token] = CLASSES.index(name)
-        return found
+            has_text = token < self.tokenizer.size and token not in special
+            name = class_of_text(self.tokenizer.text(token)) if has_text else SPECIAL
+            classes[token] = CLASSES.index(name)
+        return classes
 
     @property
     def any(self) -> int:
-        """The number that stands for every token."""
+        """The number of the class of all tokens."""
         return self.size + len(self.classes)
 
     def sources(self, tokens: Int[Tensor, "..."]) -> tuple[Int[Tensor, "..."], ...]:
-        """The numbers that each token answers to: its own, its class's, and `any`."""
+        """The numbers of each token, of its class, and of `any`."""
         return tokens, self.size + self.class_of[tokens], torch.full_like(tokens, self.any)
 
     def name(self, number: int) -> Token:
@@ -94,13 +94,13 @@ class Lexicon:
             return Token(number, ANY)
         if number >= self.size:
             return Token(number, f"⟨{self.classes[number - self.size]}⟩")
-        shown = f"<{number}>" if self.tokenizer is None else self.tokenizer.show(number)
-        return Token(number, shown)
+        text = f"<{number}>" if self.tokenizer is None else self.tokenizer.show(number)
+        return Token(number, text)
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Some tokens, then all classes."""
+    """Columns of a fit: the most probable tokens, then all classes."""
 
     lexicon: Lexicon
     tokens: Int[Tensor, " col"]
@@ -118,9 +118,9 @@ class Columns:
     @cached_property
     def column_of(self) -> Int[Tensor, " number"]:
         """The column of each token and class; one past the last for tokens without one."""
-        found = torch.full((self.lexicon.any,), self.width)
-        found[self.outs] = torch.arange(self.width)
-        return found
+        columns = torch.full((self.lexicon.any,), self.width)
+        columns[self.outs] = torch.arange(self.width)
+        return columns
 
     @cached_property
     def _class_of(self) -> Int[Tensor, " col"]:
@@ -131,8 +131,8 @@ class Columns:
         return torch.nn.functional.one_hot(self._class_of, len(self.lexicon.classes)).float()
 
     @cached_property
-    def _left(self) -> tuple[Tensor, Tensor]:
-        """The classes that have tokens without a column, and the logarithm of how many."""
+    def _rest(self) -> tuple[Tensor, Tensor]:
+        """The classes with tokens without a column, and the logarithm of their number."""
         kinds = len(self.lexicon.classes)
         count = torch.bincount(self.lexicon.class_of, minlength=kinds)
         count = count - torch.bincount(self._class_of, minlength=kinds)
@@ -143,35 +143,35 @@ class Columns:
         count, kinds = len(self.tokens), len(self.lexicon.classes)
         by_class = total[..., count : count + kinds]
         logits = total[..., :count] + by_class @ self._onehot.T
-        left, log_count = self._left
-        return torch.cat((logits, by_class[..., left] + log_count), -1) if len(left) else logits
+        rest, log_count = self._rest
+        return torch.cat((logits, by_class[..., rest] + log_count), -1) if len(rest) else logits
 
-    def sums(self, given: Float[Tensor, "batch pos out"]) -> Float[Tensor, "batch pos wide"]:
-        """The transpose of `outcomes`: each column's own number, and each class's sum."""
-        own = given[..., : len(self.tokens)]
-        by_class = own @ self._onehot
-        left, _ = self._left
-        by_class[..., left] += given[..., len(self.tokens) :]
-        return torch.cat((own, by_class, own.new_zeros(*own.shape[:-1], 1)), -1)
+    def sums(self, values: Float[Tensor, "batch pos out"]) -> Float[Tensor, "batch pos wide"]:
+        """The transpose of `outcomes`: each column's value, and each class's sum."""
+        of_tokens = values[..., : len(self.tokens)]
+        by_class = of_tokens @ self._onehot
+        rest, _ = self._rest
+        by_class[..., rest] += values[..., len(self.tokens) :]
+        return torch.cat((of_tokens, by_class, of_tokens.new_zeros(*of_tokens.shape[:-1], 1)), -1)
 
     def probabilities(
         self, logits: Float[Tensor, "batch pos vocab"]
     ) -> Float[Tensor, "batch pos out"]:
-        """The probabilities that a model's logits give to the outcomes."""
+        """The model's probabilities of the outcomes, from its logits."""
         probs = logits.float().softmax(-1)
-        own = probs[..., self.tokens]
-        left, _ = self._left
-        if not len(left):
-            return own
+        of_tokens = probs[..., self.tokens]
+        classes, _ = self._rest
+        if not len(classes):
+            return of_tokens
         kinds = probs.new_zeros(*probs.shape[:-1], len(self.lexicon.classes))
         kinds.index_add_(-1, self.lexicon.class_of, probs)
-        rest = (kinds - own @ self._onehot).clamp(min=0)
-        return torch.cat((own, rest[..., left]), -1)
+        rest = (kinds - of_tokens @ self._onehot).clamp(min=0)
+        return torch.cat((of_tokens, rest[..., classes]), -1)
 
 
 def choose_columns(
     lexicon: Lexicon, probability: Float[Tensor, " vocab"], most: int = MOST_COLUMNS
 ) -> Columns:
-    """Columns for the tokens that a model gives the most probability on some text."""
-    best = probability.topk(min(most, lexicon.size)).indices
-    return Columns(lexicon, best.sort().values)
+    """Columns for the tokens with the largest total probability."""
+    tokens = probability.topk(min(most, lexicon.size)).indices
+    return Columns(lexicon, tokens.sort().values)

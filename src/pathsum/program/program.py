@@ -23,7 +23,7 @@ from pathsum.program.lexicon import Lexicon
 from pathsum.program.rule import Rule, Stage, program_logits, stages_of_rules
 from pathsum.text import Tokenizer
 
-SHOWN = 25
+N_ROWS = 25
 """Rules and terms that tables show."""
 TITLE_LENGTH = 60
 """Characters of the text in a title."""
@@ -31,7 +31,7 @@ TITLE_LENGTH = 60
 
 @dataclass(frozen=True, eq=False)
 class CurvePoint(Record, kind="program-curve-point"):
-    """The program when it held `size` numbers: KL(model ‖ program) and the share closed."""
+    """The program at `size` values: KL(model ‖ program) and the share closed."""
 
     size: int
     kl: Estimate
@@ -40,7 +40,7 @@ class CurvePoint(Record, kind="program-curve-point"):
 
 @dataclass(frozen=True)
 class Term:
-    """One rule's term in a logit; `at` are the positions that a head's rule read."""
+    """One rule's term in a logit; `at` are the source positions of a head's rule."""
 
     rule: str
     value: float
@@ -69,11 +69,11 @@ class Explanation(Record, kind="program-explanation"):
         """The strongest terms."""
         rows = [
             (term.rule, term.value, ", ".join(f"{self.text[at]}@{at}" for at in term.at))
-            for term in self.terms[:SHOWN]
+            for term in self.terms[:N_ROWS]
         ]
-        rest = sum(term.value for term in self.terms[SHOWN:])
-        if len(self.terms) > SHOWN:
-            rows.append((f"{len(self.terms) - SHOWN} more rules", rest, ""))
+        rest = sum(term.value for term in self.terms[N_ROWS:])
+        if len(self.terms) > N_ROWS:
+            rows.append((f"{len(self.terms) - N_ROWS} more rules", rest, ""))
         rows.append(("together", self.logit, ""))
         model = " (the program was loaded without its model)"
         if self.model_prediction is not None:
@@ -89,7 +89,7 @@ class Explanation(Record, kind="program-explanation"):
 
 @dataclass(frozen=True, eq=False)
 class Program(Record, kind="program"):
-    """A model as readable rules. `logits` is computed from the rules alone.
+    """A model as readable rules. `logits` is computed from only the rules.
 
     `rules` are ranked by their gain on held-out text. `size` is the number of their values, at most
     `budget`. `curve` is the fidelity at each stage of the fit. A program loaded from a file has no
@@ -123,61 +123,61 @@ class Program(Record, kind="program"):
 
     @torch.no_grad()
     def logits(self, tokens: Int[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos vocab"]:
-        """Logits from the rules alone, [batch, pos, vocab] or, for one sequence, [pos, vocab]."""
+        """Logits from only the rules, [batch, pos, vocab] or, for one sequence, [pos, vocab]."""
         batch = self._checked(tokens)
-        found = program_logits(self.stages, self.lexicon, batch)
-        return found[0] if tokens.ndim == 1 else found
+        logits = program_logits(self.stages, self.lexicon, batch)
+        return logits[0] if tokens.ndim == 1 else logits
 
     @torch.no_grad()
     def explain(
         self, text: str | list[int] | Tensor, position: int = -1, token: str | int | None = None
     ) -> Explanation:
-        """The rules that act at a position of a text, each with its term in the logit of a token.
+        """The active rules at a position of a text, each with its term in the logit of a token.
 
         By default the token is the program's prediction at that position.
         """
         ids = self._ids(text)
         position = parse_position(position, ids.shape[1])
         logits = self.logits(ids)[0, position].double()
-        chosen = int(logits.argmax()) if token is None else self._token(token)
-        terms = self._terms(ids, position, chosen)
+        token_id = int(logits.argmax()) if token is None else self._token(token)
+        terms = self._terms(ids, position, token_id)
         total = sum(term.value for term in terms)
-        theirs = prediction = None
+        model_probability = prediction = None
         if self._model is not None:
             row = self._model(ids)[0, position].double().cpu()
-            theirs = float(row.softmax(-1)[chosen])
+            model_probability = float(row.softmax(-1)[token_id])
             prediction = self.lexicon.name(int(row.argmax()))
         return Explanation(
-            text=tuple(self.lexicon.name(one).text for one in ids[0].tolist()),
+            text=tuple(self.lexicon.name(token_of).text for token_of in ids[0].tolist()),
             position=position,
-            token=self.lexicon.name(chosen),
-            logit=float(logits[chosen]),
+            token=self.lexicon.name(token_id),
+            logit=float(logits[token_id]),
             terms=terms,
-            remainder=abs(total - float(logits[chosen])),
-            probability=float(logits.softmax(-1)[chosen]),
-            model_probability=theirs,
+            remainder=abs(total - float(logits[token_id])),
+            probability=float(logits.softmax(-1)[token_id]),
+            model_probability=model_probability,
             model_prediction=prediction,
         )
 
     def _terms(self, ids: Int[Tensor, "1 pos"], position: int, token: int) -> tuple[Term, ...]:
         lexicon = self.lexicon
-        reached = {token, lexicon.size + int(lexicon.class_of[token])}
+        outputs = {token, lexicon.size + int(lexicon.class_of[token])}
         patterns = {stage.head: stage.pattern(ids) for stage in self.stages}
-        answers = torch.stack([each[0] for each in lexicon.sources(ids)])
+        answers = torch.stack([write[0] for write in lexicon.sources(ids)])
         terms: list[Term] = []
-        only_here = (torch.arange(ids.shape[1]) == position).double()
+        at_position = (torch.arange(ids.shape[1]) == position).double()
         for rule in self.rules:
             pattern = patterns[rule.head]
-            row = only_here if pattern is None else pattern[0, position].double()
+            row = at_position if pattern is None else pattern[0, position].double()
             if rule.source is None:
-                here, value = ids[0] == token, rule.copy
+                is_source, value = ids[0] == token, rule.copy
             else:
-                here = (answers == rule.source.id).any(0)
-                value = sum(each.value for each in rule.writes if each.token.id in reached)
-            added = float(value * row[here].sum())
-            if added:
-                positions = (here & (row > 0.01)).nonzero()[:, 0].tolist() if rule.head else []
-                terms.append(Term(str(rule), added, tuple(positions)))
+                is_source = (answers == rule.source.id).any(0)
+                value = sum(write.value for write in rule.writes if write.token.id in outputs)
+            value_added = float(value * row[is_source].sum())
+            if value_added:
+                positions = (is_source & (row > 0.01)).nonzero()[:, 0].tolist() if rule.head else []
+                terms.append(Term(str(rule), value_added, tuple(positions)))
         return tuple(sorted(terms, key=lambda term: -abs(term.value)))
 
     # ---- input
@@ -191,10 +191,10 @@ class Program(Record, kind="program"):
                 )
             start = [] if self.start_token is None else [self.start_token]
             text = [*start, *self._tokenizer.encode(text)]
-        found = self._checked(torch.as_tensor(text))
-        if len(found) != 1:
-            raise InputError(f"{len(found)} sequences were given; explain reads one")
-        return found
+        ids = self._checked(torch.as_tensor(text))
+        if len(ids) != 1:
+            raise InputError(f"{len(ids)} sequences were given; explain reads one")
+        return ids
 
     def _token(self, token: str | int) -> int:
         if isinstance(token, str):
@@ -205,8 +205,8 @@ class Program(Record, kind="program"):
 
     def _checked(self, tokens: Tensor) -> Int[Tensor, "batch pos"]:
         require_values(tokens, "tokens")
-        whole = not (tokens.is_floating_point() or tokens.is_complex())
-        if tokens.ndim not in (1, 2) or tokens.numel() == 0 or not whole:
+        is_integer = not (tokens.is_floating_point() or tokens.is_complex())
+        if tokens.ndim not in (1, 2) or tokens.numel() == 0 or not is_integer:
             raise TokenError(
                 f"tokens are {tokens.dtype} of shape {list(tokens.shape)}; give ids as [pos] or "
                 "[batch, pos]"
@@ -226,11 +226,11 @@ class Program(Record, kind="program"):
         columns = (prose_column("rule"), Column("numbers"), Column("gain", ".4f"))
         rows = tuple(
             (str(rule), rule.size, None if rule.gain is None else rule.gain.value)
-            for rule in self.rules[:SHOWN]
+            for rule in self.rules[:N_ROWS]
         )
         note = "gain: rise of KL(model ‖ program) without the rule, in nats per prediction"
-        if len(self.rules) > SHOWN:
-            note = f"{len(self.rules) - SHOWN} more rules (use --json, or program.rules); {note}"
+        if len(self.rules) > N_ROWS:
+            note = f"{len(self.rules) - N_ROWS} more rules (use --json, or program.rules); {note}"
         return Table(columns, rows, f"{self.model} as {len(self.rules)} rules", note)
 
     def __rich__(self) -> RenderableType:
@@ -251,30 +251,31 @@ class Program(Record, kind="program"):
     def load(cls, file: str | Path) -> "Program":
         """Read a program that `save` wrote."""
         path = user_path(file)
-        given = parse_object(read_text(path), path, "save the program again")
-        head = (given.pop("format", None), given.pop("version", None))
+        content = parse_object(read_text(path), path, "save the program again")
+        head = (content.pop("format", None), content.pop("version", None))
         if head != (f"pathsum-{cls.record_kind}", cls.version):
             raise FileError(
                 f"{path} is not a program that this version of pathsum reads (its format and "
                 f"version are {head[0]!r} and {head[1]!r}); save the program again"
             )
-        tokenizer = given.pop("tokenizer", None)
+        tokenizer = content.pop("tokenizer", None)
         try:
-            made: Program = read_record(cls, given, "a program", finite=True)
+            program: Program = read_record(cls, content, "a program", finite=True)
         except InputError as error:
             raise FileError(f"{path} is not a program: {error}; save it again") from error
         if tokenizer is not None:
             text = json.dumps(tokenizer)
-            made = replace(made, _tokenizer=Tokenizer.from_json(text, f"the tokenizer in {path}"))
-        made.require_valid(path)
-        return made
+            reader = Tokenizer.from_json(text, f"the tokenizer in {path}")
+            program = replace(program, _tokenizer=reader)
+        program.require_valid(path)
+        return program
 
     def require_valid(self, path: Path) -> None:
         """Raise FileError if rules name unknown tokens, or sizes do not add up."""
         if self._tokenizer is not None and self._tokenizer.size > self.vocabulary:
             raise FileError(f"{path} has a tokenizer with more tokens than its vocabulary")
         for rule in self.rules:
-            outs = [each.token.id for each in rule.writes]
+            outs = [write.token.id for write in rule.writes]
             source = 0 if rule.source is None else rule.source.id
             inside = 0 <= source <= self.lexicon.any and all(
                 0 <= x < self.lexicon.any for x in outs

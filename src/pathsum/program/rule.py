@@ -2,16 +2,16 @@
 
 A program has two kinds of rules. A *table row* lists the logits that a source adds: on the direct
 path ("after `·def`: `·__` +3.1"), or through a head ("L0H3, attending to `(`: `)` +1.2"). An
-*attention rule* describes where a head attends, and whether it copies those tokens; each head in
-use has one.
+*attention rule* describes where a head attends, and whether it copies the attended tokens; each
+head in use has an attention rule.
 
-A stage holds the rules of the direct path or of one head. It moves table entries from sources to
-destinations by a pattern (the direct path has none: it writes where it reads), so with W the table
-and A the pattern
+A stage has the rules of the direct path or of one head. It moves table entries from sources to
+destinations by a pattern, which is the identity for the direct path: with W the table and A the
+pattern,
 
     logits[i] += Σ_j A[i, j] (W[x_j] + W[class of x_j] + W[any] + copy · onehot(x_j))
 
-Columns of W are tokens, then classes of tokens; a class passes its value on to all its tokens.
+Columns of W are tokens, then classes of tokens; the value of a class is added to all its tokens.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from pathsum.circuits.token_basis import Scored, Token
 from pathsum.program.attention_rule import AttentionRule
 from pathsum.program.lexicon import Lexicon
 
-SHOWN = 4
-"""Entries of a row that its line shows."""
+N_WRITES = 4
+"""Entries printed for a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Rule(Record, kind="program-rule"):
     """One rule: a row of a table (`source` and `writes`) or a head's `attention` (and `copy`).
 
     `head` is empty for the direct path. Sources and outputs are tokens, classes of tokens (⟨word⟩)
-    or any token. `size` counts the values of the rule, not the ids that they apply to. `gain` is
-    the rise of the KL from the model on held-out text without the rule (for an attention rule,
-    without its whole head), in nats per prediction.
+    or any token. `size` counts the values of the rule, without ids. `gain` is the rise of the KL
+    from the model on held-out text if the rule is removed (for an attention rule, its whole head),
+    in nats per prediction.
     """
 
     head: str
@@ -57,10 +57,10 @@ class Rule(Record, kind="program-rule"):
         assert self.source is not None
         name = str(self.source) if self.source.text.startswith("any") else f"`{self.source}`"
         start = f"after {name}" if not self.head else f"{self.head}, attending to {name}"
-        ranked = sorted(self.writes, key=lambda each: (-abs(each.value), each.token.id))
-        shown = [f"`{each.token}` {each.value:+.1f}" for each in ranked[:SHOWN]]
-        more = [f"and {len(ranked) - SHOWN} more"] if len(ranked) > SHOWN else []
-        return f"{start}: {', '.join([*shown, *more])}"
+        ranked = sorted(self.writes, key=lambda write: (-abs(write.value), write.token.id))
+        writes = [f"`{write.token}` {write.value:+.1f}" for write in ranked[:N_WRITES]]
+        more = [f"and {len(ranked) - N_WRITES} more"] if len(ranked) > N_WRITES else []
+        return f"{start}: {', '.join([*writes, *more])}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class SparseTable:
 
     @cached_property
     def _row_of(self) -> Int[Tensor, " number"]:
-        """The row of every source number; one past the last for those without entries."""
+        """The row of every source number; one past the last for sources without entries."""
         rows = torch.full((self.lexicon.any + 1,), len(self.used_rows))
         rows[self.used_rows] = torch.arange(len(self.used_rows))
         return rows
@@ -97,34 +97,34 @@ class SparseTable:
         return tuple(self._row_of[numbers] for numbers in self.lexicon.sources(tokens))
 
     def dense(self, values: Float[Tensor, " entry"]) -> Float[Tensor, "row col"]:
-        """The table of its used rows and columns, with a row of zeros below."""
-        made = values.new_zeros(len(self.used_rows) + 1, len(self.used_columns))
-        made[self._at] = values
-        return made
+        """The dense table of the used rows and columns, with a row of zeros below."""
+        table = values.new_zeros(len(self.used_rows) + 1, len(self.used_columns))
+        table[self._at] = values
+        return table
 
     def spread(
         self, dense: Float[Tensor, "row col"], tokens: Tokens, pattern: HeadPattern | None
     ) -> Float[Tensor, "batch pos col"]:
         """The table's output at every position, over its used columns."""
-        # A few sequences have few distinct tokens: the output of each is added up once.
+        # A few sequences have few distinct tokens, so outputs are summed once per token.
         distinct, at = tokens.unique(return_inverse=True)
-        each = sum((dense[rows] for rows in self.active_rows(distinct)), dense.new_zeros(()))
-        return each[at] if pattern is None else pattern @ each[at]
+        outputs = sum((dense[rows] for rows in self.active_rows(distinct)), dense.new_zeros(()))
+        return outputs[at] if pattern is None else pattern @ outputs[at]
 
     def gather(
-        self, given: Float[Tensor, "batch pos col"], tokens: Tokens, pattern: HeadPattern | None
+        self, values: Float[Tensor, "batch pos col"], tokens: Tokens, pattern: HeadPattern | None
     ) -> Float[Tensor, "row col"]:
         """The transpose of `spread`: sums over positions for every row."""
-        moved = (given if pattern is None else pattern.transpose(1, 2) @ given).flatten(0, 1)
+        moved = (values if pattern is None else pattern.transpose(1, 2) @ values).flatten(0, 1)
         distinct, at = tokens.unique(return_inverse=True)
-        each = moved.new_zeros(len(distinct), moved.shape[1]).index_add_(0, at.flatten(), moved)
-        found = given.new_zeros(len(self.used_rows) + 1, given.shape[-1])
+        sums = moved.new_zeros(len(distinct), moved.shape[1]).index_add_(0, at.flatten(), moved)
+        table = values.new_zeros(len(self.used_rows) + 1, values.shape[-1])
         for rows in self.active_rows(distinct):
-            found.index_add_(0, rows, each)
-        return found
+            table.index_add_(0, rows, sums)
+        return table
 
     def at_entries(self, dense: Float[Tensor, "row col"]) -> Float[Tensor, " entry"]:
-        """The numbers of a dense table at the entries."""
+        """The values of a dense table at the entries."""
         return dense[self._at]
 
 
@@ -157,21 +157,21 @@ class Stage:
         return SparseTable(self.lexicon, self.sources, self.outs)
 
     def pattern(self, tokens: Tokens) -> HeadPattern | None:
-        """Its attention on given tokens."""
+        """Its attention on tokens; None for the direct path."""
         return None if self.attention is None else self.attention.pattern(tokens, self.lexicon.size)
 
     def columns(self, tokens: Tokens) -> Float[Tensor, "batch pos out"]:
-        """The numbers that it adds to every token and to every class."""
+        """The values that it adds to every token and to every class."""
         size = self.lexicon.any
-        added = torch.zeros(*tokens.shape, size)
+        total = torch.zeros(*tokens.shape, size)
         pattern = self.pattern(tokens)
         if len(self.values):
-            written = self.table.spread(self.table.dense(self.values), tokens, pattern)
-            added.index_add_(2, self.table.used_columns, written)
+            output = self.table.spread(self.table.dense(self.values), tokens, pattern)
+            total.index_add_(2, self.table.used_columns, output)
         if self.copy and pattern is not None:
             to = tokens[:, None, :].expand(-1, tokens.shape[1], -1)
-            added.scatter_add_(2, to, self.copy * pattern)
-        return added
+            total.scatter_add_(2, to, self.copy * pattern)
+        return total
 
 
 def stage_logits(
@@ -201,9 +201,8 @@ def rules_of_stage(stage: Stage) -> list[Rule]:
         rules.append(Rule(stage.head, None, (), stage.attention, stage.copy, size, None))
     entries: dict[int, list[Scored]] = {}
     order = (stage.sources * (stage.lexicon.any + 1) + stage.outs).argsort()
-    for source, out, value in zip(
-        *(each[order].tolist() for each in (stage.sources, stage.outs, stage.values)), strict=True
-    ):
+    columns = (column[order].tolist() for column in (stage.sources, stage.outs, stage.values))
+    for source, out, value in zip(*columns, strict=True):
         entries.setdefault(source, []).append(Scored(stage.lexicon.name(out), value))
     for source, writes in entries.items():
         name = stage.lexicon.name(source)
@@ -215,13 +214,13 @@ def stages_of_rules(rules: Sequence[Rule], lexicon: Lexicon) -> tuple[Stage, ...
     """Rules as stages: the inverse of `rules_of_stage`, in the order of the heads' labels."""
     stages: list[Stage] = []
     for head in sorted({rule.head for rule in rules}):
-        mine = [rule for rule in rules if rule.head == head]
-        attends = next((rule for rule in mine if rule.attention is not None), None)
+        of_head = [rule for rule in rules if rule.head == head]
+        attends = next((rule for rule in of_head if rule.attention is not None), None)
         cells = sorted(
-            (rule.source.id, each.token.id, each.value)
-            for rule in mine
+            (rule.source.id, write.token.id, write.value)
+            for rule in of_head
             if rule.source is not None
-            for each in rule.writes
+            for write in rule.writes
         )
         sources, outs = (
             torch.tensor([cell[at] for cell in cells], dtype=torch.long) for at in (0, 1)
