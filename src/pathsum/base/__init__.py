@@ -2,8 +2,8 @@
 
 errors      the exception tree
 shapes      the shape vocabulary and the row convention
-path        HeadId, Source, Path and Part: `L1H4`, `embed→L0H7→L1H4`
-site        Site: components, named values, reads and edges: `L1H4.pattern`, `L0H7@4→L1H4@9.k`
+path        HeadId, Source and Path: `L1H4`, `embed→L0H7→L1H4`
+site        Site: components, named values, reads and edges, `L0H7@4→L1H4@9.k`; Part of a score
 record      Record, the base of all results: to_dict, to_table, views, JSON; HeadMapping
 estimate    Estimate: value, standard error, interval, null and p; how p-values are printed
 sentence    sentences about numbers, filled into spans; consoles that escape control characters
@@ -39,15 +39,23 @@ if TYPE_CHECKING:
         ARROW,
         HeadId,
         HeadName,
-        Part,
-        PartName,
         Path,
         Source,
         find_head,
         is_number,
     )
     from pathsum.base.record import HeadMapping, Record, computed_field, jsonable, records
-    from pathsum.base.site import LOGITS, Side, Site, SiteName, Writer, parse_read, parse_writer
+    from pathsum.base.site import (
+        LOGITS,
+        Part,
+        PartName,
+        Side,
+        Site,
+        SiteName,
+        Writer,
+        parse_read,
+        parse_writer,
+    )
     from pathsum.base.table import (
         Column,
         Row,
@@ -61,10 +69,10 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "site": "LOGITS Side Site SiteName Writer parse_read parse_writer",
+    "site": "LOGITS Part PartName Side Site SiteName Writer parse_read parse_writer",
     "options": "Progress parse_choice parse_option silent",
     "estimate": "Estimate",
-    "path": "HeadId HeadName find_head is_number ARROW Part PartName Path Source",
+    "path": "HeadId HeadName find_head is_number ARROW Path Source",
     "record": "HeadMapping Record computed_field jsonable records",
     "json_schema": "schema",
     "table": "Column Row Table interval_columns prose_column rows_table stacked text_column "

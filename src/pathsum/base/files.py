@@ -334,7 +334,7 @@ def finish_saving(folder: Path) -> None:
 def _finish(folder: Path) -> None:
     journal = folder / JOURNAL
     if not exists(journal):
-        return  # there is none, or another process has just finished the save
+        return  # nothing was interrupted, or another process has just finished the save
     record = read_object(journal, "remove it, and save again")
     renamed, removed = record.get("rename"), record.get("remove")
     if not isinstance(renamed, dict) or not isinstance(removed, list):
@@ -361,32 +361,24 @@ def check_output(path: str | Path) -> Path:
     """The path of an output, or an error if it cannot be written: call it before computing."""
     target = user_path(path)
     try:
-        exists_already, is_folder = _exists(target), target.is_dir()
-        folder = target.resolve().parent if not _through(target) else target.parent
+        is_new, is_folder = not target.exists(), target.is_dir()
+        folder = (target if _is_written_in_place(target) else target.resolve()).parent
     except (OSError, ValueError, RuntimeError) as error:
         raise FileError(f"{str(target)!r} cannot be written ({_reason(error)})") from error
     if is_folder:
         raise FileError(f"{target} is a folder; name a file in it, as in {target / 'result.html'}")
     if not folder.is_dir():
         raise FileError(f"the folder {folder} does not exist, so {target.name} cannot be written")
-    if not os.access(target if exists_already else folder, os.W_OK):
+    if not os.access(folder if is_new else target, os.W_OK):
         raise FileError(f"{target} cannot be written: permission denied")
     return target
-
-
-def _exists(target: Path) -> bool:
-    try:
-        target.stat()
-    except FileNotFoundError:
-        return False
-    return True  # any other error, such as a name that is too long, is the caller's
 
 
 def write_output(path: str | Path, content: str | bytes) -> Path:
     """Write an output: a regular file is replaced whole, anything else is written through."""
     target = check_output(path)
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
-    if _through(target):
+    if _is_written_in_place(target):
         try:
             target.write_bytes(data)
         except OSError as error:
@@ -397,13 +389,10 @@ def write_output(path: str | Path, content: str | bytes) -> Path:
     return target
 
 
-def _through(target: Path) -> bool:
+def _is_written_in_place(target: Path) -> bool:
     """Whether a target is written in place: pipes, devices, and files in read-only folders."""
-    if not _exists(target):
-        return False
-    if not target.is_file() or str(target).startswith(("/dev/", "/proc/")):
-        return True
-    return not os.access(target.resolve().parent, os.W_OK)
+    is_special = not target.is_file() or str(target).startswith(("/dev/", "/proc/"))
+    return target.exists() and (is_special or not os.access(target.resolve().parent, os.W_OK))
 
 
 def _reason(error: Exception) -> str:

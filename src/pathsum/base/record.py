@@ -10,15 +10,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import (
-    Callable,
-    ItemsView,
-    Iterator,
-    KeysView,
-    Mapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 

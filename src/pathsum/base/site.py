@@ -9,13 +9,13 @@
 
 A patch replaces the value at a site, an attribution scores it, a circuit is a set of sites.
 `Site.parse(str(site)) == site`, and the printed form is the same in the terminal, in JSON, in URLs
-and in the browser.
+and in the browser. A `Part` is one summand of a query or a key.
 """
 
 import enum
 import re
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pathsum.base.errors import InputError, PathError
 from pathsum.base.path import (
@@ -24,7 +24,7 @@ from pathsum.base.path import (
     NUMBER,
     HeadId,
     HeadName,
-    Part,
+    Path,
     Printed,
     Source,
     is_pair,
@@ -54,6 +54,88 @@ class Side(enum.StrEnum):
 
 HEAD_SIDES = (Side.Q, Side.K, Side.V)
 MLP_SIDES = (Side.U, Side.G)
+
+
+PartKind: TypeAlias = Literal["path", "position", "bias", "writer"]
+
+
+@dataclass(frozen=True)
+class Part(Printed):
+    """One summand of a query or of a key.
+
+    `path`      a source and the lower heads it came through: `embed`, `embed→L0H7`, `mlp0→L1H2`
+    `position`  the position vector added at this layer's read (positions="qk"): `pos@1`
+    `bias`      the read's own bias, a folded normalization bias included: `b_Q`, `b_K`; in the
+                edges into an MLP also `b_in`, `b_gate`
+    `writer`    the whole output of one lower head, over all paths: `L0H7`
+
+    >>> Part.parse("embed>L0H7").heads
+    ('L0H7',)
+    """
+
+    kind: PartKind
+    text: str
+    source: Source | None = None
+    heads: tuple[HeadId, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def headed(self) -> bool:
+        """Whether it went through a lower head."""
+        return bool(self.heads)
+
+    @property
+    def path(self) -> Path:
+        """The path of a part of this kind."""
+        if self.kind != "path" or self.source is None:
+            raise PathError(f"the part {self.text} is not a path from a source")
+        return Path(self.source, self.heads)
+
+    @classmethod
+    def of_path(cls, path: Path) -> "Part":
+        """The part of a path."""
+        if len(path.heads) < path.order:
+            raise PathError(
+                f"{path} goes through an MLP; the parts of a score come from sources through "
+                "heads, with MLP outputs as sources"
+            )
+        return cls("path", str(path), path.source, path.heads)
+
+    @classmethod
+    def position(cls, layer: int) -> "Part":
+        """The position part of a layer's reads."""
+        return cls("position", f"pos@{layer}")
+
+    @classmethod
+    def bias(cls, side: Literal["query", "key", "value", "gate"]) -> "Part":
+        """The read's own bias: of a head's query or key, or of an MLP's values or gates."""
+        return cls("bias", {"query": "b_Q", "key": "b_K", "value": "b_in", "gate": "b_gate"}[side])
+
+    @classmethod
+    def writer(cls, head: HeadId) -> "Part":
+        """The whole output of a lower head."""
+        return cls("writer", str(head), None, (head,))
+
+    @classmethod
+    def parse(cls, name: "PartName") -> "Part":
+        """The part that a name or a path means."""
+        if isinstance(name, Part):
+            return name
+        if isinstance(name, Path):
+            return cls.of_path(name)
+        text = name.strip()
+        if text in ("b_Q", "b_K", "b_in", "b_gate"):
+            return cls("bias", text)
+        if re.fullmatch(rf"pos@{NUMBER}", text, re.ASCII):
+            return cls.position(int(text.removeprefix("pos@")))
+        if LABEL.fullmatch(text):
+            return cls.writer(HeadId.parse(text))
+        return cls.of_path(Path.parse(text))
+
+
+PartName: TypeAlias = str | Path | Part
 
 
 Writer: TypeAlias = HeadId | Source

@@ -133,16 +133,8 @@ def skip_trigrams(
     vocab = len(vocabulary)
     sources = max(len({source for source, _, _ in group}) for group in merged)
     blocks = Blocks(token=vocab, out=vocab)
-    config = Config(
-        n_layers=1,
-        n_heads=len(merged),
-        d_model=blocks.width,
-        d_head=sources + 1,
-        d_vocab=vocab,
-        n_ctx=n_ctx,
-        positions="none",
-        start_token=0,
-    )
+    sizes = (1, len(merged), blocks.width, sources + 1, vocab, n_ctx)
+    config = Config(*sizes, positions="none", start_token=0)
     parts = HandBuilt(config, dtype)
     token, out = blocks.rows("token"), blocks.rows("out")
     parts["W_E"][torch.arange(vocab), token] = 1.0

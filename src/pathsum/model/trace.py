@@ -18,14 +18,7 @@ from pathsum.model import transformer
 from pathsum.model.edit import Edit
 from pathsum.model.forward import run
 from pathsum.model.gating import neuron_values
-from pathsum.model.recording import (
-    EVERYTHING,
-    LAYER_SCALES,
-    Keep,
-    NormScales,
-    PartialLayers,
-    Run,
-)
+from pathsum.model.recording import EVERYTHING, LAYER_SCALES, Keep, NormScales, PartialLayers, Run
 from pathsum.model.sites import check_neuron, check_neuron_value, named_value
 
 if TYPE_CHECKING:
