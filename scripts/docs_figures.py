@@ -33,6 +33,7 @@ PICTURES, LIVE_FIGURES = ROOT / "docs" / "pictures", ROOT / "build" / "live"
 TILLERMAN = "Mr. and Mrs. Tillerman kept the lighthouse. Mr. Tiller"
 DURSLEY = "Mr. and Mrs. Dursley of number four were proud to say they were normal. Mr. Durs"
 STATUS = "self.assertEqual(response.status_"
+DURSMAN = "Mr. and Mrs. Dursman kept the lighthouse. Mr. Tiller"
 QUIXEL = "self.quixel = quixel\n        return self.quix"
 
 
@@ -42,6 +43,13 @@ def terms(model: ps.Model) -> Figure:
     assert tokens is not None
     some = tokens[spaced(len(tokens), 10)]
     return ps.term_importance(model, some, sets=by_head(model)).figure()
+
+
+def sweep(model: ps.Model) -> Figure:
+    """The sweep of the page on interventions, for all heads."""
+    heads = [head.label for head in model.heads]
+    found = ps.patch_sweep(model, TILLERMAN, DURSMAN, token="man", versus="mean", nodes=heads)
+    return found.figure(width=5.0)
 
 
 def stream(model: ps.Model) -> Figure:
@@ -184,6 +192,8 @@ FIGURES: dict[str, Callable[[ps.Model], Figure]] = {
     "terms": terms,
     "circuit": lambda model: model.trace(TILLERMAN).circuit().figure(),
     "why": lambda model: model.trace(QUIXEL).circuit(token="el", threshold=0.05).figure(),
+    "lens": lambda model: model.trace(QUIXEL).lens().figure(),
+    "sweep": sweep,
     "stream": stream,
     "virtual-weights": virtual,
     "bigrams": bigrams,
@@ -200,7 +210,7 @@ LIVE = {"story": TILLERMAN, "text": DURSLEY, "why": QUIXEL, "paths": TILLERMAN}
 """The text of each live figure, by view."""
 QUICK = (
     *("attention", "composition", "composition-map", "eigenvalue-histogram"),
-    *("mlps", "prompts", "waterfall"),
+    *("lens", "mlps", "prompts", "sweep", "waterfall"),
 )
 
 
