@@ -74,7 +74,7 @@ test-processors: $(VENV)/.for-testing ## run the numeric tests with the kernels 
 	exit $$status
 
 # Malformed inputs for every reader of files; one that fails goes to tests/fuzz/failures.
-fuzz: $(VENV)/.for-testing ## draw many odd inputs for every reader (make fuzz INPUTS=20000)
+fuzz: $(VENV)/.for-testing ## draw malformed inputs for every reader (make fuzz INPUTS=20000)
 	@PATHSUM_FUZZ=$(INPUTS) $(PYTEST) $(PARALLEL) --hypothesis-profile=search tests/fuzz $(ARGS)
 
 kills: $(VENV)/.for-testing ## kill a training run 100 times while it saves, and compare its weights
