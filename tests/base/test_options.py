@@ -68,3 +68,5 @@ def test_probabilities_and_draws() -> None:
     assert parse_draws(99, 99) == 99
     with pytest.raises(InputError, match="draws=-3 random pairs are too few: p could not fall b"):
         parse_draws(-3, 99, "random pairs")
+    with pytest.raises(InputError, match="draws=1000000000000 is out of range; use 99 to 100,000"):
+        parse_draws(10**12, 99)

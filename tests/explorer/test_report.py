@@ -4,6 +4,7 @@ import base64
 import hashlib
 import importlib
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.explorer.variants import ALL, HOSTILE, NO_HEADS, hostile
+from tests.sources import gguf_files, tiny
 
 import pathsum as ps
 from pathsum.base.errors import FailedError, FileError, InputError
@@ -119,6 +121,19 @@ def test_a_model_that_lacks_answers_says_which(tmp_path: Path) -> None:
     assert got.answers > 5 and got.left_out
     assert all(": " in reason for reason in got.left_out)
     assert "report of" in got.to_table().to_text()
+
+
+@pytest.mark.parametrize("fragment", [False, True])
+def test_a_name_that_is_not_utf_8(fragment: bool, tmp_path: Path) -> None:
+    file, target = tmp_path / os.fsdecode(b"m\xff.gguf"), tmp_path / "page.html"
+    tiny.write("llama", tmp_path)
+    made = gguf_files.convert("llama", tmp_path)
+    try:
+        made.rename(file)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    ps.report(file, target, texts=[[1, 2, 3]], views=["text"], fragment=fragment)
+    assert "m\ufffd" in target.read_text(encoding="utf-8")
 
 
 def test_a_script_that_would_end_its_element(monkeypatch: pytest.MonkeyPatch) -> None:

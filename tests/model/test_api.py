@@ -51,6 +51,8 @@ def test_generation_at_a_temperature_follows_the_seed() -> None:
     )
     assert first == again != other
     assert first.startswith("def f(")
+    # So little is close to 0, which is the most likely token.
+    assert model.generate("def f(", 3, temperature=1e-320) == model.generate("def f(", 3)
     with pytest.raises(InputError, match="temperature=-1.0 is negative"):
         model.generate("def f(", 1, temperature=-1.0)
     with pytest.raises(InputError, match="n=-1 tokens"):

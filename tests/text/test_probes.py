@@ -30,3 +30,5 @@ def test_bad_input() -> None:
         random_repeats(range(4), 5, 2, 1, start_token=0)
     with pytest.raises(InputError, match="repeats=0 copies were requested; choose 1 or more"):
         random_repeats(range(4), 2, 0, 1)
+    with pytest.raises(InputError, match="sequences=1000000000 is out of range; use 1 to 100,000"):
+        random_repeats(range(4), 2, 2, 10**9)

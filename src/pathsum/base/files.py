@@ -77,6 +77,11 @@ def user_path(path: str | Path) -> Path:
         ) from error
 
 
+def shown_name(name: str) -> str:
+    """A file's name as text: bytes that are not UTF-8 are replaced, so that a page can hold it."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def exists(path: Path) -> bool:
     """Whether there is such a file or folder; False for names that no file can have."""
     try:

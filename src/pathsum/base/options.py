@@ -151,6 +151,10 @@ def parse_probability(value: float, name: str) -> float:
     return value
 
 
+MOST_DRAWS = 100_000
+"""Far more random draws than any estimate needs."""
+
+
 def parse_draws(draws: int, least: int, what: str = "random heads") -> int:
     """A number of random draws that is large enough for its null distribution.
 
@@ -164,6 +168,8 @@ def parse_draws(draws: int, least: int, what: str = "random heads") -> int:
             f"draws={draws} {what} are too few: p could not fall below "
             f"{1 / (1 + max(draws, 0)):.2g}; use at least {least}"
         )
+    if draws > MOST_DRAWS:
+        raise InputError(f"draws={draws} is out of range; use {least} to {MOST_DRAWS:,} {what}")
     return draws
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pathsum.base import Progress, is_number, silent
 from pathsum.base.errors import FileError, InputError, TokenError, near_misses
-from pathsum.base.files import exists, read_text, user_path
+from pathsum.base.files import exists, read_text, shown_name, user_path
 from pathsum.claims.examples import (
     Example,
     Sequences,
@@ -92,7 +92,7 @@ def open_model(model: str | Path | Model) -> OpenModel:
     else:
         raise FileError(f"{folder} contains neither a model nor snapshots")
     # The name that the user gave, not the name in the file.
-    return OpenModel(folder.name, str(model), loaded, run, text)
+    return OpenModel(shown_name(folder.name), shown_name(str(model)), loaded, run, text)
 
 
 def open_models(models: Sequence[str | Path | Model]) -> tuple[OpenModel, ...]:

@@ -88,7 +88,8 @@ def _continue(
         tokens = torch.tensor([ids[past.length :]], device=model.weights.device)
         logits = run_logits(model.weights, tokens, hooks, past=past)[0, -1].double().cpu()
         if temperature > 0:
-            probabilities = (logits / temperature).softmax(-1)
+            # At most 0 before the division, so that a tiny temperature does not overflow.
+            probabilities = ((logits - logits.max()) / temperature).softmax(-1)
             ids = [*ids, int(torch.multinomial(probabilities, 1, generator=draws))]
         else:
             ids = [*ids, int(logits.argmax())]

@@ -20,7 +20,7 @@ from pathsum.base.errors import (
     WeightsError,
     first_line,
 )
-from pathsum.base.files import user_path
+from pathsum.base.files import shown_name, user_path
 from pathsum.base.options import checked_methods
 from pathsum.model.config import Config
 from pathsum.model.edit import Edit, Function
@@ -62,9 +62,7 @@ class Model:
     edited = edited
 
     def __post_init__(self) -> None:
-        # Names of files may hold bytes that are not UTF-8, which cannot be written into a page.
-        name = self.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "name", shown_name(self.name))
         vocab = self.config.d_vocab
         if self.tokenizer is not None and self.tokenizer.size > vocab:
             raise TokenError(

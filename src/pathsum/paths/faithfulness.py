@@ -33,6 +33,7 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base import Column, Estimate, Progress, Record, parse_option, silent
 from pathsum.base.errors import InputError
 from pathsum.base.estimate import mean_estimate, ratio
+from pathsum.base.options import MOST_DRAWS
 from pathsum.base.site import Site
 from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
@@ -52,8 +53,6 @@ _POINTS = 8
 # Below this share of the prediction, full − empty is too small to divide by: noise of a few percent
 # of a logit would be most of every share.
 LEAST_RANGE = 0.2
-# Far more than any estimate needs.
-MOST_DRAWS = 100_000
 
 
 class Baseline(enum.StrEnum):

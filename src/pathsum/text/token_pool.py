@@ -96,6 +96,10 @@ NEUTRAL_TEXT = (Path(__file__).parent / "neutral.txt").read_text(encoding="utf-8
 """Text for the mean output of a component, for models without held-out text."""
 
 
+MOST_SEQUENCES = 100_000
+"""Far more probe sequences than any score needs."""
+
+
 @dataclass(frozen=True, eq=False)
 class RepeatedTokens:
     """Random tokens, repeated: nothing learned about words helps to predict them.
@@ -135,6 +139,8 @@ def random_repeats(
     parse_count(length, "tokens", "length")
     parse_count(repeats, "copies", "repeats")
     parse_count(sequences, "probe sequences", "sequences")
+    if sequences > MOST_SEQUENCES:
+        raise InputError(f"sequences={sequences} is out of range; use 1 to {MOST_SEQUENCES:,}")
     if len(ids) < length:
         raise InputError(
             f"a block of {length} distinct tokens cannot be drawn from {len(ids)} allowed ones; "
