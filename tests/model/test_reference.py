@@ -9,8 +9,13 @@ import pathsum as ps
 from pathsum.base.errors import InputError
 from pathsum.base.site import Site
 from pathsum.model import Config
-from pathsum.model.reference import LENGTH, SEQUENCES, mean_values, reference_text
-from pathsum.paths.cuts import mean_writes
+from pathsum.model.reference import (
+    LENGTH,
+    SEQUENCES,
+    mean_values,
+    mean_writes,
+    reference_text,
+)
 from pathsum.paths.faithfulness import LEAST_RANGE, check_range
 
 CONFIG = Config(2, 2, 8, 4, 17, 12)
@@ -57,10 +62,10 @@ def test_the_first_position_is_left_out_everywhere() -> None:
         "mlp1": trace.mlp_outputs[1][:, 1:].mean((0, 1)),
         "embed": model.weights.W_E[TOKENS[:, 1:]].mean((0, 1)),
     }
-    means = mean_values(model, [TOKENS[:1], TOKENS[1:]], sites)
+    means = mean_values(model, [TOKENS[:1], TOKENS[1:]], sites.values())
     writes = mean_writes(model, [TOKENS[:1], TOKENS[1:]])
     for name, mean in truth.items():
-        torch.testing.assert_close(means[name], mean)
+        torch.testing.assert_close(means[sites[name]], mean)
     torch.testing.assert_close(writes.z[0][0, 1, 0], truth["L0H1"])
     torch.testing.assert_close(writes.mlp_outputs[1][0, 0], truth["mlp1"])
     patched = trace.patch({"mlp1": "mean"})

@@ -16,8 +16,8 @@ from pathsum.base.site import LOGITS, Side, Site
 from pathsum.model import Config, Model, Trace, construct, random_model
 from pathsum.model.edit import Edit, Writes
 from pathsum.model.forward import run_logits
-from pathsum.model.reference import reference_text
-from pathsum.paths.cuts import mean_writes, values_with_only
+from pathsum.model.reference import mean_writes, reference_text
+from pathsum.paths.cuts import values_with_only
 from pathsum.paths.edges import edge_between, edges_into, random_order
 from pathsum.paths.gradients import GradientScores, gradient_order
 from pathsum.paths.graph import Graph

@@ -206,7 +206,7 @@ def _into_weights(weights: Weights, edit: Edit, changed: dict[str, Tensor]) -> b
 
 def _with_means(model: "Model", parsed: list[Edit], text: TextOrTokens | None) -> list[Edit]:
     """The edits, with means over a text as the values of those that ask for one."""
-    sites = {number: edit.site for number, edit in enumerate(parsed) if edit.value is None}
+    sites = [edit.site for edit in parsed if edit.value is None]
     if not sites:
         if text is not None:
             raise InputError(
@@ -216,6 +216,6 @@ def _with_means(model: "Model", parsed: list[Edit], text: TextOrTokens | None) -
     reference = reference_text(model, text)
     means = mean_values(model, reference.batches, sites)
     return [
-        replace(edit, value=means[number], label=str(reference)) if number in means else edit
-        for number, edit in enumerate(parsed)
+        replace(edit, value=means[edit.site], label=str(reference)) if edit.value is None else edit
+        for edit in parsed
     ]

@@ -6,9 +6,9 @@ mean at all other positions.
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from torch import Tensor
 from pathsum.base.errors import InputError, TokenError
 from pathsum.base.options import parse_choice
 from pathsum.base.site import Site
+from pathsum.model.edit import Writes
 from pathsum.model.losses import split_by_memory
 from pathsum.model.sequences import TextOrTokens, TokenBatches, token_batches
 from pathsum.model.sites import site_value
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pathsum.model.model import Model
     from pathsum.model.trace import Trace
 
-Key = TypeVar("Key")
 SEQUENCES, LENGTH = 64, 128
 """The longest text that means are taken over if none is given."""
 
@@ -130,23 +130,31 @@ def _neutral_tokens(model: "Model", length: int) -> Tensor | None:
 
 
 def mean_values(
-    model: "Model", batches: TokenBatches, sites: Mapping[Key, Site]
-) -> dict[Key, Float[Tensor, " n"]]:
+    model: "Model", batches: TokenBatches, sites: Iterable[Site]
+) -> dict[Site, Float[Tensor, " n"]]:
     """The mean of runs at each site (`site_value`), over positions ≥ 1 of all sequences."""
-    pieces = (tokens for batch in batches for tokens in split_by_memory(model, batch))
-    means = mean_of_runs(map(model.trace, pieces), sites)
-    return {key: mean.to(model.weights.W_E) for key, mean in means.items()}
+    sites = list(sites)
+    means = _means(model, batches, lambda trace: (site_value(trace, site) for site in sites))
+    return dict(zip(sites, means, strict=True))
 
 
-def mean_of_runs(
-    traces: "Iterable[Trace]", sites: Mapping[Key, Site]
-) -> dict[Key, Float[Tensor, " n"]]:
-    """`mean_values` of runs that exist already, in float64."""
-    sums: dict[Key, Tensor] = {}
-    count = 0
-    for trace in traces:
-        count += trace.tokens[:, 1:].numel()
-        for key, site in sites.items():
-            total = site_value(trace, site)[:, 1:].double().sum((0, 1)).cpu()
-            sums[key] = sums[key] + total if key in sums else total
-    return {key: total / count for key, total in sums.items()}
+def mean_writes(model: "Model", batches: TokenBatches) -> Writes:
+    """The mean output of each writer over positions ≥ 1, with batch and position of size 1."""
+    means = _means(model, batches, lambda trace: Writes.of(trace).tensors)
+    embed, *rest = (mean[None, ..., None, :] for mean in means)
+    layers = model.config.n_layers
+    return Writes(embed, tuple(rest[:layers]), tuple(rest[layers:]))
+
+
+def _means(
+    model: "Model", batches: TokenBatches, values: "Callable[[Trace], Iterable[Tensor]]"
+) -> list[Tensor]:
+    """Means of values [batch, …, pos, n] of runs, over sequences and positions ≥ 1."""
+    count, sums = 0, list[Tensor]()
+    for tokens in (part for batch in batches for part in split_by_memory(model, batch)):
+        # The batch is the first axis, positions the last but one.
+        trace = model.trace(tokens)
+        totals = [value[..., 1:, :].double().sum((0, -2)) for value in values(trace)]
+        sums = [a + b for a, b in zip(sums, totals, strict=True)] if sums else totals
+        count += tokens[:, 1:].numel()
+    return [(total / count).to(model.weights.W_E) for total in sums]

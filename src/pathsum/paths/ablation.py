@@ -276,7 +276,7 @@ class AblatedOutputs:
         self._means: dict[Site, Float[Tensor, " k"]] = {}
         if reference is Reference.MEAN:
             over = reference_text(model, text, batches)
-            self._means = mean_values(model, over.batches, {site: site for site in self.sites})
+            self._means = mean_values(model, over.batches, self.sites)
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence, another sequence of the batch, drawn at random."""

@@ -18,14 +18,12 @@ from pathsum.base import HeadId, Progress, silent
 from pathsum.base.errors import InputError
 from pathsum.base.options import batch_size, batched
 from pathsum.base.site import LOGITS, Site
-from pathsum.model import Model, Trace
+from pathsum.model import Trace
 from pathsum.model.edit import Writes, cut_edges, keep_edges
 from pathsum.model.forward import run, run_logits
 from pathsum.model.gating import has_gates
-from pathsum.model.losses import split_by_memory
 from pathsum.model.recording import LAST_STREAM, KeyValues, Prefix
-from pathsum.model.reference import Reference, reference_text
-from pathsum.model.sequences import TokenBatches
+from pathsum.model.reference import Reference, mean_writes, reference_text
 from pathsum.paths.edges import is_written
 from pathsum.paths.patching import check_runs
 from pathsum.paths.target import PredictionRun, one_sequence
@@ -143,9 +141,9 @@ def values_with_only(
 
 def reference_writes(prediction: PredictionRun, reference: Reference | Trace | Writes) -> Writes:
     """The reference's replacement for each write of a run."""
-    if isinstance(reference, Writes):
-        return reference
     start, other = prediction.alone()[0], reference
+    if isinstance(reference, Writes):
+        return reference.expand_as(Writes.of(start))
     if other is Reference.OTHER:
         if prediction.other is None:
             raise InputError(
@@ -167,17 +165,3 @@ def reference_writes(prediction: PredictionRun, reference: Reference | Trace | W
         return Writes.zero(start)
     text = reference_text(start.model, fallback=[start.tokens])
     return mean_writes(start.model, text.batches).expand_as(Writes.of(start))
-
-
-def mean_writes(model: Model, batches: TokenBatches) -> Writes:
-    """The mean output of each writer over positions ≥ 1, with batch and position of size 1."""
-    count, sums = 0, list[Tensor]()
-    for tokens in (part for batch in batches for part in split_by_memory(model, batch)):
-        writes = Writes.of(model.trace(tokens))
-        # The batch is the first axis, positions the last but one.
-        parts = [tensor[..., 1:, :].double().sum((0, -2)) for tensor in writes.tensors]
-        sums = [total + part for total, part in zip(sums, parts, strict=True)] if sums else parts
-        count += tokens[:, 1:].numel()
-    embed, *rest = ((total / count).to(model.weights.W_E)[None, ..., None, :] for total in sums)
-    layers = model.config.n_layers
-    return Writes(embed, tuple(rest[:layers]), tuple(rest[layers:]))

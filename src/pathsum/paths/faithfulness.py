@@ -39,10 +39,15 @@ from pathsum.base.table import Cell
 from pathsum.model import Model, Trace
 from pathsum.model.edit import Writes
 from pathsum.model.gating import has_gates
-from pathsum.model.reference import Reference, parse_circuit_reference, reference_text
+from pathsum.model.reference import (
+    Reference,
+    mean_writes,
+    parse_circuit_reference,
+    reference_text,
+)
 from pathsum.model.sequences import TextOrTokens
 from pathsum.paths.circuit import name_prompt
-from pathsum.paths.cuts import mean_writes, reference_writes, values_with_only, values_without
+from pathsum.paths.cuts import reference_writes, values_with_only, values_without
 from pathsum.paths.edges import random_order
 from pathsum.paths.gradients import gradient_order
 from pathsum.paths.graph import Graph
@@ -221,9 +226,8 @@ def _reference_of(
     if options.reference is not Reference.MEAN:
         is_zero = options.reference is Reference.ZERO
         return options.reference, "zero" if is_zero else "another prompt"
-    text = reference_text(
-        model, options.text, [prediction.alone()[0].tokens for prediction in predictions]
-    )
+    tokens = [prediction.alone()[0].tokens for prediction in predictions]
+    text = reference_text(model, options.text, tokens)
     return mean_writes(model, text.batches), f"the {text}"
 
 
@@ -248,10 +252,7 @@ def measure_curve(
     start, target = prediction.alone()
     position, length = int(target.positions[0]), start.tokens.shape[1]
     config = start.model.config
-    if isinstance(reference, Writes):
-        writes = reference.expand_as(Writes.of(start))
-    else:
-        writes = reference_writes(prediction, reference)
+    writes = reference_writes(prediction, reference)
     circuits = [[edge for group in groups[:size] for edge in group] for size in sizes]
     counts = [len(row) for row in circuits]
     orders: dict[str, list[Site]] = {}

@@ -118,9 +118,8 @@ def mean_outputs(trace: Trace, sites: Sequence[Site]) -> dict[Site, Tensor]:
     """The mean of each node or edge over the model's reference text (`reference_text`)."""
     if not sites:
         return {}
-    own = [trace.tokens[[row], :length] for row, length in enumerate(trace.lengths.tolist())]
-    over = reference_text(trace.model, None, own)
-    return mean_values(trace.model, over.batches, {site: site for site in sites})
+    rows = [trace.tokens[[row], :length] for row, length in enumerate(trace.lengths.tolist())]
+    return mean_values(trace.model, reference_text(trace.model, None, rows).batches, sites)
 
 
 def _site_edits(trace: Trace, site: Site, value: Any) -> Iterator[Edit]:
