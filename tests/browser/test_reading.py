@@ -1,7 +1,10 @@
 """How the page reads: formulas are set, small pictures can be seen, nothing is cut on a phone."""
 
 import re
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, ViewportSize, expect
@@ -12,6 +15,7 @@ from tests.explorer.variants import two_copying_heads
 
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.server import ExplorerServer
+from pathsum.sources.named import BUNDLED
 
 pytestmark = pytest.mark.browser
 
@@ -297,6 +301,20 @@ def test_training_plays_from_its_first_snapshot(page: Page, live: str) -> None:
     expect(shown).not_to_have_text(last)
     page.get_by_role("button", name="pause").click()
     expect(page.get_by_role("button", name="play")).to_be_visible()
+
+
+def test_training_draws_the_other_seeds(context: BrowserContext, tmp_path: Path) -> None:
+    """Runs on the page with heads and tokens alike are dotted lines in the same plots."""
+    shutil.copytree(BUNDLED / "two-layer", tmp_path / "seed-7")
+    explorer = Explorer(["two-layer", str(tmp_path / "seed-7")])
+    with closing(ExplorerServer(explorer, port=0).start()) as server:
+        sign_in(context, server)
+        page = context.new_page()
+        page.goto(f"{server.address}#/training")
+        expect(page.get_by_text("Dotted: seed-7.")).to_be_visible(timeout=120_000)
+        lines = page.locator("path.curve", has=page.locator("title", has_text="seed-7"))
+        # The loss, both scores of heads, and the smaller curves.
+        assert lines.count() >= 4
 
 
 def test_a_link_holds_that_no_head_is_chosen(page: Page, live: str) -> None:

@@ -52,7 +52,7 @@ def test_two_texts_show_which_heads_make_the_difference(page: Page, live: str) -
     rows = page.locator("table tbody tr")
     expect(rows).to_have_count(8)
     before = rows.first.inner_text()
-    page.get_by_role("radio", name="restore the corrupted").click()
+    page.get_by_role("radio", name="restore the corrupted run").click()
     expect(page).to_have_url(re.compile("patch=restored"))
     assert rows.first.inner_text() != before
     # A text of one's own, and a position chosen by a click.

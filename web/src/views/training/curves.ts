@@ -5,6 +5,20 @@ import { rowAt, strongestAtEnd } from "./scrub";
 /** "prefix matching of L1H4", "held-out loss". */
 export const curveTitle = (curve: Curve): string => (curve.head ? `${curve.title} of ${curve.head}` : curve.title);
 
+/** Another run, for comparison. */
+export interface Seed {
+  readonly name: string;
+  readonly value: Dynamics;
+}
+
+/** The curve of the same name in other runs, dotted. */
+export function ofSeeds(seeds: readonly Seed[], valuesOf: (value: Dynamics) => ArrayLike<number> | undefined) {
+  return seeds.flatMap(({ name, value }) => {
+    const values = valuesOf(value);
+    return values ? [{ name, values, xs: value.steps, dash: "2 3" }] : [];
+  });
+}
+
 /** The phase change as a stretch of a plot. */
 export const bandOf = ({ phase_change: change }: Dynamics, name = ""): { low: number; at: number; high: number; name: string } | null =>
   change && { low: change.low, at: change.step, high: change.high, name };
