@@ -5,7 +5,9 @@ from string import Formatter
 
 from tests.explorer.variants import ALL, NO_HEADS, two_copying_heads
 
+from pathsum import load
 from pathsum.base.sentence import plain_text
+from pathsum.explorer.answers.model import shown_piece, token_label
 from pathsum.explorer.explorer import Explorer
 from pathsum.explorer.story import WORDS, Story
 
@@ -57,6 +59,19 @@ def test_every_position_of_every_model_has_a_sentence() -> None:
             text = plain_text(got.sentence)
             assert text.startswith("After “") and text.endswith(".")
             assert "  " not in text and " ." not in text and "{" not in text
+
+
+def test_tokens_are_visible_and_quoted_alike() -> None:
+    model = load("two-layer")
+    word = model.encode(" the")[-1]
+    assert token_label(model, word) == "the"
+    blank = next(t for t in range(model.config.d_vocab) if shown_piece(model, t) == " ")
+    assert token_label(model, blank) == "·"
+    got = Explorer(["two-layer-mlp"]).answer("story", {"example": 0})
+    assert isinstance(got, Story)
+    text = plain_text(got.sentence)
+    assert "replacement costs most" in text
+    assert "'" not in text, text
 
 
 def test_templates_have_named_slots_only() -> None:

@@ -158,8 +158,22 @@ def story(session: Session, params: StoryParams) -> Story:
     if graph is not None and trace.model.config.mlp != "none":
         # The head and the tokens whose effect goes through MLPs.
         through = write_through(graph) if strongest_head(graph) is None else ()
-        sentence = concat(sentence, " " if through else "", through, write_tokens(graph))
+        effects = _quoted(concat(through, write_tokens(graph)), trace)
+        sentence = concat(sentence, " " if through else "", effects)
     return replace(result, sentence=sentence)
+
+
+def _quoted(sentence: Sentence, trace: Trace) -> Sentence:
+    """A sentence of a graph with its tokens quoted as in the story."""
+    ids = trace.tokens[0].tolist()
+
+    def quote(span: Span) -> Sentence:
+        if span.kind != "token" or span.position is None:
+            return (span,)
+        label = token_label(trace.model, ids[span.position])
+        return concat("“", replace(span, text=label), "”")
+
+    return concat(*map(quote, sentence))
 
 
 def _most_interesting(

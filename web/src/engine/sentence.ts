@@ -55,5 +55,5 @@ export const visible = (piece: string, id: number): string => shown(decoded(piec
 /** A token in running text, as Python's `token_label`. */
 export function tokenLabel(piece: string, id: number): string {
   if (piece === "" || piece.startsWith("\ufffd")) return `⟨${piece.slice(1) || id}⟩`;
-  return shown(piece, (letter) => `⟨${hex(letter).toUpperCase()}⟩`).replace(/^·/, "");
+  return shown(piece, (letter) => `⟨${hex(letter).toUpperCase()}⟩`).replace(/^·(?=.)/s, "");
 }

@@ -154,7 +154,8 @@ def shown_piece(model: Model, token: int) -> str:
 def token_label(model: Model, token: int) -> str:
     """A token in running text, with visible inner spaces and control characters.
 
-    A leading space is omitted; a token without text is represented by its id or bytes in brackets.
+    A leading space is omitted unless it is the whole token; a token without text is represented by
+    its id or bytes in brackets.
     """
     text = shown_piece(model, token)
     if not text or text.startswith(REPLACEMENT):
@@ -163,7 +164,7 @@ def token_label(model: Model, token: int) -> str:
         _MARKS.get(letter) or (letter if letter.isprintable() else f"⟨{ord(letter):02X}⟩")
         for letter in text
     )
-    return label.removeprefix("·")
+    return label.removeprefix("·") or label
 
 
 @dataclass(frozen=True)
