@@ -49,7 +49,7 @@ def cut_effects(
     values = iter(
         values_without(prediction, list(filter(None, rows)), reference, progress).tolist()
     )
-    start, target = prediction.alone()
+    start, target = prediction.isolate()
     before = float(target.of_copies(start)[0])
     return [before - next(values) if row else None for row in rows]
 
@@ -61,7 +61,7 @@ def values_without(
     progress: Progress = silent,
 ) -> Float[Tensor, " row"]:
     """The prediction with the edges of each row cut, row by row, everything after recomputed."""
-    start, target = prediction.alone()
+    start, target = prediction.isolate()
     writes = reference_writes(prediction, reference)
     values, done = start.streams[0].new_zeros(len(rows)), 0
     config, length = start.model.config, start.tokens.shape[1]
@@ -125,7 +125,7 @@ def values_with_only(
     With `hold_mlps`, and on models whose MLPs are leaves, an edge from an MLP carries the output of
     the unedited run.
     """
-    start, target = prediction.alone()
+    start, target = prediction.isolate()
     writes, own = reference_writes(prediction, reference), Writes.of(start)
     hold = hold_mlps or not has_gates(start.model.config)
     widest = max(1, *(len(row) for row in rows))
@@ -141,7 +141,7 @@ def values_with_only(
 
 def reference_writes(prediction: PredictionRun, reference: Reference | Trace | Writes) -> Writes:
     """The reference's replacement for each write of a run."""
-    start, other = prediction.alone()[0], reference
+    start, other = prediction.isolate()[0], reference
     if isinstance(reference, Writes):
         return reference.expand_as(Writes.of(start))
     if other is Reference.OTHER:

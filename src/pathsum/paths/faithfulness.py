@@ -200,7 +200,7 @@ def measure_faithfulness(
         target = "the predictions of all prompts"
     else:
         curves = [measure_curve(predictions[0], groups[0], sizes, options, reference, progress)]
-        target = predictions[0].alone()[1].describe(model)
+        target = predictions[0].isolate()[1].describe(model)
     columns = {
         name: torch.stack([curve[name] for curve in curves]).double().cpu() for name in curves[0]
     }
@@ -226,7 +226,7 @@ def _reference_of(
     if options.reference is not Reference.MEAN:
         is_zero = options.reference is Reference.ZERO
         return options.reference, "zero" if is_zero else "another prompt"
-    tokens = [prediction.alone()[0].tokens for prediction in predictions]
+    tokens = [prediction.isolate()[0].tokens for prediction in predictions]
     text = reference_text(model, options.text, tokens)
     return mean_writes(model, text.batches), f"the {text}"
 
@@ -249,7 +249,7 @@ def measure_curve(
             "the circuit has no edge that the embedding, a head or an MLP writes, so there is "
             "nothing to keep; use a smaller threshold"
         )
-    start, target = prediction.alone()
+    start, target = prediction.isolate()
     position, length = int(target.positions[0]), start.tokens.shape[1]
     config = start.model.config
     writes = reference_writes(prediction, reference)

@@ -150,7 +150,7 @@ def write_tokens(graph: Graph) -> Sentence:
 @torch.no_grad()
 def _substitution_drops(graph: Graph, positions: Iterable[int]) -> dict[int, float]:
     """The mean drop of the prediction over two other tokens of the text, at each position."""
-    trace, target = graph.prediction.alone()
+    trace, target = graph.prediction.isolate()
     last = graph.position
     changes = [(at, token) for at in positions for token in other_tokens(trace, last, at)[:2]]
     if not changes:
@@ -167,7 +167,7 @@ def _substitution_drops(graph: Graph, positions: Iterable[int]) -> dict[int, flo
 
 def _largest_tokens(graph: Graph, sign: int) -> list[int]:
     """The tokens, but the first, that contribute most with patterns and gates held fixed."""
-    trace, target = graph.prediction.alone()
+    trace, target = graph.prediction.isolate()
     frozen = Frozen(trace, gates=Gates(trace))
     values = sign * flows(frozen, target).source[0, frozen.sources.index(Source("embed"))]
     best = values[1:].topk(min(_TOKENS, len(values) - 1))

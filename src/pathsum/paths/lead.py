@@ -61,7 +61,7 @@ def find_lead(prediction: PredictionRun, graph: Graph | None) -> Lead | None:
     >>> [str(reason.edge) for reason in lead.reasons]
     ['L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
     """
-    trace, target = prediction.alone()
+    trace, target = prediction.isolate()
     position, token = int(target.positions[0]), int(target.tokens[0])
     copying = _need_repeats(trace, position, token, copying_heads(trace, position, token))
     strongest, shares = None, {head: direct_share(trace, target, head) for head in copying}

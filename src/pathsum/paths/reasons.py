@@ -111,7 +111,7 @@ def _largest_parts(graph: Graph, node: Site, source: int) -> list[list[GraphEdge
     """The largest parts of a head's key at a source, and of its query."""
     prediction, head = graph.prediction, node.head
     assert head is not None
-    scores = expand_scores(prediction.alone()[0], head)
+    scores = expand_scores(prediction.isolate()[0], head)
     reads = ((Side.K, source, scores.key), (Side.Q, node_position(node), scores.query))
     heads = [
         below for below in prediction.trace.model.config.every_head if below.layer < head.layer
@@ -170,7 +170,7 @@ def _measure(graph: Graph, edges: Sequence[Site], source: int) -> list[_Effect]:
     pattern that follows is an edit.
     """
     prediction = graph.prediction
-    start, target = prediction.alone()
+    start, target = prediction.isolate()
     writes = reference_writes(
         prediction, Reference.ZERO if prediction.other is None else prediction.other
     )

@@ -125,7 +125,7 @@ def score_edges(
     """
     written = [edge for edge in edges if is_written(edge.start)]
     if by in (Method.GRADIENT, Method.IG):
-        start, target = prediction.alone()
+        start, target = prediction.isolate()
         runs = steps if by is Method.IG else None
         gradients = GradientScores(start, target, reference_writes(prediction, reference), runs)
         scores = gradients.of(written)

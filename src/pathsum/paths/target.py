@@ -141,7 +141,7 @@ class PredictionRun:
     other: Trace | None = None
     """The run from which edges are taken when they are cut, if one was given."""
 
-    def alone(self) -> tuple[Trace, Target]:
+    def isolate(self) -> tuple[Trace, Target]:
         """The run of this sequence, up to the length that the prediction needs, and its target."""
         return one_sequence(self.trace, self.sequence, self.length), self._row_target
 
