@@ -36,7 +36,7 @@ def require_finite(matrix: Tensor, name: str = "a matrix to decompose") -> Tenso
     if not is_finite(matrix):
         kind = "NaN" if bool(matrix.isnan().any()) else "infinite values"
         raise InputError(
-            f"{name} of shape {list(matrix.shape)} contains {kind}: the numbers it was made from "
+            f"{name} of shape {list(matrix.shape)} contains {kind}: the numbers behind it "
             f"overflowed {matrix.dtype} or were not finite; check the weights, or use float64"
         )
     return matrix

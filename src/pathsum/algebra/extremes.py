@@ -5,7 +5,7 @@ largest entry of a row can still matter. Rows of A and columns of B are visited 
 length: since |a · b| ≤ ‖a‖ ‖b‖, the longest of each bound a block and all blocks after it, and a
 block that cannot reach the answer is never computed.
 
-The result is that of a stable sort of the dense product, with entries computed in the dtype of the
+The result equals a stable sort of the dense product, with entries computed in the dtype of the
 factors (half precision is converted to float32). Equal entries come in order of row, then column.
 Entries that differ by rounding alone may swap places, as they may between two dense products that
 are blocked differently. Factors whose product could overflow are rejected (`_check_finite`).
@@ -266,7 +266,7 @@ def length_bounds(vectors: Float[Tensor, "count r"]) -> Float[Tensor, "count"]:
     A computed length is short by at most r/2 + 2 roundings and by the squares that underflowed; a
     computed a · b exceeds ‖a‖ ‖b‖ by at most r roundings. More than both is added here, so that the
     product of two bounds holds for the entry that a GEMM delivers, not only for the true one. A
-    length whose square overflows is infinite and rules nothing out.
+    length whose square overflows is infinite, so it excludes no block.
     """
     lengths = torch.linalg.vector_norm(vectors, dim=1)
     r = vectors.shape[1]
@@ -285,7 +285,7 @@ class _Strip(NamedTuple):
 def _strips(lengths: Float[Tensor, "count"], size: int) -> list[_Strip]:
     """The indices by descending length, `size` at a time.
 
-    Inside a strip they ascend, so the first of equal entries is the one with the smallest index.
+    Inside a strip they ascend, so the first of equal entries has the smallest index.
     """
     order = lengths.argsort(descending=True, stable=True)
     return [_Strip(ids.sort().values, float(lengths[ids[0]])) for ids in order.split(size)]

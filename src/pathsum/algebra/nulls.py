@@ -8,7 +8,7 @@ then the first three moments are
     variance              2 / ((d − 1)(d + 2)) · tr P₀² tr G₀²
     third central moment  8 d / ((d − 2)(d − 1)(d + 2)(d + 4)) · tr P₀³ tr G₀³
 
-(the third follows from zonal polynomials, which are what averages over rotations factor into). A
+(the third follows from zonal polynomials, into which averages over rotations factor). A
 score is ‖X Y‖² / (‖X‖² ‖Y‖²), so P and G are divided by their traces, and the mean is 1/d. Then the
 moments need only tr P² and tr P³ of each matrix (`UnitMoments`), so all pairs of many X with many Y
 cost little:
@@ -24,13 +24,13 @@ and has the same mean and variance. With singular values ∝ 1/k, d = 64 and ran
     P(z > 3)                 0.0195      0.0192          0.0119            0.0013
     P(z > 6)                 0.0013      0.0011          0.0002            10⁻⁹
 
-A rotation is the wrong comparison for matrices that prefer some axes, as those of real models do:
+A rotation is the wrong comparison for matrices that prefer some axes, as in real models:
 if few axes hold most of P and of G, these meet more often than random directions. `axis_null` is
 the distribution over permutations of the axes with random signs, which keep such a preference. Its
-moments are in closed form too, and `AxisMoments` holds what they need of each matrix.
+moments are in closed form too, and `AxisMoments` holds the statistics that they need.
 
 If vectors are centered before they are read, the ones-vector is never in play, and rotations that
-fix it are the right null: that of the centered matrices in d − 1 dimensions.
+fix it are the right null: use the centered matrices in d − 1 dimensions.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RotationNull:
     def tail(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """The probability of a value at least as large, without a floor.
 
-        The tail is that of the shifted gamma distribution with the same mean, variance and
+        The tail is taken from the shifted gamma distribution with the same mean, variance and
         skewness γ (Pearson's type III): shape 4/γ², at 4/γ² + 2z/γ. If γ is negative, the tail of
         γ = 0.01 is used instead, which is almost normal and conservative.
 

@@ -1,4 +1,4 @@
-"""Random rotations of what matrices read and write: a null that keeps each matrix's own spectrum.
+"""Random rotations of the directions that matrices read and write: a null that keeps each spectrum.
 
 A low-rank matrix U D Vᵀ in a stream of d dimensions, between two fixed matrices whose product is C
 (d × d), has the nonzero eigenvalues of
@@ -112,9 +112,9 @@ def rotated_spectra(
 ) -> Complex[Tensor, "*batch half q"]:
     """Eigenvalues of `D₁ (V₁ᵀ C₁ U₂) D₂ … Dₙ (Vₙᵀ Cₙ U₁)` over random frames; draws/2 of them.
 
-    `D` has the singular values of n matrices in a row, and `C` those of the matrices that follow
-    them (n = 1 for a single matrix). The other half of the draws are the negatives: −V is as
-    likely as V, so every λ is as likely as −λ.
+    `D` has the singular values of n matrices in a row, and `C` the singular values of the
+    matrices that follow them (n = 1 for a single matrix). The other half of the draws are the
+    negatives: −V is as likely as V, so every λ is as likely as −λ.
     """
     # No more than d singular values of a matrix in d dimensions differ from 0.
     r = min(D[0].shape[-1], d)
@@ -265,8 +265,8 @@ def _random_core(
 class _SumBounds:
     """|Σλ|, and bounds on Σ|λ|, for every matrix `diag(D) core`, much cheaper than eigenvalues.
 
-    A ratio Σλ / Σ|λ| is compared with that of hundreds of random matrices. Σλ is the trace, and
-    bounds on Σ|λ| mostly show on which side of a number the ratio is.
+    A ratio Σλ / Σ|λ| is compared with the ratios of hundreds of random matrices. Σλ is the trace,
+    and bounds on Σ|λ| mostly show on which side of a number the ratio is.
 
     Matrices are scaled by the largest entries of D and of `core`, which cancel in every ratio. No
     matrix is formed: each bound is a product of a function of D and a function of `core`.
@@ -304,7 +304,7 @@ class _SumBounds:
 
             Σ|λ| ≥ ρ log |det(1 + M² / ρ²)| / c      for every ρ,
 
-        and eigenvalues much smaller than ρ contribute nothing.
+        and eigenvalues much smaller than ρ contribute 0.
         """
         D, C, high = self._D[matrix], self._C[draw], self.high[matrix, draw]
         effective = D.sum(-1).square() / D.square().sum(-1)

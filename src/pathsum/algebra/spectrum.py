@@ -122,7 +122,7 @@ def svd(f: Factored) -> SVD:
     """The thin singular value decomposition, `A B = U diag(S) Vh`, q = min(r, m, n) values.
 
     QR of A and of Bᵀ, then the decomposition of the r × r product of the two triangles:
-    `A B = Q_A (R_A R_Bᵀ) Q_Bᵀ`. The cost is that of two QRs.
+    `A B = Q_A (R_A R_Bᵀ) Q_Bᵀ`. It costs two QRs.
 
     >>> f = Factored(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0, 4.0]]))
     >>> svd(f).S[0]  # the spectral norm
@@ -255,7 +255,7 @@ def row_basis(matrix: Float[Tensor, "r d"], dtype: torch.dtype) -> Float[Tensor,
 def center_rows(f: Factored) -> Factored:
     """`A B C`: the mean of every row is taken from its entries.
 
-    For rows that a softmax is taken over: a constant along a row changes nothing there. With
+    Use it for rows that enter a softmax, where a constant along a row has no effect. With
     C = I − 11ᵀ/n the projection off the ones-vector, this is the product with C, and has the same
     rank.
 

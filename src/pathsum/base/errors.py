@@ -1,6 +1,6 @@
 """The exception tree.
 
-A message says what is wrong, with the value, and what to do instead. The command line prints it and
+A message names the value, the reason and the fix. The command line prints it and
 exits with `exit_code`; library users catch the class.
 
     PathsumError

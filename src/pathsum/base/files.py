@@ -30,7 +30,7 @@ try:
 except ImportError:  # Windows, where saves do not exclude each other
     fcntl = None
 
-# Tokenizers of a million tokens take 50 MB; nothing that is read whole is larger.
+# The size limit of files that are read whole; tokenizers of a million tokens take 50 MB.
 LARGEST_TEXT = 1 << 28
 # Lists, objects, names and values of a JSON text: each takes 24 bytes or more of memory, and may be
 # written in 2. A tokenizer of a million tokens has 5 million.

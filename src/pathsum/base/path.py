@@ -169,8 +169,8 @@ class Source(Printed):
     """A component other than a head: `embed`, `pos`, `mlp3`, `bias2`, or `bias_U` of the logits.
 
     `mlp3` is the output of layer 3's MLP; `bias2` is the output of the biases of layer 2's heads,
-    and `mlp_bias3` that of the biases of layer 3's MLP with its gates held fixed. `layer` is the
-    layer that writes it, −1 for inputs of the first layer. Paths start at these.
+    and `mlp_bias3` is the output of the biases of layer 3's MLP with its gates held fixed. `layer`
+    is the layer that writes it, −1 for inputs of the first layer. Paths start at these.
     `residual2`, the stream before layer 2, `mlp3.n512`, a neuron by its number, and `logits` name
     sites of a run.
     """

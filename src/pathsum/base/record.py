@@ -53,7 +53,7 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 def jsonable(
     value: Any, tensor: Callable[[Tensor], Any] = _tensor, digits: int | None = None
 ) -> Any:
-    """The JSON form of any value that a record may hold; `tensor` gives that of a tensor.
+    """The JSON form of any value that a record may hold; `tensor` converts tensors.
 
     NaN and infinities, which JSON cannot represent, become null: in a result NaN means that a
     value is missing. With `digits`, floats outside of tensors are rounded to so many digits.

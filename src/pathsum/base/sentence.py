@@ -101,7 +101,7 @@ MINUS = "−"
 class Span:
     """A piece of a sentence.
 
-    `kind` is its type: "text" and "strong" (emphasized text) refer to nothing,
+    `kind` is its type: "text" and "strong" (emphasized) are plain text,
     "token" is the text of a token (at `position` of the text, None for a token that is predicted),
     "head" names `head`, and "cell" is the text of the token at `source` that `head` attends to from
     `position`. Quotation marks around tokens are part of the plain text.

@@ -1,7 +1,7 @@
 """The shape vocabulary, and the row convention.
 
 **Row convention.** Vectors are rows and multiply from the left: a read is `x @ W`, so every matrix
-here is the transpose of the one printed in the paper. A write followed by a read is `W_O @ W_V`,
+here is the transpose of the matrix printed in the paper. A write followed by a read is `W_O @ W_V`,
 left to right in the order in which data flows. A pattern has destinations as rows and sources as
 columns and multiplies from the left: `A @ x` moves rows of `x` from sources to destinations. So
 

@@ -10,7 +10,7 @@ of a record that fills rows is annotated with its column:
         samples: int                                    # no column: not in the table
 
 `rows_table(costs, title=…, note=…)` is the table, one row per record. A record that holds such rows
-in one field needs nothing else: `Record.to_table` finds the field, and takes the title and the note
+in one field needs no method: `Record.to_table` finds the field, and takes the title and the note
 from `table_title` and `table_note`. A field that is an `Estimate` fills each of its columns with
 the column's `part` of it: the value, an end of the interval, the null mean or p.
 
@@ -163,7 +163,7 @@ class Table:
         return console.export_text()
 
     def to_html(self) -> str:
-        """A table element; every string escaped, nothing loaded from anywhere."""
+        """A table element with every string escaped and no external resources."""
         # Inline, because not every page that shows a table styles its cells.
         styles = [f'style="padding:2px 8px;text-align:{column.align}"' for column in self.columns]
         headings = zip(self.columns, styles, strict=True)

@@ -48,9 +48,9 @@ CEILINGS = {
 @checked_methods
 @dataclass(frozen=True)
 class Config:
-    """The shape of a decoder-only transformer; by default the paper's attention-only family.
+    """The shape of a transformer; by default the paper's attention-only family.
 
-    Where positions enter, `positions`:
+    `positions` selects where positions enter:
       `"qk"`        added to the inputs of W_Q and W_K only, after any normalization (the paper)
       `"residual"`  added to the stream once, before the first layer (GPT-2)
       `"rotary"`    queries and keys are rotated by an angle that grows with position
@@ -62,12 +62,13 @@ class Config:
     `"rms_all"` normalizes over all heads of a layer; all before any rotation.
     `score_cap` and `logit_cap` are tanh soft caps on scores and logits.
 
-    `windows` gives each layer the number of positions that its heads attend to, its own included,
-    or None for all. Rotations: plane i turns by `rotary_base^(−2i/width) / rotary_factors[i]` per
-    position (no factors: all 1); layers with a window use `rotary_local_base` instead, without
-    factors, if it is set. `rotary_layers` lists which layers rotate (empty: all); in the others,
-    scores do not depend on positions. With `sinks`, each head has an extra logit in its softmax
-    that has no value vector, so the rows of its pattern sum to less than 1.
+    `windows` gives each layer the number of positions that its heads attend to, the current one
+    included, or None for all. Rotations: plane i turns by
+    `rotary_base^(−2i/width) / rotary_factors[i]` per position (no factors: all 1); layers with a
+    window use `rotary_local_base` instead, without factors, if it is set. `rotary_layers` lists the
+    layers that rotate (empty: all); in the others, scores do not depend on positions. With `sinks`,
+    each head has an extra logit in its softmax that has no value vector, so the rows of its pattern
+    sum to less than 1.
 
     `mlp="relu2"` squares the ReLU. `mlp="solu"` is x · softmax(x) over the neurons; `"solu_ln"`
     also divides it by its standard deviation, as a layer norm whose centering is part of W_out.

@@ -144,7 +144,7 @@ class NodeEdges:
 
     `_change[n]` is the change that writer slot n makes in a stream that reads it; the slots are
     filled as the run computes their writers. With a `prefix`, outputs and streams at earlier
-    positions are those of the prefix.
+    positions are taken from it.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class NodeEdges:
         return _Reads(read, *self._columns(rows), *self._columns(slots))
 
     def record(self, writer: HeadId | Source, output: Output, computed: Output) -> None:
-        """Fill the slots of a writer, given its output in the stream and the one it computed."""
+        """Fill the slots of a writer, given its output in the stream and its computed output."""
         if self.prefix is not None and writer in self._changes:
             first = self.prefix.writes.output(self.weights, writer).tensor[:, : self.first]
             output = output._replace(tensor=prepend(first, output.tensor))
@@ -233,7 +233,7 @@ class NodeEdges:
         return stream.index_put((rows, positions), self._changes_of(reads), accumulate=True)
 
     def _changes_of(self, reads: _Reads) -> Float[Tensor, "change d"]:
-        """The changes in some reads, in place of those of the same edges as a whole."""
+        """The changes in some reads, instead of the changes of the same edges as a whole."""
         changes = self._change[reads.slots]
         if not self.whole_changes:
             return changes
@@ -255,7 +255,7 @@ class NodeEdges:
         pattern: Pattern | None,
         z: PerHead,
     ) -> tuple[Float[Tensor, "copies head dest src"] | None, Float[Tensor, "copies head pos k"]]:
-        """Patterns (if they are computed) and z of a layer's heads, with those of its nodes.
+        """Patterns (if they are computed) and z of a layer's heads, with its nodes recomputed.
 
         `streams` are those that single reads see, where edges change a whole read. Copies share the
         rows of a smaller batch.

@@ -79,11 +79,11 @@ class Writes:
     @classmethod
     def zero(cls, run: "Run") -> "Writes":
         """Zeros in the shapes of a run's writes."""
-        config, nothing = run.weights.config, run.streams[0].new_zeros(())
+        config, zero = run.weights.config, run.streams[0].new_zeros(())
         batch, length, d = run.streams[0].shape
-        heads = nothing.expand(batch, config.n_heads, length, config.d_head)
+        heads = zero.expand(batch, config.n_heads, length, config.d_head)
         return cls(
-            embed=nothing.expand(batch, length, d),
+            embed=zero.expand(batch, length, d),
             z=(heads,) * config.n_layers,
             mlp_outputs=tuple(map(torch.zeros_like, run.mlp_outputs)),
         )

@@ -4,7 +4,7 @@ The forward pass (`pathsum.model.forward.run`) calls the editor at five points, 
 
     stream        before each layer: `embed`, `residual2`
     attention     patterns and z of a layer's heads: `L1H4.pattern`, `L1H4.z`, reads `L1H4.k`
-    head_outputs  what the heads add to the stream: `L0H3`
+    head_outputs  the outputs of heads into the stream: `L0H3`
     mlp           reads, neurons and output of an MLP: `mlp2`, `mlp2.act`, `mlp2.n7`
     logits        the read of the unembedding, and the logits
 

@@ -32,7 +32,7 @@ def generate(
 ) -> str:
     """Continue a text by `n` tokens: greedily or, given a temperature, by sampling.
 
-    `edits` maps sites to their values in every step: those of `edited` (`"zero"`, `"mean"`, a
+    `edits` maps sites to their values in every step: the values of `edited` (`"zero"`, `"mean"`, a
     vector, another head's pattern) or functions, as `hooks` of `trace`. Each step runs the last
     token and reuses the keys and values of the others, except with functions, which may depend
     on all positions. Text and new tokens may not exceed the context.

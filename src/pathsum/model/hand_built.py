@@ -1,6 +1,6 @@
 """Parts of hand-built models: blocks of the residual stream, tensors to fill in, a vocabulary.
 
-And the models whose answer lies behind an MLP; `construct` lists all of them.
+Also the models whose prediction goes through an MLP; `construct` lists all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ from pathsum.text import Tokenizer
 START = "<s>"
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
-# A score that wins a softmax over a few hundred others; half of it is where a head rests when
-# nothing matches. The leakage to either side is e^-20.
+# A score that dominates a softmax over a few hundred others; half of it is the score of the start
+# token, where a head rests without a match. The leakage to either side is e^-20.
 SURE = 40.0
 
 
@@ -47,7 +47,7 @@ class Blocks:
 
 
 class HandBuilt:
-    """Stacked tensors of zeros to be filled in, and the model they make."""
+    """The stacked tensors of a model, zero until they are filled in."""
 
     def __init__(self, config: Config, dtype: torch.dtype) -> None:
         self.config = config
@@ -78,13 +78,13 @@ class HandBuilt:
         self["W_O"][layer, head, columns, to] = 1.0
 
     def rest_on_start(self, layer: int, head: int, token: Tensor) -> None:
-        """Where nothing matches, attend to the start token (0), through the head's last column."""
+        """Without a match, attend to the start token (0), through the head's last column."""
         last = torch.tensor([self.config.d_head - 1])
         self.query(layer, head, token, last.expand(len(token)), SURE / 2)
         self.key(layer, head, token[:1], last)
 
     def attend_one_back(self, layer: int, head: int, position: Tensor) -> None:
-        """Attend to the position before; `position` are the one-hot dimensions of positions."""
+        """Attend to the previous position; `position` are the one-hot dimensions of positions."""
         columns = torch.arange(len(position))
         self.query(layer, head, position[1:], columns[:-1], SURE)
         self.key(layer, head, position, columns)
@@ -92,7 +92,8 @@ class HandBuilt:
     def add_idle_heads(self, seed: int) -> None:
         """Give every head but the first of each layer small random weights.
 
-        They do nothing, and compose with others by chance: composition scores ignore a head's size.
+        Their outputs are negligible, but they compose with others by chance: composition scores
+        ignore a head's size.
         """
         for layer in range(self.config.n_layers):
             for head in range(1, self.config.n_heads):

@@ -1,7 +1,7 @@
 """Losses: −log p of each next token, in nats, per token and per sequence, in bounded memory.
 
 Wherever something is measured on text, each position predicts the next token or its entry of
-`targets` (−1: nothing), and a prediction is scored by its loss, by whether it is wrong, or by a
+`targets` (−1: none), and a prediction is scored by its loss, by whether it is wrong, or by a
 custom function (`find_metric`, `predicted_batches`).
 """
 
@@ -75,7 +75,7 @@ PredictionMetric: TypeAlias = Callable[
 def target_losses(
     logits: Float[Tensor, "n vocab"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
-    """−log p of each target, in nats: the loss that everything else here is made of."""
+    """−log p of each target, in nats: the loss behind all other functions of this module."""
     return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
 
 

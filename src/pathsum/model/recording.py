@@ -110,7 +110,7 @@ LAST_STREAM = Keep(streams=(-1,))
 class PartialLayers:
     """Tensors of some layers of a run, like a tuple; raises an error for layers without a record.
 
-    `name` is the field's name in `Keep`. Patterns may be those of single heads.
+    `name` is the field's name in `Keep`. Patterns may be recorded for single heads.
     """
 
     name: str

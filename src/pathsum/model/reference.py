@@ -1,6 +1,6 @@
 """References: the replacement for a removed output, and the text over which means are taken.
 
-A mean output is the mean over positions from 1 on. The first position is left out because many
+A mean output is the mean over positions from 1 on. The first position is omitted because many
 models write one huge vector there, whatever the text (an attention sink), which would dominate the
 mean at all other positions.
 """

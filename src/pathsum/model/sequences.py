@@ -5,8 +5,8 @@
     token_batches   any of the above as checked batches, on which losses are measured
     split_corpus    the part of a corpus that is counted, and the part that is held out
 
-Sequences of different length are padded on the right. If attention is causal, padding changes
-nothing before it, and means leave it out (`lengths`); other models need sequences of one length.
+Sequences of different length are padded on the right. If attention is causal, padding has no effect
+on earlier positions, and means omit it (`lengths`); other models need sequences of one length.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Symmetries: changes of the weights that leave the model's function unchanged.
 
-Every score worth reporting is invariant under them, which gives a cheap test: scramble the model,
+Every meaningful score is invariant under them, which gives a cheap test: scramble the model,
 recompute the score, and expect the same number.
 """
 

@@ -205,7 +205,7 @@ def head_pattern(weights: Weights, head: HeadId, scores: HeadPattern) -> HeadPat
 
 
 def attend(config: Config, layer: LayerWeights, query: AtDestinations, key: AtSources) -> Pattern:
-    """The pattern of a layer's keys and its queries, which may be those of the last positions."""
+    """The pattern of a layer's keys and queries; queries may cover the last positions only."""
     return attention_pattern(config, layer, attention_scores(config, query, key))
 
 

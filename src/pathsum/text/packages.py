@@ -167,7 +167,7 @@ def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
                     archive = _download(package, Path(aside))
                     if not _is_good(package, archive):
                         raise FailedError(
-                            f"the archive of {package} is not the one that was pinned: its SHA-256 "
+                            f"the archive of {package} differs from the pinned one: its SHA-256 "
                             f"is {digest_file(archive)}, and {package.sha256} was expected"
                         )
                     archive.replace(file)

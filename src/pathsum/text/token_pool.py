@@ -102,7 +102,7 @@ MOST_SEQUENCES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class RepeatedTokens:
-    """Random tokens, repeated: nothing learned about words helps to predict them.
+    """Random tokens, repeated: knowledge about words does not help to predict them.
 
     Each row of `tokens` is an optional start token and then `repeats` copies of a block of `length`
     distinct tokens. `first` is the position where the first copy begins (1 after a start token,
