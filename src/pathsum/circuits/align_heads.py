@@ -193,15 +193,27 @@ def align_heads(
 ) -> HeadAlignment:
     """Match the heads of two models that read the same tokens.
 
-    >>> from pathsum.model import construct
-    >>> alignment = align_heads(construct.induction(), construct.induction())
-    >>> f"{alignment.score:.3f}", [str(match.right) for match in alignment.matches]
-    ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
+    Args:
+        left: A model.
+        right: Another model with the same vocabulary.
+        draws: The number of random rotations for p.
+        seed: Of the rotations.
+        progress: Called as the work proceeds.
+
+    Returns:
+        One match per head, with the similarities of QK, of OV and of both, and p. A small p means
+        that two heads agree more than their models' embeddings, positions and singular values
+        imply.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> alignment = align_heads(construct.induction(), construct.induction())
+        >>> f"{alignment.score:.3f}", [str(match.right) for match in alignment.matches]
+        ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
 
     The result is independent of the basis of either stream, of the order of heads, and of a
     constant added to all logits. Layers above the first are compared by their direct path, which is
-    small for a head that works by composition. A small p-value means that two heads agree more than
-    their models' embeddings, positions and singular values imply.
+    small for a head that works by composition.
     """
     _require_comparable(left, right)
     for model in (left, right):

@@ -164,19 +164,26 @@ class Bandwidth(Record, kind="bandwidth"):
 def bandwidth(model: Model, *, center: Center = "auto", progress: Progress = silent) -> Bandwidth:
     """The use of the residual stream's dimensions, from weights alone.
 
-    The result has the spectra of W_E and W_U and their joint PCA; for each layer, the number of
-    dimensions written below it, read from it on, and free; the dimensions that each head reads and
-    writes; and the heads that delete. All numbers except p are independent of the stream's basis.
+    Args:
+        model: The model.
+        center: Whether the ones-vector is projected out of reads and writes, as in `composition`.
+        progress: Called as the work proceeds.
 
-    >>> import pathsum as ps
-    >>> found = ps.bandwidth(ps.construct.induction())
-    >>> found.joint.both, found.joint.first_only, found.joint.second_only  # a block for each
-    (0, 27, 26)
+    Returns:
+        The spectra of W_E and W_U and their joint PCA; for each layer, the number of dimensions
+        written below it, read from it on, and free; the dimensions that each head reads and writes;
+        and the heads that delete. All numbers except p are independent of the stream's basis.
+
+    Example:
+        >>> import pathsum as ps
+        >>> found = ps.bandwidth(ps.construct.induction())
+        >>> found.joint.both, found.joint.first_only, found.joint.second_only  # a block for each
+        (0, 27, 26)
 
     W_U is centered over the vocabulary, which leaves all probabilities unchanged (and here removes
-    one of its 27 dimensions). `center` is as in `composition`. A dimension counts as used if it
-    carries at least a tenth of an even share. Because this is a threshold, check the spectra if the
-    count matters. For the exact overlap of two parts of the model, use `virtual_weights`.
+    one of its 27 dimensions). A dimension counts as used if it carries at least a tenth of an even
+    share. Because this is a threshold, check the spectra if the count matters. For the exact
+    overlap of two parts of the model, use `virtual_weights`.
     """
     centered = is_centered(model.config, center)
     d = max(1, model.config.d_model - centered)

@@ -98,17 +98,25 @@ def bigram(
     *,
     progress: Progress = silent,
 ) -> Bigram:
-    """The direct path as a table of next tokens: the k (20) most certain rows, and its fit.
+    """The direct path as a table of next tokens: its most certain rows, and its fit to a text.
 
-    With a `corpus` (sequences of token ids), the result includes the fit of the direct path to the
-    text's bigram table: KL and rank correlation by token frequency, and its loss compared with the
-    loss of smoothed unigram and bigram counts on held-out sequences.
+    Args:
+        model: The model.
+        corpus: A text, sequences of token ids or a corpus, to compare the direct path with.
+        k: The number of rows, 20 by default.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["a", "b"])
-    >>> row = bigram(model, k=1).certain[0]
-    >>> print(row.token, row.next, round(row.probability, 3))
-    a a 0.9
+    Returns:
+        The rows with the lowest entropy. With a corpus, also the fit: KL and rank correlation with
+        the text's bigram table by token frequency, and the loss of the direct path compared with
+        smoothed unigram and bigram counts on held-out sequences.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), ["a", "b"])
+        >>> row = bigram(model, k=1).certain[0]
+        >>> print(row.token, row.next, round(row.probability, 3))
+        a a 0.9
 
     Computes all vocabulary² logits once; for a single token use `continuations`. b_U is part of the
     direct path. On a model with layers and normalization, the scale of the final read is omitted,

@@ -264,24 +264,32 @@ def composition(
 ) -> Composition:
     """Q-, K- and V-composition scores of every pair of heads, each with its null.
 
-    >>> import pathsum as ps
-    >>> scores = ps.composition(ps.construct.induction())  # L1H0's keys read L0H0's output
-    >>> scores.k.score[0, 2], scores.k.p[0, 2] <= 1e-4  # heads L0H0, L0H1, L1H0, L1H1
-    (tensor(0.1721, dtype=torch.float64), tensor(True))
-    >>> f"{scores['L0H0', 'L1H0', 'k'].excess:.2f}"
-    '0.09'
+    Args:
+        model: The model.
+        center: Whether the ones-vector is projected out of every write and read: "on", "off", or
+            "auto" where the model's own normalization removes the mean (`norm="layer"`), because
+            writes along it are never read. On other models it is a direction like any other.
+        offset: On a rotary model, the offset between destination and source; by default, the Gram
+            matrix of QK is averaged over `config.offsets`.
+        progress: Called as the work proceeds.
+
+    Returns:
+        `q`, `k` and `v`, each with score, excess, z and p of all pairs [writer, reader];
+        `edges(max_p=…)` selects edges.
+
+    Example:
+        >>> import pathsum as ps
+        >>> scores = ps.composition(ps.construct.induction())  # L1H0's keys read L0H0's output
+        >>> scores.k.score[0, 2], scores.k.p[0, 2] <= 1e-4  # heads L0H0, L0H1, L1H0, L1H1
+        (tensor(0.1721, dtype=torch.float64), tensor(True))
+        >>> f"{scores['L0H0', 'L1H0', 'k'].excess:.2f}"
+        '0.09'
 
     The null rotates the stream at random between write and read, in closed form: the expected
     score² is 1/d for any d_head, and `z` follows from the spectra of the two heads. Heads of real
     models prefer some axes of the stream, so they overlap more often than rotated heads. `p` is
     therefore the larger of two p-values: under rotations, and under permutations of the axes with
     random signs (`p_axes`), whose moments have a closed form too.
-
-    `center` projects the ones-vector out of every write and read: `"auto"` does so where the
-    model's own normalization removes the mean (`norm="layer"`), because writes along it are never
-    read. On other models, the ones-vector is a direction like any other. On a rotary model, QK
-    depends on the offset. By default, its Gram matrix is averaged over `config.offsets`;
-    `offset` selects a single offset.
 
     A high score does not prove that two heads work together: a norm ignores sign, data and
     normalization scales, and is inflated by directions that many heads share. Patch the edge to

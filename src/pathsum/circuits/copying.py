@@ -133,19 +133,30 @@ def copying(
 ) -> Copying:
     """Copying scores of heads or virtual heads, by default of all heads.
 
-    The eigenvalue ratio with its null, the share of positive diagonal entries, and the share of
-    tokens whose own logit is raised most (or is among the five raised most). The last two cover the
-    whole vocabulary, because an argmax over a sample of tokens overstates copying.
+    Args:
+        model: The model.
+        heads: Labels or pairs of heads, or paths such as `ps.Path("embed", ["L0H0", "L1H0"])`.
+        measures: "eigenvalues" omits the shares of tokens, which cost vocabulary² × d_head
+            multiplications per head.
+        draws: The number of rotations of each head in the null.
+        seed: Of the rotations.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> copies = copying(construct.induction())["L1H0"]
-    >>> copies.ratio > 0.9, copies.p < 0.01, copies.top_1 > 0.9
-    (True, True, True)
+    Returns:
+        A mapping from label to the eigenvalue ratio with its null, the share of positive diagonal
+        entries, and the share of tokens whose own logit is raised most (or is among the five raised
+        most). The shares cover the whole vocabulary, because an argmax over a sample of tokens
+        overstates copying.
 
-    The shares of tokens cost vocabulary² × d_head multiplications per head.
-    `measures="eigenvalues"` omits them. The cost is then one product for the whole model:
-    `W_E W_V W_O W_U` has the nonzero eigenvalues of the d_head × d_head matrix
-    `W_O (W_U W_E) W_V`, and all heads share the d × d product in the middle.
+    Example:
+        >>> from pathsum.model import construct
+        >>> copies = copying(construct.induction())["L1H0"]
+        >>> copies.ratio > 0.9, copies.p < 0.01, copies.top_1 > 0.9
+        (True, True, True)
+
+    The eigenvalues of all heads cost one product for the whole model: `W_E W_V W_O W_U` has the
+    nonzero eigenvalues of the d_head × d_head matrix `W_O (W_U W_E) W_V`, and all heads share the
+    d × d product in the middle.
     """
     parse_draws(draws, least=DRAWS)
     heads_of_model, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)

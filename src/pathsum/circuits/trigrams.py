@@ -204,19 +204,31 @@ def skip_trigrams(
     sequences: int = TEXT_SEQUENCES,
     progress: Progress = silent,
 ) -> SkipTrigrams:
-    """The k (default: 50) strongest skip-trigrams of one or all heads, over the whole vocabulary.
+    """The strongest skip-trigrams of one or all heads, over the whole vocabulary.
 
-    `rank` is "text", the loss that they save on text (`corpus`, by default the held-out text that
-    the model comes with), or "weights"; by default "text" if there is any. At most `sequences`
-    sequences of the text are used for the ranking, evenly spaced. The ranking does not depend on k:
-    the top k are the first k of the top 2k.
+    Args:
+        model: The model.
+        head: A label or pair, by default all heads.
+        k: The number of skip-trigrams, 50 by default. The ranking does not depend on k.
+        corpus: A text, sequences of token ids or a corpus, by default the held-out text that the
+            model comes with. With a corpus, each triple carries its evidence in text, bugs are
+            separated from correct triples by their lift, and their cost in loss is measured.
+        rank: "text", the loss that they save on text, or "weights"; by default "text" if there is
+            any.
+        offset: On a rotary model ranked by weights, the offset of QK; by default an average.
+        sequences: The largest number of sequences for the ranking on text, evenly spaced.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
-    >>> for triple in skip_trigrams(model, k=2):
-    ...     print(triple.head, triple)
-    L0H0 keep … in → mind
-    L0H1 keep … at → bay
+    Returns:
+        The skip-trigrams, strongest first, with their patterns, classes and bugs.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> model = construct.skip_trigrams([("keep", "in", "mind"), ("keep", "at", "bay")])
+        >>> for triple in skip_trigrams(model, k=2):
+        ...     print(triple.head, triple)
+        L0H0 keep … in → mind
+        L0H1 keep … at → bay
 
     The ranking by weights is exact: streaming finds the destination that attends most to each
     source, and then the largest entries of a full OV circuit whose rows are scaled by that
@@ -224,14 +236,9 @@ def skip_trigrams(
     that gain most where they are right are measured. Tokens that are rare in training text
     (`model.token_pool().shown`) are hidden.
 
-    With a `corpus` each triple carries its evidence in text, bugs are separated from correct
-    triples by their lift, and their cost in loss is measured. One in five of its sequences is held
-    out. Ranked by weights, the evidence is from the held-out part. Ranked on text, that part is
-    used for the ranking, and the evidence is from other sequences, because triples selected for
-    their effect on a text are biased toward a lift there.
-
-    On a rotary model, QK is averaged over offsets or taken at `offset`. This applies only to the
-    ranking by weights; on text, the attention of the run is used.
+    One in five sequences of a corpus is held out. Ranked by weights, the evidence is from the
+    held-out part. Ranked on text, that part is used for the ranking, and the evidence is from other
+    sequences, because triples selected for their effect on a text are biased toward a lift there.
 
     On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
     a one-layer model is more than a table of skip-trigrams.

@@ -150,14 +150,22 @@ def paper(
 ) -> Paper:
     """Measure the paper's claims on a model, each judged by a rule that was fixed in advance.
 
-    A claim about models of another depth is measured on a bundled model of that depth, which
-    `outline.model` names. `claims` selects claims by id. `over_bigram` is the model's loss minus
-    the loss of the bigram table of its training text; give it for a model without a card.
+    Args:
+        model: A model, its name or its folder. A claim about models of another depth is measured on
+            a bundled model of that depth, which `outline.model` names.
+        claims: The ids of claims, by default all.
+        over_bigram: The model's loss minus the loss of the bigram table of its training text, for a
+            model without a card.
+        progress: Called as the work proceeds.
 
-    >>> import pathsum as ps
-    >>> result = ps.paper(ps.construct.induction(), claims=["two-induction", "two-mechanism"])
-    >>> [(claim.outline.id, claim.verdict) for claim in result.claims]
-    [('two-induction', 'holds'), ('two-mechanism', 'holds')]
+    Returns:
+        The claims in the paper's order, each with its measured value and its verdict.
+
+    Example:
+        >>> import pathsum as ps
+        >>> result = paper(ps.construct.induction(), claims=["two-induction", "two-mechanism"])
+        >>> [(claim.outline.id, claim.verdict) for claim in result.claims]
+        [('two-induction', 'holds'), ('two-mechanism', 'holds')]
 
     A verdict is only as strong as its rule, `outline.rule_text`; `pathsum.claims` lists the rules
     with their claims.

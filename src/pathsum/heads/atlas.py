@@ -214,24 +214,34 @@ def atlas(
 ) -> Atlas:
     """Every score of every head, compared with its null, and each head's kind.
 
-    Scores from data are measured on repeated random tokens (25 tokens, 4 times, in `sequences`
-    sequences; shorter where the context is), and scores that need no repeats also on text: `text`
-    (ids, a text, a corpus; `tokens` is the same), by default the model's held-out text. For a model
-    that was trained on sequences of one format, pass such sequences. If the context is too short
-    for repeats, their scores are omitted, and `absent` lists the reason. The null draws each head
-    `draws` times with its reads and writes rotated at random: the same scale, singular values and
-    stream, but random directions. Half-precision models are computed in float32.
+    Args:
+        model: The model. Half-precision models are computed in float32.
+        text: A text, token ids or a corpus for scores that need no repeats, by default the model's
+            held-out text. For a model trained on sequences of one format, give such sequences.
+        tokens: An alias of `text`.
+        scores: Names of scores, such as `["copying", "copying_weights"]`, to compute only these.
+            Heads are then assigned only the kinds that these scores can establish.
+        thresholds: Thresholds that differ from the defaults, such as `{"previous_token": 0.4}`.
+        alpha: The largest p of a score that establishes a kind.
+        sequences: The number of sequences of repeated random tokens: 25 tokens, 4 times, or fewer
+            if the context is shorter.
+        draws: The number of rotations of each head in the null.
+        seed: Of random tokens and rotations.
+        progress: Called as the work proceeds.
 
-    `scores` restricts the atlas to some scores, such as ["copying", "copying_weights"], to save
-    time. Heads are then assigned only the kinds that these scores can establish.
+    Returns:
+        A mapping from label to head, with its scores, kind and evidence. `absent` gives the reason
+        for each score that could not be computed.
 
-    A kind requires a score at or above its threshold, over the whole context or a part of it, with
-    p ≤ `alpha`, and weights that agree. `thresholds` overrides defaults: {"previous_token": 0.4}.
+    Example:
+        >>> from pathsum.model import construct
+        >>> heads = atlas(construct.induction())
+        >>> heads["L0H0"].kind, heads["L1H0"].kind
+        ('previous token', 'induction')
 
-    >>> from pathsum.model import construct
-    >>> heads = atlas(construct.induction())
-    >>> heads["L0H0"].kind, heads["L1H0"].kind
-    ('previous token', 'induction')
+    The null draws each head with its reads and writes rotated at random: the same scale, singular
+    values and stream, but random directions. A kind requires a score at or above its threshold,
+    over the whole context or a part of it, with p ≤ `alpha`, and weights that agree.
 
     An atlas does not prove a mechanism. `induction(model)` tests the mechanism of induction heads
     by cutting edges and by substituting ideal patterns.

@@ -187,19 +187,30 @@ def induction(
 ) -> Induction:
     """Find induction heads on repeated random tokens, and test their mechanism.
 
-    A head whose stripe is significant against `draws` random heads is a candidate, unless its
-    output is zero. Then each edge from a lower head into its query or key is patched individually
-    from a run on shuffled tokens. The edge that removes most of the stripe determines the partner
-    and the mechanism.
+    Args:
+        model: The model.
+        text: Token ids [n, pos], or texts of one length, for a model trained on sequences of one
+            format. They replace the random tokens, and prefix matching, the attention to tokens
+            after earlier copies of the current token, replaces the stripe.
+        sequences: The number of sequences of random tokens.
+        draws: The number of random heads in the null.
+        seed: Of random tokens and heads.
+        progress: Called as the work proceeds.
 
-    For a model that was trained on sequences of one format, pass such sequences: `text` (ids
-    [n, pos], or texts of one length) replaces the random tokens, and prefix matching, the attention
-    to tokens after earlier copies of the current token, replaces the stripe.
+    Returns:
+        The induction heads, each with partner, mechanism and tests; if there are none, `why_none`
+        gives the reason.
 
-    >>> from pathsum.model import construct
-    >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
-    >>> by_k.heads[0].mechanism, by_k.heads[0].partner, by_q.heads[0].mechanism
-    ('K-composition', 'L0H0', 'Q-composition')
+    Example:
+        >>> from pathsum.model import construct
+        >>> by_k, by_q = induction(construct.induction()), induction(construct.induction_by_q())
+        >>> by_k.heads[0].mechanism, by_k.heads[0].partner, by_q.heads[0].mechanism
+        ('K-composition', 'L0H0', 'Q-composition')
+
+    A head whose stripe is significant against random heads is a candidate, unless its output is
+    zero. Then each edge from a lower head into its query or key is patched individually from a run
+    on shuffled tokens. The edge that removes most of the stripe determines the partner and the
+    mechanism.
     """
     check_draws(draws)
     require_tokens_out(model, "induction")

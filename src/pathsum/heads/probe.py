@@ -308,14 +308,26 @@ def in_context_learning(
     late: int | None = None,
     window: int = 1,
 ) -> Estimate:
-    """Loss at token `late` minus loss at token `early`: negative where context helps.
+    """Loss at a late token minus loss at an early token: negative where context helps.
 
-    Measured on `batches`, by default the model's held-out text. The 2022 paper uses tokens 50 and
-    500: its models score about −0.15 nats before induction heads form and about −0.4 after,
-    whatever their size. Sequences too short for token 500 are compared at their last token and at a
-    tenth of that position, and such scores are not comparable with the paper's. With a `window`
-    above 1, each loss is a mean over that many tokens, ending at `early` or `late`, which narrows
-    the interval.
+    Args:
+        model: The model.
+        batches: A text, token ids or a corpus, by default the model's held-out text.
+        early: The index of the early token, 50 by default.
+        late: The index of the late token, 500 by default. Shorter sequences are compared at their
+            last token and at a tenth of its index; such scores are not comparable with the paper's.
+        window: The number of tokens, ending at `early` or `late`, that each loss is a mean over.
+            More than 1 narrows the interval.
+
+    Returns:
+        The mean over sequences, with its interval. The models of the 2022 paper score about −0.15
+        nats before induction heads form and about −0.4 after, regardless of their size.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> model = construct.induction()
+        >>> in_context_learning(model, "a b c d e " * 12, early=3, late=40).value < -1
+        True
     """
     tokens_of = token_batches(model, require_text(model, batches))
     shortest = min(tokens.shape[1] for tokens in tokens_of)

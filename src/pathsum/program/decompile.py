@@ -74,16 +74,24 @@ def decompile(
         logits = base + after each token: …                             the direct path
                + for each head: its attention × (the entries of its sources, copying)
 
-    `corpus` is a text, sequences of token ids or a `Corpus`, by default the model's held-out text.
-    Four fifths of it are for fitting (for a `Corpus`, its training part), and fidelity is measured
-    on the rest. `budget` limits the number of values in the program. `seed` draws the random
-    program that is the null of fidelity.
+    Args:
+        model: The model.
+        corpus: A text, sequences of token ids or a `Corpus`, by default the model's held-out text.
+            Four fifths of it are for fitting (for a `Corpus`, its training part), and fidelity is
+            measured on the rest.
+        budget: The largest number of values in the program.
+        seed: Of the random program that is the null of fidelity.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"])
-    >>> program = decompile(model, torch.tensor([[0, 1] * 4, [1, 0] * 4, [0, 0] * 4]), budget=8)
-    >>> program.fidelity.kl.value < 0.01
-    True
+    Returns:
+        The program, with its rules and their fidelity.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> model = construct.bigram(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"])
+        >>> program = decompile(model, torch.tensor([[0, 1] * 4, [1, 0] * 4, [0, 0] * 4]), budget=8)
+        >>> program.fidelity.kl.value < 0.01
+        True
 
     A program describes the model on text like the corpus. It is not a proof about the weights, so
     measure it again on other text. Values are fitted to the model's predictions, attention rules to
