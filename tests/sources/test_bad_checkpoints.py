@@ -200,7 +200,7 @@ class TestTensors:
 
     def test_no_weights(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
-        with pytest.raises(FileError, match="holds no weights"):
+        with pytest.raises(FileError, match="contains no weights"):
             ps.load(folder)
 
 

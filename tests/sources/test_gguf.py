@@ -168,7 +168,7 @@ class TestBadFiles:
     def test_of_an_alignment_that_is_none(self, alignment: int, tmp_path: Path) -> None:
         tiny.write("llama", tmp_path)
         file = convert("llama", tmp_path, None, general__alignment=alignment)
-        with pytest.raises(FileError, match=f"general.alignment={alignment}, which is no power"):
+        with pytest.raises(FileError, match=f"general.alignment={alignment}, which is not a power"):
             ps.load(file)
 
     @pytest.mark.parametrize(("kind", "width"), [(0, 1), (6, 4), (8, 8)])

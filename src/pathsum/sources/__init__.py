@@ -1,16 +1,16 @@
-"""Models from names, from folders and files of pathsum and other programs, and from the hub.
+"""Loading models: by name, from folders and files of pathsum and other programs, and from the hub.
 
 In reading order:
 
-load               `load`: a model by name, folder, file or hub id; files of tensors alone
-named              bundled, hand-built and fetched models
+load               `load`: a model by name, folder, file or hub id; state dicts
+named              bundled, hand-built and downloadable models
 hugging_face       checkpoint folders and live models of transformers
 gguf_model         GGUF files as models
 transformer_lens   live models and old checkpoints of TransformerLens
-families/          architectures: the meaning of config.json, and where each tensor is stored
-foreign_config     another program's config.json, read value by value
-mapped_store       a checkpoint's tensors under our names and axes
-checkpoint_folder  safetensors and pickles, in shards or whole; MXFP4
+families/          architectures: the meaning of config.json, and the location of each tensor
+foreign_config     the values of another program's config.json
+mapped_store       a checkpoint's tensors under pathsum's names and axes
+checkpoint_folder  safetensors and pickles, sharded or not; MXFP4
 gguf_file          a GGUF file's metadata, tensors and tokenizer
 """
 

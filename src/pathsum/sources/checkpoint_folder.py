@@ -1,13 +1,13 @@
-"""Tensors of a checkpoint folder by their own names: safetensors or pickles, in shards or whole.
+"""The tensors of a checkpoint folder: safetensors or pickles, sharded or not.
 
-MXFP4, which gpt-oss is published in, has numbers of 4 bits in blocks of 32 that share a power of
-two. Each matrix of its experts is two tensors of bytes,
+MXFP4, the format of gpt-oss, has numbers of 4 bits in blocks of 32 that share a power of two. Each
+matrix of its experts is stored as two tensors of bytes,
 
     name_blocks [expert, out, block, 16]    two numbers per byte, the first in the low 4 bits
     name_scales [expert, out, block]        e, where the scale of the block is 2^(e − 127)
 
-`Mxfp4Store` shows them as one tensor, `name` [expert, in, out], as an unquantized checkpoint stores
-it. Every product is exact in bfloat16.
+`Mxfp4Store` presents them as one tensor, `name` [expert, in, out], as in an unquantized checkpoint.
+Every product is exact in bfloat16.
 """
 
 import pickle
@@ -34,10 +34,10 @@ _CONVERT = (
     'safetensors.torch.save_file(tensors, "model.safetensors")'
 )
 
-# The list of a checkpoint's tensors; 100,000 tensors take 20 MB.
-_LARGEST_PICKLE = 1 << 26
+# The size of the list of tensors; 100,000 tensors take 20 MB.
+_MAX_PICKLE_BYTES = 1 << 26
 
-# Where training scripts put the state dict among other values.
+# Keys under which training scripts save the state dict.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -45,17 +45,17 @@ _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _NUMBERS = torch.tensor((*_MAGNITUDES, *(-value for value in _MAGNITUDES)), dtype=torch.bfloat16)
 # Both numbers of a byte.
 _PAIRS = torch.stack((_NUMBERS.repeat(16), _NUMBERS.repeat_interleave(16)), 1)
-# float32 holds 2^-127 as a subnormal. The last exponent means NaN, and 2^128 is infinite: both are
-# found when the weights are checked.
+# 2^-127 is a subnormal of float32. The last exponent means NaN, and 2^128 is infinite: the check of
+# the weights detects both.
 with np.errstate(over="ignore"):
     _POWERS = torch.from_numpy(np.ldexp(np.float32(1), np.arange(256) - 127)).bfloat16()
 
 
 def open_tensors(folder: Path, progress: Progress = silent) -> Store:
-    """The tensors of a folder, memory-mapped; safetensors are preferred to pickles.
+    """The memory-mapped tensors of a folder; safetensors are preferred to pickles.
 
-    A whole file is preferred to shards, as transformers does. Saving a model again with another
-    shard size leaves the old files behind, so where there are both they must be the same.
+    A single file is preferred to shards, as in transformers. Saving a model again with another
+    shard size leaves old files behind, so if a folder has both, their tensors must be equal.
     """
     for name, opener in ((SAFETENSORS, CheckpointFile), (PICKLE, PickleStore)):
         whole, index = folder / name, folder / (name + INDEX)
@@ -66,39 +66,39 @@ def open_tensors(folder: Path, progress: Progress = silent) -> Store:
             return store
         if index.is_file():
             return ShardedStore(index, opener)
-    stray = sorted(file.name for file in folder.iterdir() if "-of-" in file.name)
-    if stray:
+    shards = sorted(file.name for file in folder.iterdir() if "-of-" in file.name)
+    if shards:
         raise FileError(
-            f"{folder} holds shards ({stray[0]}, …) without {SAFETENSORS + INDEX}, which lists "
+            f"{folder} contains shards ({shards[0]}, …) without {SAFETENSORS + INDEX}, which lists "
             "their tensors; copy the index too"
         )
     raise FileError(
-        f"{folder} holds no weights: it needs {SAFETENSORS} or {PICKLE}, or shards of one of them "
-        f"with their {INDEX[1:]}"
+        f"{folder} contains no weights: it needs {SAFETENSORS} or {PICKLE}, or shards of one of "
+        f"them with their {INDEX[1:]}"
     )
 
 
 class CheckpointFile(FileStore):
-    """A safetensors file of another program, which may hold masks and quantized tensors too."""
+    """A safetensors file of another program, which may contain masks and quantized tensors."""
 
     readable = tuple(DTYPES)
     advice = "load an unquantized checkpoint, or a GGUF file"
 
 
 class PickleStore(MemoryStore):
-    """A file of `torch.save`, opened by torch's weights-only loader and by nothing else."""
+    """A file of `torch.save`, read only by torch's weights-only loader."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        found = _load_pickle(file)
-        inside = found if isinstance(found, Mapping) else {}
-        key = next((key for key in _STATE_KEYS if isinstance(inside.get(key), Mapping)), None)
-        tensors = found if key is None else inside[key]
+        content = _load_pickle(file)
+        mapping = content if isinstance(content, Mapping) else {}
+        key = next((key for key in _STATE_KEYS if isinstance(mapping.get(key), Mapping)), None)
+        tensors = content if key is None else mapping[key]
         if not isinstance(tensors, Mapping) or not all(
             isinstance(value, Tensor) for value in tensors.values()
         ):
             raise FileError(
-                f"{file} holds a {type(found).__name__} that is not a state dict, a mapping from "
+                f"{file} holds a {type(content).__name__} that is not a state dict, a mapping from "
                 "names to tensors; save model.state_dict()"
             )
         for name, tensor in tensors.items():
@@ -110,7 +110,7 @@ Opener: TypeAlias = type[CheckpointFile] | type[PickleStore]
 
 
 class ShardedStore(Store):
-    """Several files, with an index of the tensors in each."""
+    """Several files, with an index of their tensors."""
 
     def __init__(self, index: Path, opener: Opener) -> None:
         file_of = read_index(index)
@@ -129,12 +129,12 @@ class ShardedStore(Store):
         self.dtypes = {name: self._shards[file].dtypes[name] for name, file in file_of.items()}
 
     def get(self, name: str) -> Tensor:
-        """One tensor, mapped from its shard."""
+        """A tensor, mapped from its shard."""
         return self._shards[self._file_of[name]].get(name)
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """The file that holds each tensor, by the tensor's name."""
+    """The file of each tensor, by the tensor's name."""
     file_of = read_object(index, "download it again").get("weight_map")
     if not isinstance(file_of, dict) or not file_of:
         raise FileError(f"{index} has no weight_map, which names the shard of each tensor")
@@ -147,15 +147,15 @@ def read_index(index: Path) -> dict[str, str]:
 def _check_shard(
     index: Path, file: str, shapes: Mapping[str, object], file_of: Mapping[str, str]
 ) -> None:
-    placed = (name for name, where in file_of.items() if where == file)
-    for name in dict.fromkeys((*shapes, *placed)):
-        listed = file_of.get(name)
+    expected = (name for name, shard in file_of.items() if shard == file)
+    for name in dict.fromkeys((*shapes, *expected)):
+        location = file_of.get(name)
         if name not in shapes:
             problem = f"{file} does not hold {name}, which {index.name} places there"
-        elif listed is None:
+        elif location is None:
             problem = f"{file} holds {name}, which {index.name} does not list"
-        elif listed != file:
-            problem = f"{name} is in two shards, {file} and, as {index.name} has it, {listed}"
+        elif location != file:
+            problem = f"{name} is in two shards, {file} and, as {index.name} has it, {location}"
         else:
             continue
         raise FileError(
@@ -166,45 +166,45 @@ def _check_shard(
 def _check_same(
     whole: CheckpointFile | PickleStore, index: Path, opener: Opener, progress: Progress
 ) -> None:
-    """Raise if shards next to a whole file hold other tensors; an index without any is harmless."""
+    """Raise an error if the shards next to a single file have other tensors."""
     file_of = read_index(index)
     files = [file for file in sorted(set(file_of.values())) if exists(index.parent / file)]
     shards = {file: opener(index.parent / file) for file in files}
-    where = {name: file for file, shard in shards.items() for name in shard.shapes}
-    where |= {name: file for name, file in file_of.items() if file in shards}
-    complete = len(files) == len(set(file_of.values()))
-    names = sorted({*where, *(whole.shapes if complete else ())})
-    what = f"comparing {whole.file.name} with its shards"
+    file_by_name = {name: file for file, shard in shards.items() for name in shard.shapes}
+    file_by_name |= {name: file for name, file in file_of.items() if file in shards}
+    is_complete = len(files) == len(set(file_of.values()))
+    names = sorted({*file_by_name, *(whole.shapes if is_complete else ())})
+    title = f"comparing {whole.file.name} with its shards"
     for number, name in enumerate(names):
-        progress(number, len(names), what)
-        shard = shards.get(where.get(name, ""))
+        progress(number, len(names), title)
+        shard = shards.get(file_by_name.get(name, ""))
         if shard is None or not _holds_same(whole, shard, name):
-            other = where.get(name, f"the shards of {index.name}")
+            other = file_by_name.get(name, f"the shards of {index.name}")
             raise FileError(
                 f"{index.parent} holds two different checkpoints: {name} of {whole.file.name} and "
                 f"of {other} differ; one of them was left behind by an earlier save, so move it "
                 "away"
             )
-    progress(len(names), len(names), what)
+    progress(len(names), len(names), title)
 
 
-def _holds_same(one: Store, other: Store, name: str) -> bool:
-    """Whether two stores hold the same bytes under a name."""
-    if name not in one.shapes or name not in other.shapes:
+def _holds_same(first: Store, second: Store, name: str) -> bool:
+    """Whether a tensor has the same bytes in two stores."""
+    if name not in first.shapes or name not in second.shapes:
         return False
-    if one.shapes[name] != other.shapes[name] or one.dtypes[name] != other.dtypes[name]:
+    if first.shapes[name] != second.shapes[name] or first.dtypes[name] != second.dtypes[name]:
         return False
-    first, second = (store.get(name).flatten().view(torch.uint8) for store in (one, other))
-    return torch.equal(first, second)
+    left, right = (store.get(name).flatten().view(torch.uint8) for store in (first, second))
+    return torch.equal(left, right)
 
 
 def _load_pickle(file: Path) -> Any:
-    zipped = first_bytes(file, 4) == b"PK\x03\x04"
+    is_zip = first_bytes(file, 4) == b"PK\x03\x04"
     try:
-        if zipped:
+        if is_zip:
             _check_archive(file)
         # Files from before torch 1.6 are not zip archives and cannot be mapped.
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         reason = first_line(error)[:200]
         raise FileError(
@@ -219,7 +219,7 @@ def _load_pickle(file: Path) -> Any:
 
 
 def _check_archive(file: Path) -> None:
-    """Raise for members that torch.save does not write: compressed, or a huge list of tensors."""
+    """Raise an error for an archive not written by torch.save, or with a huge list of tensors."""
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if member.compress_type != zipfile.ZIP_STORED:
@@ -227,30 +227,30 @@ def _check_archive(file: Path) -> None:
                     f"{file} holds {member.filename!r} compressed, which torch.save does not "
                     f"write; {_CONVERT}"
                 )
-            if member.filename.endswith(".pkl") and member.file_size > _LARGEST_PICKLE:
+            if member.filename.endswith(".pkl") and member.file_size > _MAX_PICKLE_BYTES:
                 raise FileError(
                     f"{file} lists its tensors in {member.file_size:,} bytes, and at most "
-                    f"{_LARGEST_PICKLE:,} are read; {_CONVERT}"
+                    f"{_MAX_PICKLE_BYTES:,} are read; {_CONVERT}"
                 )
 
 
 def _check_plain(file: Path, name: object, tensor: Tensor) -> None:
-    """Raise unless a tensor has a name and is stored whole, number by number."""
+    """Raise an error unless a tensor has a name and is stored in full."""
     if not isinstance(name, str):
         raise FileError(f"{file} names a tensor {name!r}, which is not text; save a state dict")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
         raise FileError(f"{file} stores {name} as {kind}; save plain tensors")
-    stored = tensor.untyped_storage().nbytes()
-    if tensor.numel() * tensor.element_size() > stored:
+    n_bytes = tensor.untyped_storage().nbytes()
+    if tensor.numel() * tensor.element_size() > n_bytes:
         raise FileError(
-            f"{file} gives {name} the shape {list(tensor.shape)}, but stores only {stored:,} "
+            f"{file} gives {name} the shape {list(tensor.shape)}, but stores only {n_bytes:,} "
             "bytes of it; save a contiguous copy"
         )
 
 
 class Mxfp4Store(Store):
-    """Another store in which each pair of blocks and scales is one tensor in bfloat16."""
+    """A view of a store in which each pair of blocks and scales is one bfloat16 tensor."""
 
     def __init__(self, source: Store, where: str) -> None:
         self._source = source
@@ -272,13 +272,13 @@ class Mxfp4Store(Store):
         self.shapes, self.dtypes = shapes, dtypes
 
     def get(self, name: str) -> Tensor:
-        """One tensor, dequantized if it is stored as blocks."""
+        """A tensor, dequantized if it is stored as blocks."""
         if name not in self._packed:
             return self._source.get(name)
         return dequantize(self._source.get(name + _BLOCKS), self._source.get(name + _SCALES))
 
     def copies(self, name: str) -> bool:
-        """Whether a tensor is dequantized, or copied by the store behind."""
+        """Whether a tensor is dequantized, or copied by the source."""
         return name in self._packed or self._source.copies(name)
 
     def device(self, name: str) -> torch.device:
@@ -289,26 +289,31 @@ class Mxfp4Store(Store):
 def dequantize(
     blocks: UInt8[Tensor, "expert out block 16"], scales: UInt8[Tensor, "expert out block"]
 ) -> BFloat16[Tensor, "expert in out"]:
-    """The numbers of each expert's matrix; one expert at a time, so that indices stay small."""
+    """The matrices of all experts, dequantized one by one to keep indices small."""
     pairs, powers = _PAIRS.to(blocks.device), _POWERS.to(blocks.device)
     experts, out, n_blocks, _ = blocks.shape
-    found = torch.empty((experts, out, 32 * n_blocks), dtype=torch.bfloat16, device=blocks.device)
-    for matrix, packed, exponents in zip(found, blocks, scales, strict=True):
+    result = torch.empty((experts, out, 32 * n_blocks), dtype=torch.bfloat16, device=blocks.device)
+    for matrix, packed, exponents in zip(result, blocks, scales, strict=True):
         numbers = pairs[packed.int()].flatten(-2)
         torch.mul(numbers, powers[exponents.int()][..., None], out=matrix.view(numbers.shape))
-    return found.mT
+    return result.mT
 
 
 def _check_packed(source: Store, name: str, where: str) -> None:
-    """Raise unless blocks and scales of a name fit together."""
+    """Raise an error unless the shapes of blocks and scales fit together."""
     blocks, scales = name + _BLOCKS, name + _SCALES
     if scales not in source.shapes:
         raise damaged(where, f"has {blocks} without {scales}")
-    found, own = tuple(source.shapes[blocks]), tuple(source.shapes[scales])
-    bytes_only = {source.dtypes[blocks], source.dtypes[scales]} == {torch.uint8}
-    if not bytes_only or len(found) != 4 or found[:3] != own or found[3] != 16:
+    block_shape, scale_shape = tuple(source.shapes[blocks]), tuple(source.shapes[scales])
+    are_bytes = {source.dtypes[blocks], source.dtypes[scales]} == {torch.uint8}
+    if (
+        not are_bytes
+        or len(block_shape) != 4
+        or block_shape[:3] != scale_shape
+        or block_shape[3] != 16
+    ):
         raise FileError(
-            f"{where} stores {blocks} as {source.dtypes[blocks]} of shape {list(found)} and "
-            f"{scales} as {source.dtypes[scales]} of shape {list(own)}; MXFP4 has bytes of shapes "
-            "[expert, out, block, 16] and [expert, out, block]"
+            f"{where} stores {blocks} as {source.dtypes[blocks]} of shape {list(block_shape)} and "
+            f"{scales} as {source.dtypes[scales]} of shape {list(scale_shape)}; MXFP4 has bytes of "
+            "shapes [expert, out, block, 16] and [expert, out, block]"
         )

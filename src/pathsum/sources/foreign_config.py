@@ -1,4 +1,4 @@
-"""ForeignConfig: another program's config.json, read value by value; errors name the file."""
+"""`ForeignConfig`: the values of another program's config.json; errors name the file."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -18,14 +18,15 @@ _MLP = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "silu": "silu",
 }
-# Sizes of lists that are made before `Config` checks them.
+# Sizes that are used for lists before `Config` checks them.
 _BOUNDED = {"num_hidden_layers": "n_layers", "head_dim": "d_head", "hidden_size": "d_model"}
 
 
 class ForeignConfig:
-    """The values of a config.json; null stands for absent, as it does there.
+    """The values of a config.json; null means absent.
 
-    Values are asked for by their names in Llama's config.json. `renamed` lists other names of them.
+    Values are requested by their names in Llama's config.json. `with_names` maps these names to
+    other ones.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -39,16 +40,16 @@ class ForeignConfig:
         """The values of a file."""
         return cls(read_object(file, "download or save it again"), str(file))
 
-    def renamed(self, names: Mapping[str, str]) -> "ForeignConfig":
-        """The same values, of which some have other names than Llama's."""
-        again = copy.copy(self)
-        again.names = names
-        return again
+    def with_names(self, names: Mapping[str, str]) -> "ForeignConfig":
+        """The same values, some of which have other names than in Llama's config.json."""
+        copied = copy.copy(self)
+        copied.names = names
+        return copied
 
     def fields(
         self, norm: str = "rms", mlp: str = "silu_gated", *, eps: float = 1e-6, tied: bool = False
     ) -> dict[str, Any]:
-        """The fields of `Config` that all families have; `eps` and `tied` are defaults."""
+        """The fields of `Config` of all families; `eps` and `tied` are defaults."""
         d_model, n_heads = self.size("hidden_size"), self.size("num_attention_heads")
         return {
             "n_layers": self.size("num_hidden_layers"),
@@ -67,12 +68,14 @@ class ForeignConfig:
 
     def size(self, name: str, default: int | None = None) -> int:
         """A whole number of at least 1."""
-        value = self._read(name, default, "is not a size", lambda one: type(one) is int and one > 0)
+        value = self._read(
+            name, default, "is not a size", lambda value: type(value) is int and value > 0
+        )
         largest = CEILINGS[_BOUNDED.get(name, "n_ctx")]
         if value > largest:
             raise ConfigError(
                 f"{self.where} has {self._name(name)}={value}, which is more than {largest}, the "
-                "most that pathsum reads; the file is damaged"
+                "largest value that pathsum reads; the file is damaged"
             )
         return value
 
@@ -86,15 +89,15 @@ class ForeignConfig:
 
     def numbers(self, name: str) -> list[float]:
         """A list of finite numbers."""
-        values = self._read(name, None, "is not a list", lambda one: isinstance(one, list))
-        return [ForeignConfig({name: one}, self.where).number(name) for one in values]
+        values = self._read(name, None, "is not a list", lambda value: isinstance(value, list))
+        return [ForeignConfig({name: value}, self.where).number(name) for value in values]
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
         return self._read(name, default, "is not true or false", lambda one: isinstance(one, bool))
 
     def cap(self, name: str, default: float | None = None) -> float | None:
-        """A soft cap, or None if it is null; absent, the default."""
+        """A soft cap: None if it is null, the default if it is absent."""
         return self.number(name) if name in self.values else None if name in self._null else default
 
     def table(self, name: str) -> "ForeignConfig":
@@ -107,7 +110,7 @@ class ForeignConfig:
         return self.choice("hidden_act", _MLP, default)
 
     def choice(self, name: str, table: Mapping[str, str], default: str | None = None) -> str:
-        """Our word for a value, from a table of those that pathsum computes."""
+        """pathsum's word for a value, from a table of supported values."""
         problem = f"pathsum does not compute; it computes {', '.join(table)}"
         value = self._read(
             name, default, problem, lambda one: isinstance(one, str) and one in table
@@ -115,7 +118,7 @@ class ForeignConfig:
         return table[value]
 
     def windows(self) -> tuple[int | None, ...]:
-        """`sliding_window` for each layer that `layer_types` calls sliding, or for all."""
+        """The window of each layer: `sliding_window`, for all layers or by `layer_types`."""
         n_layers = self.size("num_hidden_layers")
         kinds = self.values.get("layer_types", ["sliding_attention"] * n_layers)
         if "sliding_window" not in self.values:
@@ -135,7 +138,7 @@ class ForeignConfig:
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
     def windows_except(self, every: int) -> tuple[int | None, ...]:
-        """Windows in all layers but each `every`-th, unless `layer_types` lists them."""
+        """Windows by `layer_types` or, by default, in all layers but each `every`-th."""
         if "layer_types" in self.values:
             return self.windows()
         every, window = self.size("sliding_window_pattern", every), self.size("sliding_window")
@@ -143,7 +146,7 @@ class ForeignConfig:
         return tuple(None if layer % every == 0 else window for layer in layers)
 
     def require_value(self, name: str, *allowed: Any) -> None:
-        """Refuse a checkpoint whose `name` is set to anything but `allowed` (or absent)."""
+        """Raise ConfigError if the value of `name` is neither absent nor among `allowed`."""
         name = self._name(name)
         value = self.values.get(name, allowed[0])
         if value not in allowed:
@@ -154,11 +157,11 @@ class ForeignConfig:
             )
 
     def _name(self, name: str) -> str:
-        theirs = self.names.get(name, name)
-        return name if name in self.values and theirs not in self.values else theirs
+        foreign_name = self.names.get(name, name)
+        return name if name in self.values and foreign_name not in self.values else foreign_name
 
     def _read(self, name: str, default: Any, problem: str, fits: Callable[[Any], bool]) -> Any:
-        """A value that `fits`; other values raise an error, which describes the problem."""
+        """A value that `fits`; other values raise an error with the description `problem`."""
         name = self._name(name)
         value = self.values.get(name, default)
         if value is None:

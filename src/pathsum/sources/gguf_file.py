@@ -1,7 +1,7 @@
-"""A GGUF file: its metadata, its tensors, dequantized when they are read, and its tokenizer.
+"""GGUF files: metadata, tensors and the tokenizer.
 
-The header is parsed here, because the gguf package's own reader makes several arrays per string,
-which takes seconds for a tokenizer. Tensors are dequantized by the gguf package.
+The header is parsed here, because the reader of the gguf package makes several arrays per string,
+which takes seconds for a tokenizer. Tensors are dequantized by the gguf package when they are read.
 """
 
 import mmap
@@ -24,11 +24,11 @@ from pathsum.model.store import Store
 from pathsum.text import Tokenizer
 
 _STRING, _ARRAY = 8, 9
-# The most entries that all arrays of a header may have together. The largest vocabularies have
+# The largest total number of entries in the arrays of a header. The largest vocabularies have
 # 300,000 tokens, each with a text, a score, a kind and up to two merges.
-_MOST_ENTRIES = 1 << 22
-# The longest token of a SentencePiece tokenizer, in characters, and all of them together.
-_LONGEST_TOKEN, _MOST_CHARACTERS = 1 << 9, 1 << 23
+_MAX_ENTRIES = 1 << 22
+# The longest token of a SentencePiece tokenizer, and the total length of all, in characters.
+_MAX_TOKEN_LENGTH, _MAX_CHARACTERS = 1 << 9, 1 << 23
 # GGUF's value types as format characters of struct.
 _NUMBERS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 
@@ -42,7 +42,7 @@ class _Tensor:
 
 
 class GgufFile(Store):
-    """Tensors by the file's own names, in float32, and the metadata as plain values."""
+    """The tensors in float32, by the names in the file, and the metadata as plain values."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -54,21 +54,21 @@ class GgufFile(Store):
             raise damaged(file, f"has an incomplete or invalid header ({error})") from error
         alignment = self.metadata.get("general.alignment", 32)
         if alignment not in (1 << bits for bits in range(3, 21)):
-            problem = f"has general.alignment={alignment!r}, which is no power of two from 8 on"
+            problem = f"has general.alignment={alignment!r}, which is not a power of two from 8 on"
             raise damaged(file, problem)
         self._start = -(-header.at // alignment) * alignment
-        self._tensors = {name: self._located(name, *found) for name, found in tensors.items()}
+        self._tensors = {name: self._locate(name, *entry) for name, entry in tensors.items()}
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self.dtypes = dict.fromkeys(self._tensors, torch.float32)
-        self._check_apart(alignment)
+        self._check_offsets(alignment)
         self._bytes = np.memmap(file, dtype=np.uint8, mode="c")
 
     def copies(self, name: str) -> bool:
-        """Whether a tensor is dequantized: all but those stored as float32."""
+        """Whether a tensor is dequantized, because it is not stored as float32."""
         return self._tensors[name].kind != 0
 
     def get(self, name: str) -> Tensor:
-        """One tensor: mapped if it is stored as float32, dequantized otherwise."""
+        """A tensor: mapped if it is stored as float32, otherwise dequantized."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -80,7 +80,7 @@ class GgufFile(Store):
         if kind is GGMLQuantizationType.F16:
             return torch.from_numpy(data.view(np.float16)).reshape(tensor.shape).float()
         try:
-            # A plain array: each of the many slices of a memmap would cost as much as its numbers.
+            # A plain array, because slicing a memmap many times is slow.
             numbers = dequantize(np.asarray(data).reshape(*tensor.shape[:-1], -1), kind)
         except NotImplementedError as error:
             raise FileError(
@@ -89,8 +89,8 @@ class GgufFile(Store):
             ) from error
         return torch.from_numpy(np.ascontiguousarray(numbers)).reshape(tensor.shape)
 
-    def _check_apart(self, alignment: int) -> None:
-        """Raise unless tensors are aligned, apart from each other, and inside the file."""
+    def _check_offsets(self, alignment: int) -> None:
+        """Raise an error unless tensors are aligned, disjoint, and inside the file."""
         end, before = self._start, "the header"
         for name, tensor in sorted(self._tensors.items(), key=lambda item: item[1].offset):
             where = f"stores {name} at byte {tensor.offset}, which is"
@@ -103,16 +103,16 @@ class GgufFile(Store):
         if end > size:
             raise damaged(self.file, f"has {size:,} bytes, and its header describes {end:,}")
 
-    def _located(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> _Tensor:
+    def _locate(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> _Tensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-        known = {member.value: member for member in GGMLQuantizationType}
-        if kind not in known:
+        kinds = {member.value: member for member in GGMLQuantizationType}
+        if kind not in kinds:
             raise FileError(
                 f"{self.file} stores {name} in the layout {kind}, which this version of the gguf "
                 "package does not know; update gguf, or use a file in F16 or Q8_0"
             )
-        block, size = GGML_QUANT_SIZES[known[kind]]
+        block, size = GGML_QUANT_SIZES[kinds[kind]]
         if not 1 <= len(shape) <= 4 or offset % 4 or shape[-1] % block:
             problem = f"{list(shape)[:8]} at byte {offset}, in blocks of {block}"
             raise damaged(self.file, f"stores {name} of shape {problem}, which is not valid GGUF")
@@ -120,15 +120,15 @@ class GgufFile(Store):
 
 
 class _Header:
-    """A cursor over the file's first part."""
+    """A cursor over the header of a file."""
 
     def __init__(self, file: Path) -> None:
         if first_bytes(file, 4) != b"GGUF":
             raise FileError(f"{file} does not begin with GGUF, so it is not a GGUF file")
         self.file, self.at, self._entries = file, 4, 0
         try:
-            with file.open("rb") as opened:
-                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            with file.open("rb") as stream:
+                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise FileError(f"{file} cannot be mapped into memory: {error.strerror}") from error
         try:
@@ -143,25 +143,25 @@ class _Header:
             )
 
     def read_metadata(self) -> dict[str, Any]:
-        """Every key and value, in order."""
-        found: dict[str, Any] = {}
+        """All keys and values, in order."""
+        metadata: dict[str, Any] = {}
         for _ in range(self._n_values):
             key = self._string()
-            if key in found:
+            if key in metadata:
                 raise damaged(f"the metadata of {self.file}", f"has {key} twice")
-            found[key] = self._value(self._number(4))
-        return found
+            metadata[key] = self._value(self._number(4))
+        return metadata
 
     def read_tensors(self) -> dict[str, tuple[tuple[int, ...], int, int]]:
         """Shape (slowest axis first), layout and offset of each tensor."""
-        found: dict[str, tuple[tuple[int, ...], int, int]] = {}
+        tensors: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(self._n_tensors):
             name = self._string()
-            if name in found:
-                raise damaged(self.file, f"holds {name} twice")
+            if name in tensors:
+                raise damaged(self.file, f"has {name} twice")
             sizes = [self._number(10) for _ in range(self._number(4))]
-            found[name] = (tuple(reversed(sizes)), self._number(4), self._number(10))
-        return found
+            tensors[name] = (tuple(reversed(sizes)), self._number(4), self._number(10))
+        return tensors
 
     def _number(self, kind: int) -> Any:
         form = "<" + _NUMBERS[kind]
@@ -184,13 +184,13 @@ class _Header:
             if kind not in _NUMBERS:
                 raise IndexError(f"a value of type {kind} at byte {self.at}")
             return self._number(kind)
-        inner, length = self._number(4), self._number(10)
+        item_kind, length = self._number(4), self._number(10)
         self._entries += length
-        if self._entries > _MOST_ENTRIES:
-            raise IndexError(f"lists of more than {_MOST_ENTRIES:,} entries at byte {self.at}")
-        if inner not in _NUMBERS:
-            return [self._value(inner) for _ in range(length)]
-        form = f"<{length}{_NUMBERS[inner]}"
+        if self._entries > _MAX_ENTRIES:
+            raise IndexError(f"lists of more than {_MAX_ENTRIES:,} entries at byte {self.at}")
+        if item_kind not in _NUMBERS:
+            return [self._value(item_kind) for _ in range(length)]
+        form = f"<{length}{_NUMBERS[item_kind]}"
         values = struct.unpack_from(form, self._map, self.at)
         self.at += struct.calcsize(form)
         return list(values)
@@ -207,7 +207,7 @@ _WORDS = (
 
 
 def _splits(*first: pre_tokenizers.PreTokenizer, by_words: bool) -> pre_tokenizers.PreTokenizer:
-    """Steps before byte-level symbols, which are split into GPT-2's words unless a step did so."""
+    """Steps before byte-level symbols; with `by_words`, text is then split into GPT-2's words."""
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=by_words)
     return pre_tokenizers.Sequence([*first, last]) if first else last
 
@@ -217,7 +217,7 @@ def _by_regex(digits: str) -> pre_tokenizers.PreTokenizer:
     return _splits(pre_tokenizers.Split(words, "isolated"), by_words=False)
 
 
-# How text is split into words before merges, by the name that GGUF gives the rule.
+# The rules that split text into words before merges, by their names in GGUF.
 _WORD_RULES: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo"), lambda: _splits(by_words=True)),
     **dict.fromkeys(
@@ -236,7 +236,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
         return None
     tokens = _listed(metadata, "tokens", str)
     if not tokens:
-        raise ConfigError(f"the metadata names a {kind!r} tokenizer and lists no tokens")
+        raise ConfigError(f"the metadata has a {kind!r} tokenizer without tokens")
     if kind not in ("gpt2", "llama"):
         raise ConfigError(
             f"its tokenizer is a {kind!r} tokenizer, and pathsum reads 'gpt2' (byte-level BPE) and "
@@ -248,24 +248,24 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
         _mark_special(backend, metadata, tokens)
     except PathsumError:
         raise
-    except Exception as error:  # tokenizers raises bare Exception, nothing finer
+    except Exception as error:  # tokenizers raises only bare Exception
         raise ConfigError(f"its tokenizer cannot be built ({error})") from error
     return Tokenizer.from_json(backend.to_str(), "its tokenizer")
 
 
 def _listed(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    """A list of the metadata; empty where there is none."""
-    found = metadata.get(f"tokenizer.ggml.{name}", [])
-    if not isinstance(found, list) or not all(isinstance(entry, kind) for entry in found):
+    """A list of the metadata; empty if it is absent."""
+    values = metadata.get(f"tokenizer.ggml.{name}", [])
+    if not isinstance(values, list) or not all(isinstance(entry, kind) for entry in values):
         raise ConfigError(f"tokenizer.ggml.{name} is not a list of {kind.__name__}")
-    return found
+    return values
 
 
 def start_token(metadata: Mapping[str, Any]) -> int | None:
-    """The token that belongs before every text, or None."""
+    """The start token, or None."""
     kind, rule = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
-    usual = kind == "llama" or rule in ("llama-bpe", "llama3", "llama-v3")
-    adds = metadata.get("tokenizer.ggml.add_bos_token", usual)
+    default = kind == "llama" or rule in ("llama-bpe", "llama3", "llama-v3")
+    adds = metadata.get("tokenizer.ggml.add_bos_token", default)
     return metadata.get("tokenizer.ggml.bos_token_id") if adds else None
 
 
@@ -291,13 +291,14 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
     if len(scores) != len(tokens):
         raise ConfigError("its SentencePiece tokenizer has no score per token")
     lengths = [len(token) for token in tokens]
-    if max(lengths) > _LONGEST_TOKEN or sum(lengths) > _MOST_CHARACTERS:
+    if max(lengths) > _MAX_TOKEN_LENGTH or sum(lengths) > _MAX_CHARACTERS:
         raise ConfigError(
             f"its SentencePiece tokenizer has a token of {max(lengths):,} characters and "
-            f"{sum(lengths):,} in all, and pathsum reads {_LONGEST_TOKEN} and {_MOST_CHARACTERS:,}"
+            f"{sum(lengths):,} in all, and pathsum reads {_MAX_TOKEN_LENGTH} and "
+            f"{_MAX_CHARACTERS:,}"
         )
     ids = {token: index for index, token in enumerate(tokens)}
-    # SentencePiece joins whichever neighbors make the best-scored token; as merges, in that order.
+    # SentencePiece merges the neighbors with the best-scored result: merges in order of scores.
     joins = [
         (-scores[index], ids[token[:cut]], ids[token[cut:]], token[:cut], token[cut:])
         for token, index in ids.items()
@@ -310,20 +311,22 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
         raise ConfigError(f"unknown_token_id is {index!r}, which is not one of its tokens")
     options = {"unk_token": tokens[index], "fuse_unk": True, "byte_fallback": True}
     backend = Backend(models.BPE(ids, merges, **options))
-    prefixed = metadata.get("tokenizer.ggml.add_space_prefix", True)
-    steps = [normalizers.Prepend("▁")] if prefixed else []
+    has_prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    steps = [normalizers.Prepend("▁")] if has_prefix else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
     undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    backend.decoder = decoders.Sequence([*undo, *([decoders.Strip(" ", 1, 0)] if prefixed else [])])
+    backend.decoder = decoders.Sequence(
+        [*undo, *([decoders.Strip(" ", 1, 0)] if has_prefix else [])]
+    )
     return backend
 
 
 def _mark_special(backend: Backend, metadata: Mapping[str, Any], tokens: Sequence[str]) -> None:
     kinds = _listed(metadata, "token_type", int)
-    marked = [
+    added = [
         AddedToken(token, special=kind != _USER_DEFINED, normalized=False)
         for token, kind in zip(tokens, kinds, strict=False)
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     ]
-    if marked:
-        backend.add_tokens(marked)
+    if added:
+        backend.add_tokens(added)

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints: a folder, or a model in memory. transformers is not imported."""
+"""Hugging Face checkpoints, in a folder or in memory, without importing transformers."""
 
 import json
 from pathlib import Path
@@ -21,9 +21,9 @@ from pathsum.text import Tokenizer
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 _MXFP4 = "mxfp4"
-# Names of unembeddings; a tied checkpoint may hold a second copy under one of them.
+# Names of unembeddings, under which tied checkpoints may have a second copy of the embedding.
 _HEADS = ("lm_head.weight", "embed_out.weight")
-# Prefixes of the language model inside a checkpoint that also reads images (Gemma 3 from 4B up), in
+# Prefixes of the language model in checkpoints that also process images (Gemma 3 from 4B up), in
 # files and in memory, for several versions of transformers.
 _TEXT_PREFIXES = {
     "language_model.model.": "model.",
@@ -31,7 +31,7 @@ _TEXT_PREFIXES = {
     "language_model.lm_head.": "lm_head.",
 }
 _OTHER_PARTS = ("vision_tower.", "multi_modal_projector.")
-# Defaults of transformers for fields that text_config omits, which is most of them.
+# Defaults of transformers for fields that text_config omits.
 _TEXT_DEFAULTS = {
     "model_type": "gemma3_text",
     "vocab_size": 262_208,
@@ -80,12 +80,12 @@ def model_of_tensors(
         raise
     except MALFORMED as error:
         raise ConfigError(
-            f"{foreign.where} holds values that do not make a {family.name} model ({error}); "
+            f"{foreign.where} has values that are not valid for a {family.name} model ({error}); "
             "download it again"
         ) from error
     source = Mxfp4Store(source, where) if method == _MXFP4 else source
-    used = {name for entry in layout.model.values() for name in entry.name.split("|")}
-    copies = [head for head in _HEADS if head in source.shapes and head not in used]
+    names = {name for entry in layout.model.values() for name in entry.name.split("|")}
+    copies = [head for head in _HEADS if head in source.shapes and head not in names]
     store = layout.resolve(source, where, ignore=lambda key: is_buffer(key) or key in copies)
     for head in copies:
         _check_tied(source.get(store.stored_name("W_E")), source.get(head), head, where)
@@ -99,10 +99,10 @@ def model_of_tensors(
 def from_hf(
     model: Any, tokenizer: Any = None, *, name: str | None = None, context: Context = "original"
 ) -> Model:
-    """A transformers model as a pathsum model; the two share their memory.
+    """A transformers model as a pathsum model, which shares its memory.
 
-    `tokenizer` comes from transformers, `tokenizers` or pathsum. If you train the transformers
-    model further, this model changes with it. `context` is as in `load`.
+    If the transformers model is trained further, the pathsum model changes with it. `tokenizer` is
+    a tokenizer of transformers, `tokenizers` or pathsum. `context` is as in `load`.
     """
     config, state = getattr(model, "config", None), getattr(model, "state_dict", None)
     if config is None or not hasattr(config, "to_dict") or state is None:
@@ -113,13 +113,13 @@ def from_hf(
     where = type(model).__name__
     foreign = ForeignConfig(config.to_dict(), f"the config of {where}")
     tensors: dict[str, Tensor] = {key: value.detach() for key, value in state().items()}
-    ours = wrap_tokenizer(tokenizer)
+    own_tokenizer = wrap_tokenizer(tokenizer)
     label = name or str(getattr(config, "name_or_path", "") or where)
-    return model_of_tensors(foreign, MemoryStore(tensors), where, label, ours, context)
+    return model_of_tensors(foreign, MemoryStore(tensors), where, label, own_tokenizer, context)
 
 
 def wrap_tokenizer(tokenizer: Any) -> Tokenizer | None:
-    """A tokenizer of pathsum, of `tokenizers`, or of transformers' fast kind, as ours."""
+    """A pathsum tokenizer, from a tokenizer of pathsum, `tokenizers` or transformers (fast)."""
     import tokenizers
 
     if tokenizer is None or isinstance(tokenizer, Tokenizer):
@@ -149,7 +149,7 @@ def _config_start(foreign: ForeignConfig) -> int | None:
 
 
 def _start_token(tokenizer: Tokenizer, file: Path | None) -> int | None:
-    """The token that a tokenizer puts before a text, by its settings or else by its last step."""
+    """The start token of a tokenizer, from its settings or else from its postprocessor."""
     settings = read_object(file, "download it again") if file and file.exists() else {}
     adds, token = settings.get("add_bos_token"), settings.get("bos_token")
     if adds is False:
@@ -158,18 +158,18 @@ def _start_token(tokenizer: Tokenizer, file: Path | None) -> int | None:
         text = token.get("content") if isinstance(token, dict) else token
         return None if text is None else tokenizer.backend.token_to_id(str(text))
     step = json.loads(tokenizer.to_json()).get("post_processor") or {}
-    for one in step.get("processors", [step]):
-        first = (one.get("single") or [{}])[0]
+    for processor in step.get("processors", [step]):
+        first = (processor.get("single") or [{}])[0]
         if "SpecialToken" in first:
-            named = one["special_tokens"].get(first["SpecialToken"]["id"], {"ids": []})
-            return next(iter(named["ids"]), None)
-        if one.get("type") in ("RobertaProcessing", "BertProcessing"):
-            return one["cls"][1]
+            special = processor["special_tokens"].get(first["SpecialToken"]["id"], {"ids": []})
+            return next(iter(special["ids"]), None)
+        if processor.get("type") in ("RobertaProcessing", "BertProcessing"):
+            return processor["cls"][1]
     return None
 
 
 def text_part(foreign: ForeignConfig, source: Store) -> tuple[ForeignConfig, Store]:
-    """The config and the tensors of the language model; of other checkpoints, themselves."""
+    """The config and the tensors of the language model in a checkpoint."""
     if foreign.values.get("model_type") != "gemma3" or "text_config" not in foreign.values:
         return foreign, source
     inner = foreign.table("text_config")
@@ -182,7 +182,7 @@ def text_part(foreign: ForeignConfig, source: Store) -> tuple[ForeignConfig, Sto
 
 
 class _TextTensors(Store):
-    """The tensors of the language model under the names that it has alone."""
+    """The tensors of the language model, by the names of a checkpoint without other parts."""
 
     def __init__(self, source: Store) -> None:
         self._source = source
@@ -195,11 +195,11 @@ class _TextTensors(Store):
         self.dtypes = {ours: source.dtypes[name] for ours, name in self._names.items()}
 
     def get(self, name: str) -> Tensor:
-        """One tensor of the language model."""
+        """A tensor of the language model."""
         return self._source.get(self._names[name])
 
     def copies(self, name: str) -> bool:
-        """Whether the store behind it copies."""
+        """Whether the source copies a tensor."""
         return self._source.copies(self._names[name])
 
     def device(self, name: str) -> torch.device:
@@ -208,7 +208,7 @@ class _TextTensors(Store):
 
 
 def _short_name(name: str) -> str:
-    for prefix, alone in _TEXT_PREFIXES.items():
+    for prefix, text_prefix in _TEXT_PREFIXES.items():
         if name.startswith(prefix):
-            return alone + name.removeprefix(prefix)
+            return text_prefix + name.removeprefix(prefix)
     return name

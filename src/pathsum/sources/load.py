@@ -1,9 +1,8 @@
-"""`load`: a model by name, from a folder or a file whichever program wrote it, or from the hub.
+"""`load`: a model by name, from a folder or a file of any program, or from the hub.
 
-Checkpoints from the Hugging Face hub, through huggingface_hub and its cache.
-
-Its environment variables apply: `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`, with
-which the network is not used.
+Checkpoints from the Hugging Face hub are downloaded by huggingface_hub into its cache. Its
+environment variables apply: `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`, which
+disables the network.
 """
 
 import re
@@ -47,10 +46,10 @@ from pathsum.text import Tokenizer
 
 
 def download(hub_id: str, revision: str | None = None, token: str | bool | None = None) -> Path:
-    """The folder in the hub's cache with all files of a checkpoint that `load` reads.
+    """The folder in the hub's cache with the files of a checkpoint.
 
-    Files are fetched one by one in order of preference, so that only one copy of the weights is
-    fetched if a repository has several.
+    Files are downloaded in order of preference, so that only one copy of the weights is downloaded
+    if a repository has several.
     """
     repository = _Repository(hub_id, revision, token)
     config = repository.get(CONFIG)
@@ -81,7 +80,7 @@ def download(hub_id: str, revision: str | None = None, token: str | bool | None 
 
 
 class _Repository:
-    """Files of one repository at one revision."""
+    """The files of a repository at one revision."""
 
     def __init__(self, hub_id: str, revision: str | None, token: str | bool | None) -> None:
         self.hub_id, self.revision, self.token = hub_id, revision, token
@@ -89,10 +88,10 @@ class _Repository:
         self._reached = False
 
     def get(self, file: str) -> Path | None:
-        """A file, from the cache or the network; None if the repository has none of that name.
+        """A file from the cache or the network; None if it does not exist.
 
-        config.json comes first: all other files are taken from its commit. The hub is asked whether
-        the revision has moved on; if it cannot be reached, the commit in the cache is used.
+        config.json comes first, and all other files are from its commit. The hub is asked for the
+        current commit of the revision; if it cannot be reached, the commit in the cache is used.
         """
         from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -104,7 +103,7 @@ class _Repository:
                 return None if cached is _CACHED_NO_EXIST else Path(str(cached))
             if not isinstance(cached, str):
                 self._require_hub(file)
-            found = hf_hub_download(self.hub_id, file, revision=revision, token=self.token)
+            path = hf_hub_download(self.hub_id, file, revision=revision, token=self.token)
         except LocalEntryNotFoundError as error:
             if file == CONFIG or not _offline():
                 raise self._failed(error, file) from error
@@ -116,11 +115,11 @@ class _Repository:
         except Exception as error:
             raise self._failed(error, file) from error
         if file == CONFIG:
-            self._commit = Path(found).parent.name
-        return Path(found)
+            self._commit = Path(path).parent.name
+        return Path(path)
 
     def _require_hub(self, file: str) -> None:
-        """Raise if no connection can be made, which huggingface_hub would try for 23 seconds."""
+        """Raise an error if there is no connection, for which huggingface_hub waits 23 seconds."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         if self._reached or _offline():
@@ -131,11 +130,11 @@ class _Repository:
         except Exception as error:
             if _is_unreachable(error):
                 raise self._failed(error, file) from error
-            # Any other answer is one of the hub, and the download that follows deals with it.
+            # Any other error is a response of the hub, which the download handles.
         self._reached = True
 
     def get_listed(self, ending: str) -> Path | None:
-        """The last file by name with this ending: old checkpoints number their steps."""
+        """The last file by name with this ending, because old checkpoints number their steps."""
         from huggingface_hub import HfApi
 
         if _offline():
@@ -199,24 +198,24 @@ SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 
 
 def open_state_dict(
-    file: Path, given: Config | Mapping[str, Any] | None = None, context: Context = "original"
+    file: Path, config: Config | Mapping[str, Any] | None = None, context: Context = "original"
 ) -> Model:
-    """The model of one file of tensors; pickles are opened by torch's weights-only loader.
+    """The model of a file of tensors; pickles are read by torch's weights-only loader.
 
-    `given` is a `Config`, for tensors by our names or TransformerLens's, or the values of a
-    config.json. By default they are read from config.json in the same folder, or from the file's
-    own name with .json.
+    `config` is a `Config`, for tensors with the names of pathsum or TransformerLens, or the values
+    of a config.json. By default, these are read from the .json file of the same name, or from
+    config.json in the same folder.
     """
     source: Store = CheckpointFile(file) if file.suffix == ".safetensors" else PickleStore(file)
-    values = _config_beside(file) if given is None else given
+    settings = _config_beside(file) if config is None else config
     words = file.parent / TOKENIZER
     tokenizer = Tokenizer.from_file(words) if words.exists() else None
-    if isinstance(values, Config):
-        return _with_config(values, source, file, tokenizer)
-    foreign = ForeignConfig(values, f"the config of {file}")
-    if values.get("format") == FORMAT:
-        if given is None and file.name == TENSORS:
-            # The file of a folder that pathsum saved: its tokenizer and edits are the model's.
+    if isinstance(settings, Config):
+        return _with_config(settings, source, file, tokenizer)
+    foreign = ForeignConfig(settings, f"the config of {file}")
+    if settings.get("format") == FORMAT:
+        if config is None and file.name == TENSORS:
+            # A folder saved by pathsum, with its tokenizer and edits.
             return read_model(file.parent)
         config = Config.from_dict(foreign.table("config").values)
         return _with_config(config, source, file, tokenizer)
@@ -230,8 +229,8 @@ def _config_beside(file: Path) -> dict[str, Any]:
         if sibling.is_file():
             return read_object(sibling, "save or download it again")
     raise FileError(
-        f"{file} holds tensors without a config: put {CONFIG} or {file.stem}.json next to it, or "
-        "pass config=, a pathsum.Config or the values of a config.json"
+        f"{file} contains tensors without a config: put {CONFIG} or {file.stem}.json next to it, "
+        "or pass config=, a pathsum.Config or the values of a config.json"
     )
 
 
@@ -261,7 +260,7 @@ _OWNERS = {
     "llama": "meta-llama",
     "smollm": "HuggingFaceTB",
 }
-"""Owners of well-known models, by how their names begin."""
+"""The owners of well-known models, by the beginning of the names."""
 
 
 @checked
@@ -279,22 +278,26 @@ def load(
     >>> load("hand-built-induction").head("L1H0").label
     'L1H0'
 
-    A folder is one that pathsum saved, a Hugging Face checkpoint (config.json, weights as
-    safetensors or as pytorch_model.bin, tokenizer.json) or one in TransformerLens's layout. A file
-    is GGUF, or a state dict (.pt, .pth, .bin, .safetensors) with the tensor names of pathsum, of
-    TransformerLens or of a Hugging Face family. The config of a state dict is config.json in its
-    folder, a .json file of its name, or `config`: a `Config`, or the values of a config.json.
+    A folder was saved by pathsum, or is a Hugging Face checkpoint (config.json, weights as
+    safetensors or as pytorch_model.bin, tokenizer.json) or a checkpoint in TransformerLens's
+    layout. A file is GGUF, or a state dict (.pt, .pth, .bin, .safetensors) with the tensor names of
+    pathsum, of TransformerLens or of a Hugging Face family. Tensors are memory-mapped and read
+    layer by layer on first use.
 
-    `revision` and `token` apply to hub ids, as in huggingface_hub. `context="extended"` loads a
-    LongRoPE checkpoint (Phi-3 128k) with its factors for long texts. By default, it is loaded with
-    its factors for texts up to the pretraining length, and the context ends there. `progress` is
-    called while a model is downloaded, and while a whole file is compared with shards next to it.
-    Tensors are memory-mapped and read layer by layer on first use.
+    Args:
+        revision: The branch, tag or commit of a hub id.
+        token: The token for the hub, as in huggingface_hub.
+        context: "extended" loads a LongRoPE checkpoint (Phi-3 128k) with its factors for long
+            texts. By default, it is loaded with its factors for texts up to the pretraining
+            length, where the context then ends.
+        config: The config of a state dict: a `Config`, or the values of a config.json. By default,
+            it is read from a .json file of the same name, or config.json in the same folder.
+        progress: Called during a download, and during the comparison of a file with its shards.
     """
     text = str(name)
-    known, path = (*known_names(), *FETCHED), user_path(text)
-    is_known = isinstance(name, str) and text in known
-    if revision is not None and (is_known or exists(path)):
+    names, path = (*known_names(), *FETCHED), user_path(text)
+    is_named = isinstance(name, str) and text in names
+    if revision is not None and (is_named or exists(path)):
         raise InputError(
             f"revision={revision!r} goes with a hub id, and {text!r} is a model of this machine; "
             "leave it out"
@@ -304,7 +307,7 @@ def load(
             f"config= goes with a state dict ({', '.join(SUFFIXES)}), and {text!r} is not such a "
             "file; leave it out"
         )
-    if is_known:
+    if is_named:
         require_one_context(text, parse_choice(CONTEXTS, context, "context"))
         return load_fetched(text, progress) if text in FETCHED else load_named(text)
     if config is not None:
@@ -314,14 +317,14 @@ def load(
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
         folder = download(text, revision, token)
         return open_path(folder, text, context, progress)
-    # A hub id for a well-known name without its owner, or a similar name.
-    owned = [
+    # Suggest a hub id for a well-known name without its owner, or a similar name.
+    suggestions = [
         f"{owner}/{text}" for start, owner in _OWNERS.items() if text.lower().startswith(start)
     ]
-    similar = f"; did you mean {owned[0]}?" if owned else near_misses(text, known)
+    hint = f"; did you mean {suggestions[0]}?" if suggestions else near_misses(text, names)
     raise FileError(
         f"there is no model {text!r}: it is not the name of a bundled model (`pathsum models` "
-        f"lists them), a folder, a file or a hub id (owner/name){similar}"
+        f"lists them), a folder, a file or a hub id (owner/name){hint}"
     )
 
 
@@ -341,15 +344,15 @@ def open_path(
             return open_gguf(files[0], context=context)
         if files:
             listed = ", ".join(file.name for file in files[:4])
-            raise FileError(f"{path} holds several GGUF files ({listed}); name one of them")
+            raise FileError(f"{path} contains several GGUF files ({listed}); give one of them")
         require_one_context(str(path), context)
         return read_model(path)
-    found = read_object(file, "save or download it again")
-    if "model_type" not in found:
+    values = read_object(file, "save or download it again")
+    if "model_type" not in values:
         require_one_context(str(path), context)
-    if found.get("format") == FORMAT or ("format" in found and "model_type" not in found):
+    if values.get("format") == FORMAT or ("format" in values and "model_type" not in values):
         return read_model(path)
-    if is_transformer_lens(found):
+    if is_transformer_lens(values):
         return open_transformer_lens(path, name)
     return open_hugging_face(path, name, context, progress)
 

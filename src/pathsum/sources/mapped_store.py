@@ -1,15 +1,14 @@
-"""A checkpoint's tensors under our names, read and rearranged when they are first used.
+"""A checkpoint's tensors under pathsum's names, read and rearranged on first use.
 
-A family lists where each of our tensors is stored, in a table:
+A family is a table with the location of each of pathsum's tensors:
 
     "W_Q": Stored("self_attn.q_proj.weight", "(h k) d -> h d k")
 
 Axes are letters of the config: h heads, g key/value heads, k d_head, d d_model, e experts (without
 shared ones), m d_mlp (with experts, the neurons of each), v d_vocab, o d_vocab_out, p n_ctx,
 j d_head − 1, x d_model − 1, y d_model − n_heads, q the query heads of a key/value head and s two
-more than these; a number stands for itself.
-The left side is the shape in the checkpoint, so a tensor that does not have it is found before
-anything is read.
+more than these; a number stands for itself. The left side is the shape in the checkpoint, which is
+checked before anything is read.
 """
 
 import tomllib
@@ -54,22 +53,23 @@ _COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Stored:
-    """The location of one of our tensors in a checkpoint, and its axes there.
+    """The location and the axes of one of pathsum's tensors in a checkpoint.
 
-    Several of ours may be parts of one of the checkpoint's: `split` lists the blocks along `axis`
-    ("h k", "g k", "g k" for fused queries, keys and values) and `part` is the index of ours. If
-    they are interleaved, the axes have a number that comes first on the right side
-    ("(h 3 k) d -> 3 h d k"), and `part` is the index along it. If the blocks are inside an axis,
-    `axis` is its letter: a key/value head's queries, its key and its value are the blocks "q", "1",
-    "1" of s in "(g s k) d -> (g s) d k". Axes in parentheses on the right side are joined. `add` is
-    added to every entry (norms that store their gain minus 1), then the first `upto` entries
-    of the last axis (None: all) are multiplied by `multiply`, or by the entry of `by_layer` for
-    their layer. `combine` computes our tensor from it and the tensors `others`.
+    Fused tensors: `split` lists the blocks along `axis` ("h k", "g k", "g k" for fused queries,
+    keys and values), and `part` is the index of the block. For interleaved tensors, the axes have a
+    number that comes first on the right side ("(h 3 k) d -> 3 h d k"), and `part` is the index
+    along it. For blocks inside an axis, `axis` is its letter: a key/value head's queries, its key
+    and its value are the blocks "q", "1", "1" of s in "(g s k) d -> (g s) d k".
 
-    An `optional` tensor is used if the checkpoint has it. If a checkpoint stores each expert alone,
-    {e} in `name` is the expert's number, and e is the first axis. Where programs disagree on a
-    name, `name` lists the alternatives: "embed_out.weight|lm_head.weight". `otherwise` is the
-    layout to use if the checkpoint does not have `name`.
+    Computation: axes in parentheses on the right side are merged. `add` is added to every entry
+    (for norms that store their gain minus 1). Then the first `upto` entries of the last axis (None:
+    all) are multiplied by `multiply`, or by the entry of `by_layer` for the layer. `combine`
+    computes the result from this tensor and the tensors `others`.
+
+    Alternatives: an `optional` tensor is used if the checkpoint has it. `name` may list several
+    names, as in "embed_out.weight|lm_head.weight". `otherwise` is the layout if the checkpoint does
+    not have `name`. If experts are stored as separate tensors, {e} in `name` is the expert's
+    number, and e is the first axis.
     """
 
     name: str
@@ -86,33 +86,33 @@ class Stored:
     optional: bool = False
     otherwise: "Stored | None" = None
 
-    def named(self, name: str) -> "Stored":
-        """The same layout for a tensor of another name."""
+    def with_name(self, name: str) -> "Stored":
+        """The same layout with another name."""
         return replace(self, name=name)
 
-    def renamed(self, rename: Callable[[str], str]) -> "Stored":
-        """The same layout with every name changed."""
-        again = None if self.otherwise is None else self.otherwise.renamed(rename)
+    def with_names(self, rename: Callable[[str], str]) -> "Stored":
+        """The same layout with all names changed by a function."""
+        otherwise = None if self.otherwise is None else self.otherwise.with_names(rename)
         name = "|".join(map(rename, self.name.split("|")))
-        return replace(self, name=name, others=tuple(map(rename, self.others)), otherwise=again)
+        return replace(self, name=name, others=tuple(map(rename, self.others)), otherwise=otherwise)
 
     def in_layer(self, layer: int, prefix: str) -> "Stored":
-        """The layout of one layer's tensor."""
+        """The layout of the tensor of one layer."""
         multiply = self.by_layer[layer] if self.by_layer else self.multiply
-        found = replace(self, multiply=multiply, by_layer=())
-        return found.renamed(lambda name: prefix + name)
+        layout = replace(self, multiply=multiply, by_layer=())
+        return layout.with_names(lambda name: prefix + name)
 
     def choose(self, source: Store) -> "Stored":
-        """The layout whose name the checkpoint has, or this one."""
+        """The alternative that the checkpoint has, or the first one."""
         for name in self.name.split("|"):
             if name.replace("{e}", "0") in source.shapes:
-                return self.named(name)
+                return self.with_name(name)
         if self.otherwise is not None:
             return self.otherwise.choose(source)
-        return self.named(self.name.split("|")[0])
+        return self.with_name(self.name.split("|")[0])
 
     def names(self, config: Config) -> tuple[str, ...]:
-        """The names of the checkpoint's tensors that are rearranged together, without `others`."""
+        """The names of the checkpoint's tensors that are read, without `others`."""
         if "{e}" not in self.name:
             return (self.name,)
         return tuple(
@@ -120,22 +120,22 @@ class Stored:
         )
 
     def read(self, source: Store, config: Config) -> Tensor:
-        """Our tensor from the checkpoint's."""
+        """pathsum's tensor, computed from the checkpoint's tensors."""
         tensors = [source.get(name) for name in self.names(config)]
-        found = self.of(torch.stack(tensors) if "{e}" in self.name else tensors[0], config)
+        tensor = self.of(torch.stack(tensors) if "{e}" in self.name else tensors[0], config)
         if self.combine is None:
-            return found
-        return self.combine(found, *(_upcast(source.get(name)) for name in self.others))
+            return tensor
+        return self.combine(tensor, *(_upcast(source.get(name)) for name in self.others))
 
     def shape(self, config: Config) -> tuple[int, ...]:
-        """The shape that the checkpoint's tensor must have."""
+        """The expected shape of the checkpoint's tensor."""
         sizes = [_size(group, config) for group in _groups(self._left)]
         if self.split and isinstance(self.axis, int):
             sizes[self.axis] = sum(_size(block.split(), config) for block in self.split)
         return tuple(sizes)
 
     def of(self, tensor: Tensor, config: Config) -> Tensor:
-        """Our tensor: a view of the checkpoint's unless it `copies`."""
+        """pathsum's tensor: a view of the checkpoint's tensor unless it `copies`."""
         if isinstance(self.axis, int):
             tensor = self._block(tensor, self.axis, config)
         atoms = [atom for group in _groups(self._left) for atom in group]
@@ -160,7 +160,7 @@ class Stored:
         return torch.cat((tensor[..., : self.upto] * self.multiply, tensor[..., self.upto :]), -1)
 
     def _block(self, tensor: Tensor, axis: int, config: Config) -> Tensor:
-        """Our block of the checkpoint's tensor."""
+        """The block of a fused tensor."""
         if not self.split:
             return tensor
         lengths = [_size(block.split(), config) for block in self.split]
@@ -168,7 +168,7 @@ class Stored:
 
     @property
     def copies(self) -> bool:
-        """Whether our tensor is more than a view of the checkpoint's."""
+        """Whether pathsum's tensor is not just a view of the checkpoint's tensor."""
         return self._computes or "{e}" in self.name or self._joins
 
     @property
@@ -200,12 +200,12 @@ def stored_table(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Stored]:
 
 
 def _upcast(tensor: Tensor) -> Tensor:
-    """Half precision in float32, in which all is computed."""
+    """Half precision in float32, for computations."""
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
 class MappedStore(Store):
-    """Our tensors, each made from one of another store's when it is read."""
+    """pathsum's tensors, computed from the tensors of another store when they are read."""
 
     def __init__(
         self, source: Store, stored: Mapping[str, Stored], config: Config, where: str
@@ -215,9 +215,9 @@ class MappedStore(Store):
             _check(source, name, entry, config, where)
         first = {name: entry.names(config)[0] for name, entry in self._stored.items()}
         self._first = first
-        self.dtypes = {name: source.dtypes[theirs] for name, theirs in first.items()}
+        self.dtypes = {name: source.dtypes[stored_name] for name, stored_name in first.items()}
         sizes = {name: (source.shapes[name], source.dtypes[name]) for name in source.shapes}
-        # Tensors that have a shape and no entries.
+        # Meta tensors have a shape and no data.
         empty = {n: torch.empty(s, dtype=t, device="meta") for n, (s, t) in sizes.items()}
         meta = MemoryStore(empty)
         shapes: dict[str, tuple[int, ...]] = {}
@@ -233,28 +233,28 @@ class MappedStore(Store):
         self.shapes = shapes
 
     def stored_name(self, name: str) -> str:
-        """The checkpoint's name of the tensor that one of ours is made from."""
+        """The checkpoint's name of one of pathsum's tensors."""
         return self._first[name]
 
     def copies(self, name: str) -> bool:
-        """Whether one of our tensors is more than a view of the checkpoint's."""
+        """Whether a tensor is not just a view of the checkpoint's tensor."""
         return self._stored[name].copies or self._source.copies(self._first[name])
 
     def device(self, name: str) -> torch.device:
-        """The device of the checkpoint's tensor."""
+        """The device of a tensor."""
         return self._source.device(self._first[name])
 
     def get(self, name: str) -> Tensor:
-        """One of our tensors."""
+        """A tensor by pathsum's name."""
         return self._stored[name].read(self._source, self._config)
 
 
 @dataclass(frozen=True)
 class CheckpointLayout:
-    """A checkpoint described: its config, and where each of our tensors is stored.
+    """The config of a checkpoint, and the locations of its tensors.
 
-    Names in `layer` follow `layers`, in which {} is the layer's number. Checkpoints of the model
-    without its unembedding leave `prefix` out of every name.
+    Names in `layer` are prefixed with `layers`, in which {} is the layer's number. Checkpoints
+    without an unembedding omit `prefix` from every name.
     """
 
     config: Config
@@ -264,21 +264,21 @@ class CheckpointLayout:
     prefix: str = ""
 
     def names(self, source: Store) -> set[str]:
-        """The names of the tensors of a checkpoint's last layer and of those outside layers."""
+        """The names of the tensors of the last layer and outside layers."""
         entries = list(self.model.values())
         if self.config.n_layers:
             last = self.config.n_layers - 1
             start = self.layers.format(last)
             entries += [entry.in_layer(last, start) for entry in self.layer.values()]
-        chosen = [entry.choose(source) for entry in entries if not entry.optional]
-        return {name for entry in chosen for name in (*entry.names(self.config), *entry.others)}
+        layouts = [entry.choose(source) for entry in entries if not entry.optional]
+        return {name for entry in layouts for name in (*entry.names(self.config), *entry.others)}
 
     def resolve(self, source: Store, where: str, *, ignore: Callable[[str], bool]) -> MappedStore:
-        """The checkpoint's tensors under our names; each must be used, or match `ignore`."""
+        """The tensors under pathsum's names; all must be used, or match `ignore`."""
         stored = dict(self.model)
         if self.config.n_layers > len(source.shapes):
             raise FileError(
-                f"{where} holds {len(source.shapes)} tensors, but its config says that there are "
+                f"{where} has {len(source.shapes)} tensors, but its config says that there are "
                 f"{self.config.n_layers} layers; one of the two is wrong"
             )
         for layer in range(self.config.n_layers):
@@ -290,58 +290,58 @@ class CheckpointLayout:
         bare = not any(name.startswith(self.prefix) for name in source.shapes)
         prefix = self.prefix if bare else ""
         stored = {
-            n: entry.renamed(lambda name: name.removeprefix(prefix)).choose(source)
+            n: entry.with_names(lambda name: name.removeprefix(prefix)).choose(source)
             for n, entry in stored.items()
         }
         experts = self.config.n_layers * self.config.n_experts
         if experts > len(source.shapes) and any("{e}" in f.name for f in stored.values()):
             raise FileError(
-                f"{where} holds {len(source.shapes)} tensors, but its config says that there are "
+                f"{where} has {len(source.shapes)} tensors, but its config says that there are "
                 f"{self.config.n_experts} experts in each of {self.config.n_layers} layers; one of "
                 "the two is wrong"
             )
         self._check_optional(stored, source, where)
         stored = {n: f for n, f in stored.items() if not f.optional or f.name in source.shapes}
-        used = {
+        used_names = {
             name for entry in stored.values() for name in (*entry.names(self.config), *entry.others)
         }
-        left = [name for name in source.shapes if name not in used and not ignore(name)]
+        unused = [name for name in source.shapes if name not in used_names and not ignore(name)]
         mapped = MappedStore(source, stored, self.config, where)
-        if left:
-            beyond = self.layers.format(self.config.n_layers).removeprefix(prefix)
-            raise FileError(self._left_over(left, where, beyond))
+        if unused:
+            extra_layer = self.layers.format(self.config.n_layers).removeprefix(prefix)
+            raise FileError(self._unused_message(unused, where, extra_layer))
         return mapped
 
     def _check_optional(self, stored: Mapping[str, Stored], source: Store, where: str) -> None:
-        """Raise if some layers have an optional tensor and others do not."""
+        """Raise an error if only some layers have an optional tensor."""
         for name, entry in self.layer.items():
-            each = [stored[f"layers.{layer}.{name}"].name for layer in range(self.config.n_layers)]
-            missing = [theirs for theirs in each if theirs not in source.shapes]
-            if entry.optional and 0 < len(missing) < len(each):
+            names = [stored[f"layers.{layer}.{name}"].name for layer in range(self.config.n_layers)]
+            missing = [stored_name for stored_name in names if stored_name not in source.shapes]
+            if entry.optional and 0 < len(missing) < len(names):
                 raise damaged(where, f"has no tensor {missing[0]}, but other layers have theirs")
 
-    def _left_over(self, left: list[str], where: str, beyond: str) -> str:
-        if any(name.startswith(beyond) for name in left):
+    def _unused_message(self, unused: list[str], where: str, extra_layer: str) -> str:
+        if any(name.startswith(extra_layer) for name in unused):
             return (
-                f"{where} has tensors of a layer {self.config.n_layers} ({left[0]}), but its "
+                f"{where} has tensors of a layer {self.config.n_layers} ({unused[0]}), but its "
                 f"config says that there are {self.config.n_layers} layers; one of the two is wrong"
             )
         return (
-            f"{where} has {len(left)} tensors that its config gives no use for "
-            f"({list_some(left)}); leaving them out could change what the model computes, so it "
+            f"{where} has {len(unused)} tensors that its config gives no use for "
+            f"({list_some(unused)}); leaving them out could change what the model computes, so it "
             "was not loaded"
         )
 
 
 def _groups(side: str) -> list[list[str]]:
-    """Axes of one side: "(h k) d" is [["h", "k"], ["d"]]."""
+    """The axes of one side: "(h k) d" is [["h", "k"], ["d"]]."""
     groups: list[list[str]] = []
-    inside = False
+    in_group = False
     for word in side.replace("(", " ( ").replace(")", " ) ").split():
         if word in "()":
-            inside = word == "("
-            groups += [[]] if inside else []
-        elif inside:
+            in_group = word == "("
+            groups += [[]] if in_group else []
+        elif in_group:
             groups[-1].append(word)
         else:
             groups.append([word])
@@ -353,27 +353,27 @@ def _size(atoms: Iterable[str], config: Config) -> int:
 
 
 def _check(source: Store, name: str, entry: Stored, config: Config, where: str) -> None:
-    every = (*entry.names(config), *entry.others)
-    for theirs in every:
-        if theirs not in source.shapes:
+    names = (*entry.names(config), *entry.others)
+    for stored_name in names:
+        if stored_name not in source.shapes:
             raise FileError(
-                f"{where} has no tensor {theirs}, from which {name} is read"
-                f"{near_misses(theirs, source.shapes, limit=1)} "
+                f"{where} has no tensor {stored_name}, from which {name} is read"
+                f"{near_misses(stored_name, source.shapes, limit=1)} "
                 f"(it has {list_some(list(source.shapes))})"
             )
-    needed = entry.shape(config)[1 if "{e}" in entry.name else 0 :]
-    for theirs in entry.names(config):
-        found = tuple(source.shapes[theirs])
-        if found != needed:
+    expected = entry.shape(config)[1 if "{e}" in entry.name else 0 :]
+    for stored_name in entry.names(config):
+        shape = tuple(source.shapes[stored_name])
+        if shape != expected:
             letters = sorted({a for group in _groups(entry.axes.partition("->")[0]) for a in group})
             sizes = ", ".join(f"{a} = {_size([a], config)}" for a in letters if not a.isdigit())
             raise WeightsError(
-                f"{theirs} of {where} has shape {list(found)}, but its config says {list(needed)} "
-                f"({sizes}); one of the two is wrong"
+                f"{stored_name} of {where} has shape {list(shape)}, but its config says "
+                f"{list(expected)} ({sizes}); one of the two is wrong"
             )
-    for theirs in every:
-        if source.dtypes[theirs] not in _COMPUTABLE:
+    for stored_name in names:
+        if source.dtypes[stored_name] not in _COMPUTABLE:
             raise FileError(
-                f"{theirs} of {where} is stored as {source.dtypes[theirs]}, which is a quantized "
+                f"{stored_name} of {where} is stored as {source.dtypes[stored_name]}, a quantized "
                 "layout that pathsum does not read; load the unquantized checkpoint, or a GGUF file"
             )

