@@ -7,7 +7,7 @@ from tests.identities.configs import Drawn, close, models_with_tokens
 from torch import Tensor
 
 from pathsum.paths.frozen import Frozen, FrozenLayer, relative_error
-from pathsum.paths.order_sweep import DownSweep, UpSweep, final_stream, split_at
+from pathsum.paths.order_sweep import AdjointStep, DownSweep, UpSweep, final_stream, split_at
 
 drawn_models = models_with_tokens(min_layers=1, max_layers=4, max_heads=4)
 
@@ -99,7 +99,10 @@ def test_a_sweep_down_is_the_adjoint_of_one_up(
     sweep = DownSweep(frozen, top, orders)
     assert sweep.index == n_layers
     for index in reversed(range(n_layers + 1)):
-        steps = [(step.index, len(step.at_z) == len(step.at_values)) for step in sweep.to(index)]
+        steps = [
+            (step.index, isinstance(step, AdjointStep) and len(step.at_z) == len(step.at_values))
+            for step in sweep.steps_to(index)
+        ]
         assert steps == ([(index, True)] if index < n_layers else [])
         assert sweep.index == index
         layers = [frozen.layer(above) for above in range(index, n_layers)]

@@ -16,7 +16,14 @@ from pathsum.base.path import level_of
 from pathsum.model import HeadId, Model, Path, Source
 from pathsum.paths import LogitAttribution, PathSum, by_mlp
 from pathsum.paths.frozen import Frozen, FrozenMlp, Gates
-from pathsum.paths.order_sweep import DownSweep, MlpOutputs, UpSweep, final_stream, truncate
+from pathsum.paths.order_sweep import (
+    DownSweep,
+    MlpAdjointStep,
+    MlpOutputs,
+    UpSweep,
+    final_stream,
+    truncate,
+)
 from pathsum.paths.path_bounds import mlp_norm_bound, mlp_spread
 from pathsum.paths.path_sum import expand_logits
 
@@ -160,14 +167,14 @@ def test_sweeps_keep_orders_apart(drawn: Drawn) -> None:
     assert close(final_stream(frozen), trace.streams[-1])
     top = torch.randn_like(trace.streams[-1])
     down = DownSweep(frozen, top)
-    for _ in down.to(0):
+    for _ in down.steps_to(0):
         pass
     # All that does not come from the embeddings is added on the way.
     alone = UpSweep.of(frozen)
     met = (frozen.start * down.gradients[0]).sum()
     gradients = DownSweep(frozen, top)
     for step in gradients.steps_to(0):
-        mlp = hasattr(step, "mlp")
+        mlp = isinstance(step, MlpAdjointStep)
         added = frozen.source_sum(2 * step.index + mlp)
         if added is not None:
             met = met + (added * gradients.gradients[0]).sum()

@@ -3,19 +3,19 @@
 In reading order:
 
     frozen         a run with patterns and scales (and gates) held fixed is a linear model
-    order_sweep    its sweeps: streams up, gradients down, by order; streams truncated by order
+    order_sweep    sweeps over it: streams up, gradients down, by order; streams truncated by order
     path_sum       PathSum: the logits as a sum over paths (`trace.paths()`)
     score_sum      ScoreSum: a head's scores as a sum over pairs of parts (`trace.scores(head)`)
     score_cells    the strongest terms of a head's attention scores
-    target         Target and PredictionRun: the logit, or difference of logits, that is explained
-    flows          every total toward a target, and the one direct attribution
+    target         Target and PredictionRun: the explained logit, or difference of logits
+    flows          all totals toward a target, and direct attribution
     breakdown      named shares of a number
     attribution    LogitAttribution: totals by order, head, edge, source (`paths.toward(...)`)
     path_bounds    bounds on the contributions of single paths
     search         the strongest single paths, with a proof or a bound
-    explanation    PathExplanation: one prediction as a sum over paths, and where paths came from
+    explanation    PathExplanation: one prediction as a sum over paths, and the routes of paths
     lens           Lens: the stream of each layer and position read as logits (`trace.lens()`)
-    mean_lens      MeanLens: its map from each layer to the logits, averaged over a text
+    mean_lens      MeanLens: the map from each layer to the logits, averaged over a text
     logit_effects  direct attribution and logit effects of the next token at every position
     graph          Graph: nodes and edges with their scores, of one prompt or of many
     lead           the head that explains most of a prediction, and the kind of its attention
@@ -28,8 +28,8 @@ In reading order:
     cuts           runs with edges cut, and with only some edges
     gradients      scores of edges by gradients (EAP, EAP-IG)
     score_weights  attention along a line of scores: the contribution of one unit of each score
-    attention      why a head attended where it did: scores, their contributions and writers
-    mlp_nodes      an MLP opened: the writers of its values and of its gates
+    attention      attention of head nodes: scores, their contributions and writers
+    mlp_nodes      MLP nodes: the writers of their values and of their gates
     growth         growing a circuit from the prediction down
     score          `score`: the one attribution, by share, integrated, gradient, ig, cut, keep
     prompts        Prompt: a text, the prediction to explain, and names of positions

@@ -107,7 +107,6 @@ class MlpStep:
     """The MLP of one layer in an upward sweep, and its output, by order."""
 
     index: int
-    mlp: FrozenMlp
     output: Streams
 
 
@@ -116,7 +115,6 @@ class MlpAdjointStep:
     """The MLP of one layer in a downward sweep: gradients at its input stream, by order."""
 
     index: int
-    mlp: FrozenMlp
     at_read: Streams
 
 
@@ -158,13 +156,13 @@ class UpSweep:
             output = heads.write(z)
             if mlp is not None and self.layers.parallel:
                 mlp_output = mlp.apply(streams)
-                yield MlpStep(index, mlp, mlp_output)
+                yield MlpStep(index, mlp_output)
                 output = output + mlp_output
             self._orders.raise_order(output)
             self._add_sources(2 * index)
             if mlp is not None and not self.layers.parallel:
                 mlp_output = mlp.apply(self._orders.sent())
-                yield MlpStep(index, mlp, mlp_output)
+                yield MlpStep(index, mlp_output)
                 self._orders.raise_order(mlp_output)
             self._add_sources(2 * index + 1)
             self.index += 1
@@ -185,7 +183,7 @@ class UpSweep:
 
 
 class DownSweep:
-    """Gradients on their way down from the final stream, by order; one `AdjointStep` per layer."""
+    """Gradients on their way down from the final stream, by order."""
 
     def __init__(self, frozen: Frozen, top: Stream, orders: int = 1) -> None:
         self.frozen = frozen
@@ -197,12 +195,8 @@ class DownSweep:
         """Gradients at the stream before layer `index`; the next step changes them."""
         return self._orders.reached
 
-    def to(self, layer: int) -> Iterator[AdjointStep]:
-        """Move down to the stream before a layer."""
-        return (step for step in self.steps_to(layer) if isinstance(step, AdjointStep))
-
     def steps_to(self, layer: int) -> Iterator[AdjointStep | MlpAdjointStep]:
-        """Move down to a layer; MLPs with held gates are steps too, each before its heads.
+        """Move down to the stream before a layer; MLPs with held gates are steps too.
 
         In a serial block, the gradients at a layer's `AdjointStep` are those below its MLP.
         """
@@ -212,7 +206,7 @@ class DownSweep:
             at_mlp = None
             if mlp is not None:
                 at_mlp = mlp.adjoint(self._orders.sent())
-                yield MlpAdjointStep(index, mlp, at_mlp)
+                yield MlpAdjointStep(index, at_mlp)
                 if not self.frozen.parallel:
                     self._orders.raise_order(at_mlp)
                     at_mlp = None
