@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,22 @@ def test_lazy_names_are_the_ones_that_type_checkers_see() -> None:
     assert seen | {"__version__"} == set(ps.__all__)
 
 
-def test_functions_stay_functions_after_their_modules_are_imported() -> None:
+def public_functions() -> list[str]:
+    return [name for name in ps.__all__ if inspect.isfunction(getattr(ps, name))]
 
+
+@pytest.mark.parametrize("name", public_functions())
+def test_docstrings_have_all_arguments_a_result_and_an_example(name: str) -> None:
+    function = getattr(ps, name)
+    text = inspect.getdoc(function) or ""
+    arguments = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+    documented = re.findall(r"^    (\w+): ", arguments, re.MULTILINE)
+    assert documented == list(inspect.signature(function).parameters)
+    assert "\nReturns:\n" in text
+    assert "\nExample:\n" in text
+
+
+def test_functions_stay_functions_after_their_modules_are_imported() -> None:
     assert inspect.isfunction(ps.copying)
     assert inspect.isfunction(ps.virtual_head)
 

@@ -197,7 +197,7 @@ def align_heads(
         left: A model.
         right: Another model with the same vocabulary.
         draws: The number of random rotations for p.
-        seed: Of the rotations.
+        seed: The seed of the rotations.
         progress: Called as the work proceeds.
 
     Returns:

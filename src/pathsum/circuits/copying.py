@@ -139,7 +139,7 @@ def copying(
         measures: "eigenvalues" omits the shares of tokens, which cost vocabulary² × d_head
             multiplications per head.
         draws: The number of rotations of each head in the null.
-        seed: Of the rotations.
+        seed: The seed of the rotations.
         progress: Called as the work proceeds.
 
     Returns:

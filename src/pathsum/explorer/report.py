@@ -214,6 +214,20 @@ def report(
 ) -> Report:
     """Write the explorer of a model, with its answers, to one HTML file.
 
+    Args:
+        model: A model, its name or its folder.
+        path: The file to write.
+        others: Models to compare with.
+        texts: Texts, or lists of token ids, that replace the example texts.
+        views: The views to include (`ReportView`); by default every view with content.
+        position: Explain only the prediction at this position of each text.
+        fragment: Write a single view of at most 2.5 MB, to embed in another HTML page.
+        progress: Called before each answer.
+
+    Returns:
+        The file, its size, and what it contains.
+
+    Example:
         ps.report("two-layer", "two-layer.html")
         ps.report("two-layer", "mine.html", texts=["Ada met Bob. Ada met"], views=["text", "why"])
         ps.report("two-layer", "post.html", texts=[text], views=["why"], fragment=True)
@@ -223,13 +237,6 @@ def report(
     in the page: type any text, explain any prediction, switch heads off. For other models, the
     answers for the example texts are precomputed, with numbers of six digits (four in a fragment)
     and attention in half precision.
-
-    Args:
-        others: Models to compare with.
-        texts: Texts, or lists of token ids, that replace the example texts.
-        views: The views to include (`ReportView`); by default every view with content.
-        position: Explain only the prediction at this position of each text.
-        fragment: Write a single view of at most 2.5 MB, to embed in another HTML page.
     """
     target = check_output(path)
     requested = None if views is None else _parse_views(views)

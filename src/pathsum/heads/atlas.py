@@ -226,7 +226,7 @@ def atlas(
         sequences: The number of sequences of repeated random tokens: 25 tokens, 4 times, or fewer
             if the context is shorter.
         draws: The number of rotations of each head in the null.
-        seed: Of random tokens and rotations.
+        seed: The seed of random tokens and rotations.
         progress: Called as the work proceeds.
 
     Returns:

@@ -194,7 +194,7 @@ def induction(
             after earlier copies of the current token, replaces the stripe.
         sequences: The number of sequences of random tokens.
         draws: The number of random heads in the null.
-        seed: Of random tokens and heads.
+        seed: The seed of random tokens and heads.
         progress: Called as the work proceeds.
 
     Returns:

@@ -35,10 +35,25 @@ def from_tensors(
 ) -> Model:
     """A model from tensors, stacked over layers: `W_Q` is [layer, head, d_model, d_head].
 
-    Tensors keep their dtype and are not copied. `W_pos` is [n_ctx, d_model], or
-    [layer, n_ctx, d_model] for separate positions in each layer. Biases (`b_Q b_K b_V b_O
-    b_U b_in b_gate b_out`), MLPs (`W_in W_gate W_out`) and gains (`ln1_w ln1_b ln2_w ln2_b ln_f_w
-    ln_f_b q_norm_w k_norm_w`) may be omitted.
+    Args:
+        config: The config, with which shapes must agree.
+        tensors: Weights by name. `W_pos` is [n_ctx, d_model], or [layer, n_ctx, d_model] for
+            separate positions in each layer. Biases (`b_Q b_K b_V b_O b_U b_in b_gate b_out`), MLPs
+            (`W_in W_gate W_out`) and gains (`ln1_w ln1_b ln2_w ln2_b ln_f_w ln_f_b q_norm_w
+            k_norm_w`) may be omitted. Tensors keep their dtype and are not copied.
+        name: The name of the model.
+        tokenizer: Its tokenizer, if it reads text.
+        token_counts: The count of each token in the training text, so that tables can hide rare
+            tokens.
+
+    Returns:
+        The model.
+
+    Example:
+        >>> config = Config(n_layers=0, n_heads=1, d_model=2, d_head=2, d_vocab=3, n_ctx=4)
+        >>> tensors = {"W_E": torch.eye(3, 2), "W_U": torch.eye(2, 3)}
+        >>> from_tensors(config, tensors)(torch.tensor([0, 1])).argmax(-1)
+        tensor([0, 1])
     """
     flat: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
@@ -73,12 +88,20 @@ def random_model(
 ) -> Model:
     """A model of isotropic Gaussian factors, scaled so that reads and logits are of order 1.
 
-    No direction of the residual stream is special, so it serves as a null model. `biases`
-    and `gains` add small random biases and normalization gains around 1 wherever the config
-    allows them; `position_tables="each"` gives each layer a separate W_pos.
+    Args:
+        config: The config.
+        seed: The seed of the weights.
+        dtype: The dtype of the weights.
+        position_tables: "each" gives each layer a separate W_pos.
+        biases: Whether to add small random biases wherever the config allows them.
+        gains: Whether to add random normalization gains around 1.
 
-    >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape
-    torch.Size([3, 128])
+    Returns:
+        The model. No direction of its residual stream is special, so it serves as a null model.
+
+    Example:
+        >>> random_model(Config(2, 4, 64, 16, 128, 64), seed=0)(torch.tensor([1, 2, 3])).shape
+        torch.Size([3, 128])
     """
     position_tables = parse_choice(("shared", "each"), position_tables, "position_tables")
     per_layer = position_tables == "each" and config.positions == "qk"

@@ -125,15 +125,28 @@ def ablate(
 ) -> Ablation:
     """The loss with and without some heads, MLPs (`mlp2`) or neurons (`mlp2.n5`), all together.
 
-    `batches` is text or token ids in any form (see `TextOrTokens`); losses are means over
-    predictions from `from_position` on. A position predicts the next token, or its entry of
-    `targets` (−1: nothing), and `metric` scores it: the loss in nats, the share of wrong
-    predictions ("error"), or a function of logits [n, vocab] and targets [n], the lower the better.
-    `reference` replaces the heads' outputs: "zero", "mean" (over positions ≥ 1 of `text`, by
-    default the model's held-out text; see `reference_text`), "resample" (another sequence of the
-    batch, selected by `seed`) or "first_token" (attention to the first token only). `knockout` is
-    an alias of `reference`.
+    Args:
+        model: The model.
+        heads: A head, MLP or neuron, or several.
+        batches: A text, token ids or a corpus, in any form of `TextOrTokens`.
+        reference: The replacement of the outputs: "zero", "mean", "resample" (another sequence of
+            the batch) or "first_token" (attention to the first token only).
+        text: The text for "mean", over positions ≥ 1; by default the model's held-out text (see
+            `reference_text`).
+        after: Whether everything after the edit is recomputed, or later patterns are frozen.
+        from_position: The first position that is scored.
+        targets: The correct output per position, or −1 for positions without a target; by default
+            the next token.
+        metric: The loss in nats, the share of wrong predictions ("error"), or a function of logits
+            [n, vocab] and targets [n], the lower the better.
+        seed: The seed of the sequences for "resample".
+        knockout: An alias of `reference`.
+        progress: Called as the work proceeds.
 
+    Returns:
+        The loss with and without the heads, and the cost, with intervals over sequences.
+
+    Example:
         >>> from pathsum.model import construct
         >>> model = construct.induction()
         >>> print(ablate(model, "L1H0", "a b " * 8).cost)

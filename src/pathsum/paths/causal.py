@@ -118,12 +118,29 @@ def causal_effects(
 ) -> CausalEffects:
     """The effect of every edge on a logit: patch it from the other run, recompute, compare.
 
-    `position`, `token` and `versus` define the logit as in `toward`; the default token is this
-    run's prediction. Alternatively, `metric` is a function of the logits that returns one number
-    per sequence. `into` restricts the edges to those into some heads, MLPs (`"mlp3"`) or the logits
-    (`"logits"`). By default, edges into all heads, MLPs and the logits are measured; their number
-    grows with the square of the number of heads. All edges into one read run as a batch, and the
-    layers below it are computed once.
+    Args:
+        trace: The run to patch.
+        other: A run with the same number of tokens, which supplies the values of patched edges.
+        position: The position of the logit, by default the last.
+        token: The token of the logit, by default this run's prediction.
+        versus: None, "mean" or another token, as in `toward`.
+        metric: A function of the logits that returns one number per sequence, instead of a logit.
+        into: The readers of the edges: heads, MLPs (`"mlp3"`) or `"logits"`; by default all. The
+            number of edges grows with the square of the number of heads.
+        progress: Called as the work proceeds.
+
+    Returns:
+        The effect of each edge, before minus after; `ranked()` sorts by magnitude.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> model = construct.induction()
+        >>> run, other = model.trace("a b c d a"), model.trace("x b c d a")
+        >>> effects = causal_effects(run, other, token="b", versus="mean").ranked()
+        >>> sorted(str(effect.edge) for effect in effects[:3])
+        ['L0H0→L1H0.k', 'L1H0→logits', 'embed→L0H0.v']
+
+    All edges into one read run as a batch, and the layers below it are computed once.
     """
     check_runs(trace, other)
     trace, other = same_batch(trace, other)

@@ -127,17 +127,30 @@ def mean_circuit(
 ) -> Graph:
     """Average the circuits of many prompts edge by edge, with positions matched by name.
 
-    Prompts are texts, token ids or `Prompt`s, of any lengths. Positions are matched by name: "last"
-    (the position of the prediction), "first", and the names given by the prompt. Unnamed positions
-    are matched by number if all prompts have the same length; otherwise they are pooled as
-    "elsewhere". With `effects`, edges of probability 0.05 or more (below) are cut: they carry zero,
-    or their value in the corrupted prompt. Other edges have no effect.
+    Args:
+        model: The model.
+        prompts: Texts, token ids or `Prompt`s, of any lengths.
+        position: The position of the prediction, for prompts that do not name one.
+        token: The token to explain, by default each prompt's own or the model's prediction.
+        versus: None, "mean" or another token, for prompts that do not name one.
+        threshold: The smallest share of an edge, as a fraction of the prediction.
+        effects: Whether edges of probability 0.05 or more are cut: they carry zero, or their value
+            in the corrupted prompt. Other edges have no effect.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> texts = ["a b c d a", "f g h i f"]
-    >>> circuit = mean_circuit(construct.induction(), texts, effects=False)
-    >>> circuit["L1H0@last→logits@last"].prompts
-    2
+    Returns:
+        The mean graph, each edge with its number of prompts and its probability.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> texts = ["a b c d a", "f g h i f"]
+        >>> circuit = mean_circuit(construct.induction(), texts, effects=False)
+        >>> circuit["L1H0@last→logits@last"].prompts
+        2
+
+    Positions are matched by name: "last" (the position of the prediction), "first", and the names
+    given by the prompt. Unnamed positions are matched by number if all prompts have the same
+    length; otherwise they are pooled as "elsewhere".
 
     The `probability` of an edge is the fraction of bootstrap samples of the prompts in which it
     belongs to the circuit: its node and its mean share in the sample pass the mean floor as in a

@@ -136,16 +136,32 @@ def edge_curve(
 ) -> EdgeCurve:
     """Measure circuits with n% of the edges between components, on clean/corrupted prompt pairs.
 
-    `scores` ranks edges: a mapping from names such as `L0H1→L1H4.k` to numbers, or the graph of
-    `mean_circuit`, whose edges are summed over positions: |effect| if effects were computed, else
-    shares, which cancel where they have opposite signs. It is compared with EAP, EAP-IG (`steps`
-    steps) and a random ranking, whose scores are means over the same prompts.
+    Args:
+        model: The model.
+        prompts: Prompts with corrupted partners.
+        scores: The ranking of edges: a mapping from names such as `L0H1→L1H4.k` to numbers, or the
+            graph of `mean_circuit`, whose edges are summed over positions: |effect| if effects were
+            computed, otherwise shares, which cancel where they have opposite signs.
+        mlps: Whether MLPs are recomputed or keep their outputs of the clean run ("held").
+        position: The position of the prediction, for prompts that do not name one.
+        token: The token of the logit, for prompts that do not name one.
+        versus: None, "mean" or another token, for prompts that do not name one.
+        fractions: The fractions of edges that stay intact.
+        steps: The number of steps of EAP-IG.
+        seed: The seed of the random ranking.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> prompts = [Prompt("a b c d a", token="b", corrupted="e b c d a")]
-    >>> curve = edge_curve(construct.induction(), prompts, {"L1H0→logits": 1.0, "L0H0→L1H0.k": 1.0})
-    >>> curve.edges, [ranking.ranking for ranking in curve.rankings]
-    (29, ['given', 'EAP', 'EAP-IG', 'random'])
+    Returns:
+        The fraction preserved at each size by the given ranking and by EAP, EAP-IG and random
+        rankings, whose scores are means over the same prompts.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> prompts = [Prompt("a b c d a", token="b", corrupted="e b c d a")]
+        >>> ranking = {"L1H0→logits": 1.0, "L0H0→L1H0.k": 1.0}
+        >>> curve = edge_curve(construct.induction(), prompts, ranking)
+        >>> curve.edges, [each.ranking for each in curve.rankings]
+        (29, ['given', 'EAP', 'EAP-IG', 'random'])
     """
     mode = parse_option(MlpMode, mlps, "mlps")
     if not prompts:

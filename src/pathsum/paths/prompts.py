@@ -107,8 +107,21 @@ class Prompt:
 def read_prompts(file: str | Path) -> list[Prompt]:
     """The prompts of a file, one JSON object or string per line; empty lines are skipped.
 
-    An object has the fields of a `Prompt`: `{"text": …, "corrupted": …, "token": …, "versus": …,
-    "position": …, "names": {…}, "template": …}`, of which only the text is required.
+    Args:
+        file: A file whose objects have the fields of a `Prompt`: `{"text": …, "corrupted": …,
+            "token": …, "versus": …, "position": …, "names": {…}, "template": …}`, of which only the
+            text is required.
+
+    Returns:
+        The prompts, in the order of the file.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "prompts.jsonl")
+        ...     _ = file.write_text('{"text": "a b c a", "token": "b"}')
+        ...     print(read_prompts(file)[0].token)
+        b
     """
     prompts: list[Prompt] = []
     for number, line in enumerate(read_text(user_path(file)).split("\n"), 1):

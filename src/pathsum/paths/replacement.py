@@ -114,11 +114,27 @@ def replace(
 ) -> Replacement:
     """Replace a head with a description, and measure the recovered share of its ablation cost.
 
-    `pattern` is an ideal one ("previous", "induction", "duplicate", "first", "uniform") or a
-    `ScoreTerm`; `ov` is "copying" or `TopTokens(n)`. If one is omitted, the head's own is used.
-    `reference`, `text`, `after` and `seed` define the ablation; `from_position`, `targets` and
-    `metric` define the predictions and their score, as for `ablate`.
+    Args:
+        model: The model.
+        head: A label or pair.
+        batches: A text, token ids or a corpus.
+        pattern: The description of its pattern: "previous", "induction", "duplicate", "first",
+            "uniform" or a `ScoreTerm`; by default the head's own pattern.
+        ov: The description of its OV: "copying" or `TopTokens(n)`; by default the head's own OV.
+        reference: The ablation, as for `ablate`.
+        text: The text for "mean", as for `ablate`.
+        after: What follows the ablation, as for `ablate`.
+        from_position: The first position that is scored.
+        targets: The correct outputs, as for `ablate`.
+        metric: The score of predictions, as for `ablate`.
+        seed: The seed of the sequences for "resample".
+        progress: Called as the work proceeds.
 
+    Returns:
+        The losses of the model, the ablated model and the model with the description, and the
+        recovered share of the cost.
+
+    Example:
         >>> from pathsum.model import construct
         >>> model = construct.induction()
         >>> found = replace(model, "L1H0", "a b " * 8, pattern="induction")

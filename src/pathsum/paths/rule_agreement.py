@@ -123,16 +123,28 @@ def rule_agreement(
 ) -> RuleAgreement:
     """Compare attribution rules for MLPs with the effects of cutting, on clean/corrupted pairs.
 
-    A text, or a prompt without a corrupted partner, is paired with the next prompt of the same
-    length. In each prompt and layer, the `k` writers whose output differs most between the prompt
-    and its corrupted partner are measured: their share of the MLP's contribution under every rule,
-    and the effect of taking the edge from the corrupted prompt.
+    Args:
+        model: A model with MLPs.
+        text: Prompts or texts. A prompt without a corrupted partner is paired with the next prompt
+            of the same length.
+        k: The number of writers that are measured in each prompt and layer: those whose output
+            differs most between the prompt and its corrupted partner.
+        position: The position of the prediction, for prompts that do not name one.
+        token: The token of the logit, for prompts that do not name one.
+        versus: None, "mean" or another token, for prompts that do not name one.
+        progress: Called as the work proceeds.
 
-    >>> from pathsum.model import construct
-    >>> pairs = [Prompt("a b", corrupted="c b"), Prompt("b c", corrupted="d c")]
-    >>> agreement = rule_agreement(construct.memory(), pairs, token=None)
-    >>> round(agreement["integrated"].correlation.value, 3)
-    1.0
+    Returns:
+        For each rule, the correlation of the writers' shares of the MLP's contribution with the
+        effects of taking the edge from the corrupted prompt, and the agreement of signs, with
+        intervals over prompts.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> pairs = [Prompt("a b", corrupted="c b"), Prompt("b c", corrupted="d c")]
+        >>> agreement = rule_agreement(construct.memory(), pairs, token=None)
+        >>> round(agreement["integrated"].correlation.value, 3)
+        1.0
 
     Shares and effects are of single edges. A rule whose shares add up need not be correct; compare
     it with effects on each model and task.

@@ -69,24 +69,36 @@ def score(
 ) -> Graph:
     """Score edges of a run by their contribution to a prediction, with one of six methods.
 
-    `target` is the token whose logit after `position` is explained, by default the model's
-    prediction, minus the logit of `versus`; or a `Target`, which states all three.
+    Args:
+        trace: The run.
+        target: The token whose logit is explained, by default the model's prediction; or a
+            `Target`, which also states `position` and `versus`.
+        sites: The edges, by default those of the circuit.
+        by: The method: "share", "integrated", "gradient", "ig", "cut" or "keep".
+        position: The position after which the token is predicted.
+        versus: None, "mean" or another token, whose logit is subtracted.
+        reference: The value of edges that are cut: "zero", "mean" (over a text; see
+            `reference_text`), or another run of the same length. With another run, the edges are
+            those of the difference from it, except by "share", which explains the run alone.
+        sequence: The sequence of the batch.
+        threshold: The smallest node of the circuit, as a fraction of the prediction.
+        max_nodes: The largest number of nodes of the circuit.
+        rival: The position that attention scores are compared with.
+        steps: The number of steps of integrated gradients.
+        progress: Called as the work proceeds.
 
-    Without `sites`, the edges are those of the circuit: nodes from `threshold` times the prediction
-    on, at most `max_nodes` of them. `reference` is the value of edges that are cut: "zero",
-    "mean" (over a text; see `reference_text`), or another run of the same length. With another run,
-    the edges are those of the difference from it, except by "share", which explains the run alone.
-    `steps` are the runs of integrated gradients, and `rival` is the position that attention scores
-    are compared with.
+    Returns:
+        The graph of the edges with their scores.
 
-    >>> from pathsum.model import construct
-    >>> trace = construct.induction().trace("a b c d a")
-    >>> for by in ("share", "gradient", "cut"):
-    ...     graph = score(trace, "b", ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
-    ...     print(f"{by} {graph['L0H0@2→L1H0@5.k'].share:+.1f}")
-    share +9.3
-    gradient +0.0
-    cut +10.0
+    Example:
+        >>> from pathsum.model import construct
+        >>> trace = construct.induction().trace("a b c d a")
+        >>> for by in ("share", "gradient", "cut"):
+        ...     graph = score(trace, "b", ["L1H0@5→logits@5", "L0H0@2→L1H0@5.k"], by)
+        ...     print(f"{by} {graph['L0H0@2→L1H0@5.k'].share:+.1f}")
+        share +9.3
+        gradient +0.0
+        cut +10.0
     """
     method = parse_option(Method, by, "by")
     if not isinstance(reference, Trace):

@@ -191,20 +191,30 @@ def patch_sweep(
 ) -> PatchSweep:
     """Patch every node at every position from one run into another, and measure each.
 
-    `clean` and `corrupted` are a text each, or a batch of pairs with the same number of tokens.
-    `into` selects the run to patch, by default the corrupted run. Without a corrupted text, each
-    node of the clean run is replaced by a `reference`: "zero", or its "mean" over positions ≥ 1 of
-    a text (see `reference_text`).
+    Args:
+        model: The model.
+        clean: A text or token ids, or a batch of them.
+        corrupted: The other text of each pair, with the same number of tokens.
+        reference: Without a corrupted text, the replacement of each node of the clean run: "zero",
+            or its "mean" over positions ≥ 1 of a text (see `reference_text`).
+        metric: A function of the logits with one number per sequence, instead of a logit. It is
+            called with [batch, pos, vocab], or with [batch, 1, vocab] if a `position` is given,
+            which is much cheaper.
+        position: The position of the logit, by default the last.
+        token: The token of the logit, by default the clean run's prediction.
+        versus: None, "mean" or another token, as in `toward`.
+        nodes: The nodes to patch, by default all heads; `embed` and MLPs are also allowed.
+        into: The run to patch, by default the corrupted run.
+        progress: Called as the work proceeds.
 
-    The target is a logit (`position`, `token` and `versus` as in `toward`; the default token is the
-    clean run's prediction) or `metric(logits)`, one number per sequence. A metric is called with
-    [batch, pos, vocab], or with [batch, 1, vocab] if a `position` is given, which is much cheaper.
-    `nodes` are all heads by default; `embed` and MLPs are also allowed.
+    Returns:
+        The effect of each node at each position, with intervals over a batch.
 
-    >>> from pathsum.model import construct
-    >>> sweep = patch_sweep(construct.induction(), "a b c d a", "x b c d a", versus="mean")
-    >>> sorted(site for site, effect in sweep.top(2))  # a, moved to b; and b, copied to the end
-    ['L0H0@2', 'L1H0@5']
+    Example:
+        >>> from pathsum.model import construct
+        >>> sweep = patch_sweep(construct.induction(), "a b c d a", "x b c d a", versus="mean")
+        >>> sorted(site for site, effect in sweep.top(2))  # a, moved to b; and b, copied to the end
+        ['L0H0@2', 'L1H0@5']
 
     Everything else is recomputed after a patch. The positions of a node run as a batch, and the
     layers below it are computed once.

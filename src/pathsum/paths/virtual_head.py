@@ -157,7 +157,21 @@ class VirtualHead:
 
 @checked
 def virtual_head(model: Model, *heads: HeadName) -> VirtualHead:
-    """A chain of heads, bottom to top, as one head."""
+    """A chain of heads, bottom to top, as one head.
+
+    Args:
+        model: The model.
+        heads: Labels or pairs, from the lowest layer up.
+
+    Returns:
+        A head whose OV is the product of the OVs, with the same views as a head.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> pair = virtual_head(construct.virtual_head(), "L0H0", "L1H0")
+        >>> pair.effect("a").raises[0].token.text
+        'b'
+    """
     if not heads:
         raise PathError("a virtual head needs heads, bottom to top; name at least one")
     path = Path("embed", heads)

@@ -80,7 +80,7 @@ def decompile(
             Four fifths of it are for fitting (for a `Corpus`, its training part), and fidelity is
             measured on the rest.
         budget: The largest number of values in the program.
-        seed: Of the random program that is the null of fidelity.
+        seed: The seed of the random program that is the null of fidelity.
         progress: Called as the work proceeds.
 
     Returns:

@@ -101,8 +101,17 @@ def from_hf(
 ) -> Model:
     """A transformers model as a pathsum model, which shares its memory.
 
-    If the transformers model is trained further, the pathsum model changes with it. `tokenizer` is
-    a tokenizer of transformers, `tokenizers` or pathsum. `context` is as in `load`.
+    Args:
+        model: The transformers model. If it is trained further, the result changes with it.
+        tokenizer: A tokenizer of transformers, `tokenizers` or pathsum.
+        name: The name of the result.
+        context: "original" or "extended", as in `load`.
+
+    Returns:
+        The model.
+
+    Example:
+        model = ps.from_hf(AutoModelForCausalLM.from_pretrained("gpt2"), tokenizer)
     """
     config, state = getattr(model, "config", None), getattr(model, "state_dict", None)
     if config is None or not hasattr(config, "to_dict") or state is None:

@@ -275,24 +275,28 @@ def load(
 ) -> Model:
     """Load a model by its name in pathsum, from an existing folder or file, or by a hub id.
 
-    >>> load("hand-built-induction").head("L1H0").label
-    'L1H0'
-
-    A folder was saved by pathsum, or is a Hugging Face checkpoint (config.json, weights as
-    safetensors or as pytorch_model.bin, tokenizer.json) or a checkpoint in TransformerLens's
-    layout. A file is GGUF, or a state dict (.pt, .pth, .bin, .safetensors) with the tensor names of
-    pathsum, of TransformerLens or of a Hugging Face family. Tensors are memory-mapped and read
-    layer by layer on first use.
-
     Args:
+        name: The name of a bundled or hand-built model; a folder that pathsum saved, a Hugging Face
+            checkpoint (config.json, weights as safetensors or as pytorch_model.bin, tokenizer.json)
+            or one in TransformerLens's layout; a GGUF file, or a state dict (.pt, .pth, .bin,
+            .safetensors) with the tensor names of pathsum, of TransformerLens or of a Hugging Face
+            family; or a hub id.
         revision: The branch, tag or commit of a hub id.
-        token: The token for the hub, as in huggingface_hub.
+        token: The access token for a hub id, as in huggingface_hub.
         context: "extended" loads a LongRoPE checkpoint (Phi-3 128k) with its factors for long
-            texts. By default, it is loaded with its factors for texts up to the pretraining
-            length, where the context then ends.
-        config: The config of a state dict: a `Config`, or the values of a config.json. By default,
-            it is read from a .json file of the same name, or config.json in the same folder.
-        progress: Called during a download, and during the comparison of a file with its shards.
+            texts. By default, it is loaded with its factors for texts up to the pretraining length,
+            and the context ends there.
+        config: For a state dict, a `Config` or the values of a config.json; by default config.json
+            in its folder, or a .json file of its name.
+        progress: Called while a model is downloaded, and while a whole file is compared with shards
+            next to it.
+
+    Returns:
+        The model. Tensors are memory-mapped and read layer by layer on first use.
+
+    Example:
+        >>> load("hand-built-induction").head("L1H0").label
+        'L1H0'
     """
     text = str(name)
     names, path = (*known_names(), *FETCHED), user_path(text)

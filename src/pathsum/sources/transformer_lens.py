@@ -61,8 +61,17 @@ _BRIDGE_TENSORS = re.compile(
 def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
     """A HookedTransformer or a TransformerBridge as a pathsum model.
 
-    A HookedTransformer and the result share their memory; a bridge's tensors are copied. Weight
-    processing on loading (folded norms, centered writes) is kept, so the logits are equal.
+    Args:
+        model: The TransformerLens model. A HookedTransformer and the result share their memory; a
+            bridge's tensors are copied.
+        name: The name of the result.
+
+    Returns:
+        The model. Weight processing on loading (folded norms, centered writes) is kept, so the
+        logits are the same.
+
+    Example:
+        model = ps.from_transformer_lens(HookedTransformer.from_pretrained("gpt2"))
     """
     cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
     if cfg is None or state is None:

@@ -102,7 +102,13 @@ def dynamics(
         tokens: The sequences for the losses; by default, held-out text of the run.
         sequences: The number of held-out sequences.
         probe_sequences: The number of sequences of repeated random tokens, as in `atlas`.
+        seed: The seed of the random tokens.
+        progress: Called before each snapshot.
 
+    Returns:
+        The curves, with the phase change and its interval.
+
+    Example:
         found = ps.dynamics("runs/two-layer")
         found.phase_change.step, found.phase_change.low, found.phase_change.high
 

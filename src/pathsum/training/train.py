@@ -108,21 +108,27 @@ def train(
 ) -> TrainingRun:
     """Train a model and save it to a folder.
 
+    Args:
+        what: The name of a model in a preset, a TOML file, a `Recipe`, or the folder of a run to
+            resume.
+        preset: The preset that a name is looked up in: "quick", "bundled" or "paper".
+        out: The folder of the run; by default `runs/<name>`.
+        resume: Continue from the checkpoint, bit for bit as if the run had never stopped (on the
+            same machine, with as many threads and processes).
+        watch: Called with the metrics at each report.
+        progress: Called while the corpus is prepared.
+        changes: Changes to the recipe by name, such as `optimizer__clip=1.0` for `optimizer.clip`.
+
+    Returns:
+        The run, with the trained model.
+
+    Example:
         run = ps.train("two-layer", "quick", out="runs/mine", seed=1)
         run.model.trace("def f(self):")
 
     The folder becomes a model folder for `load`, with the run's metrics, checkpoint and snapshots.
     Under torchrun, every process calls this function with the same arguments and takes an equal
     part of every batch.
-
-    Args:
-        what: The name of a model in a preset, a TOML file, a `Recipe`, or the folder of a run to
-            resume.
-        out: The folder of the run; by default `runs/<name>`.
-        resume: Continue from the checkpoint, bit for bit as if the run had never stopped (on the
-            same machine, with as many threads and processes).
-        watch: Called with the metrics at each report.
-        changes: Changes to the recipe by name, such as `optimizer__clip=1.0` for `optimizer.clip`.
     """
     recipe, folder = _recipe_and_folder(what, preset, out, resume, changes)
     with join_world() as world, _folder_lock(folder, world):

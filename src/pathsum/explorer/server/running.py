@@ -101,17 +101,22 @@ def explore(
 ) -> "ExplorerServer | Any":
     """Open the explorer: as a widget in a notebook, as a server in a thread elsewhere.
 
-        ps.explore(model)                    in Jupyter or marimo, shows in the cell
-        page = ps.explore("two-layer")       in a script: page.url, and page.close()
-
-    Several models can be compared; the page opens with the first. A server in a thread ends with
-    the process; for a persistent server, use `pathsum explore`.
-
     Args:
+        models: Models, names or folders to open. They can be compared; the page opens with the
+            first.
         place: The view to open, as in the explorer's URL after the `#`.
         port: The port of the server; by default 7321, or a free one if that is taken.
         token: The token in the URL, by default a random one; "" gives every user of this machine
             access without a token.
+
+    Returns:
+        The widget, or the server with its `url` and `close()`.
+
+    Example:
+        ps.explore(model)                    in Jupyter or marimo, shows in the cell
+        page = ps.explore("two-layer")       in a script: page.url, and page.close()
+
+    A server in a thread ends with the process; for a persistent server, use `pathsum explore`.
     """
     explorer = Explorer(models)
     if in_notebook():
