@@ -28,15 +28,9 @@ from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import counted_p
 from pathsum.base.options import checked
+from pathsum.circuits import token_basis
 from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
 from pathsum.circuits.positional import WINDOW
-from pathsum.circuits.token_basis import (
-    join_notes,
-    require_heads,
-    require_logit_edges,
-    require_score_edges,
-    token_frequencies,
-)
 from pathsum.model import HeadId, Model
 from pathsum.model.sequences import require_causal
 
@@ -183,7 +177,7 @@ class HeadAlignment(Record, kind="head-alignment"):
             f"stream, {self.draws} draws"
         )
         title = f"heads of {self.left} and {self.right}"
-        return Table(columns, rows, title, join_notes((legend, self.note)))
+        return Table(columns, rows, title, token_basis.join_notes((legend, self.note)))
 
 
 @torch.no_grad()
@@ -218,7 +212,7 @@ def align_heads(
     _require_comparable(left, right)
     for model in (left, right):
         require_causal(model, "the comparison of heads by offset")
-    frequencies = token_frequencies(left)
+    frequencies = token_basis.token_frequencies(left)
     window = min(WINDOW, max(1, min(left.config.n_ctx, right.config.n_ctx) // 2))
     first, second = (HeadFunctions(model, frequencies, window) for model in (left, right))
     first_norms, second_norms = (
@@ -349,9 +343,9 @@ def can_align(left: Model, right: Model) -> bool:
 
 def _require_comparable(left: Model, right: Model) -> None:
     for model in (left, right):
-        require_heads(model)
-        require_score_edges(model, "the attention of heads")
-        require_logit_edges(model, "the effect of heads on logits")
+        token_basis.require_heads(model)
+        token_basis.require_score_edges(model, "the attention of heads")
+        token_basis.require_logit_edges(model, "the effect of heads on logits")
     first, second = left.config, right.config
     texts = [model.tokenizer and model.tokenizer.to_json() for model in (left, right)]
     same_texts = None in texts or texts[0] == texts[1]

@@ -16,25 +16,10 @@ from pathsum.base import LOGITS, Column, Progress, Record, Source, Table, silent
 from pathsum.base.errors import NotExactError
 from pathsum.base.options import batch_size, checked
 from pathsum.base.table import columns_table, rows_table
+from pathsum.circuits import token_basis
 from pathsum.circuits.bigram_fit import BigramFit, fit_bigrams
-from pathsum.circuits.token_basis import (
-    Scored,
-    Token,
-    common_tokens,
-    find_token,
-    hidden_note,
-    join_notes,
-    output_of,
-    resolve_k,
-    token_of,
-)
-from pathsum.model import Model
-from pathsum.model.folding import (
-    apply_unembedding,
-    embeddings_as_read,
-    logit_bias,
-    token_basis_note,
-)
+from pathsum.circuits.token_basis import Scored, Token, join_notes, output_of, token_of
+from pathsum.model import Model, folding
 from pathsum.model.head import carries_text
 from pathsum.model.sequences import TextOrTokens, require_tokens_out, split_corpus
 from pathsum.model.transformer import soft_cap
@@ -123,9 +108,9 @@ def bigram(
     so the probabilities follow from this formula and do not match any run.
     """
     direct = DirectPath(model)
-    common = common_tokens(model)
+    common = token_basis.common_tokens(model)
     tokens = common.nonzero().squeeze(1)
-    k = resolve_k(k, 20, len(tokens), "rows")
+    k = token_basis.resolve_k(k, 20, len(tokens), "rows")
     batches: list[Tensor] = []
     blocks = tokens.split(block_rows(model))
     for index, block in enumerate(blocks):
@@ -142,7 +127,7 @@ def bigram(
         CertainRow(token_of(model, token), entropy, output_of(model, after), probability)
         for token, entropy, after, probability in zip(*(c.tolist() for c in columns), strict=True)
     )
-    note = join_notes((_basis_note(model), hidden_note(model, common)))
+    note = join_notes((_basis_note(model), token_basis.hidden_note(model, common)))
     fit = None
     if corpus is not None:
         require_tokens_out(model, "the fit to a bigram table")
@@ -155,8 +140,8 @@ def bigram(
 def continuations(model: Model, token: str | int, k: int | None = None) -> Continuations:
     """The direct path's k likeliest predictions (10) after one token."""
     direct = DirectPath(model)
-    k = resolve_k(k, 10, model.config.d_vocab_out, "tokens")
-    token_id = find_token(model, token)
+    k = token_basis.resolve_k(k, 10, model.config.d_vocab_out, "tokens")
+    token_id = token_basis.find_token(model, token)
     log_p = direct.rows(torch.tensor([token_id]))[0].log_softmax(-1)
     top = log_p.topk(k)
     pairs = zip(top.indices.tolist(), top.values.exp().tolist(), strict=True)
@@ -187,13 +172,13 @@ class DirectPath:
                 "every text; use the model without that edit"
             )
         self.weights = model.weights
-        self.bias = logit_bias(model.weights)
+        self.bias = folding.logit_bias(model.weights)
 
     def rows(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n vocab"]:
         """The direct path's logits after some tokens."""
-        x = embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
+        x = folding.embeddings_as_read(self.weights, self.weights.config.n_layers, tokens)
         logits = require_finite(
-            apply_unembedding(self.weights, x) + self.bias, "a block of W_E W_U"
+            folding.apply_unembedding(self.weights, x) + self.bias, "a block of W_E W_U"
         )
         return soft_cap(logits, self.weights.config.logit_cap)
 
@@ -204,6 +189,6 @@ def block_rows(model: Model) -> int:
 
 
 def _basis_note(model: Model) -> str:
-    depth = token_basis_note(model.weights, model.config.n_layers)
+    depth = folding.token_basis_note(model.weights, model.config.n_layers)
     cap = model.config.logit_cap
     return join_notes((depth, "" if cap is None else f"the direct path alone, capped at ±{cap:g}"))

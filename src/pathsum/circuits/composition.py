@@ -31,17 +31,9 @@ from pathsum.base.options import parse_choice
 from pathsum.base.path import find_head
 from pathsum.base.record import HeadMapping
 from pathsum.base.site import SiteName
+from pathsum.circuits import reads_and_writes
 from pathsum.circuits.composition_edges import Edges, ScoredEdge
-from pathsum.circuits.reads_and_writes import (
-    KINDS,
-    Center,
-    CompositionKind,
-    GramName,
-    Grams,
-    is_centered,
-    layer_factors,
-    layer_grams,
-)
+from pathsum.circuits.reads_and_writes import KINDS, Center, CompositionKind, Grams
 from pathsum.model import Config, HeadId, Model
 from pathsum.model.config import check_offset
 from pathsum.model.processes import shared_sum
@@ -299,7 +291,7 @@ def composition(
         model = model.to(device="cpu")  # MPS has no float64, which the nulls need
     config = model.config
     check_offset(config, offset)
-    centered = is_centered(config, center)
+    centered = reads_and_writes.is_centered(config, center)
     d = config.d_model - centered
     heads = config.every_head
     notes = [*_notes_on_options(config, centered, offset)]
@@ -320,7 +312,7 @@ def composition(
 
 def _inner_products(
     model: Model, centered: bool, offset: int | None, progress: Progress
-) -> tuple[list[dict[GramName, Grams]], Float[Tensor, "3 head head"]]:
+) -> tuple[list[dict[reads_and_writes.GramName, Grams]], Float[Tensor, "3 head head"]]:
     """The Gram matrices of all layers, and tr(P G) of each writer (row), reader and kind.
 
     For a block of rows, one pass over the layers: the rows of a layer's G are multiplied with those
@@ -329,9 +321,11 @@ def _inner_products(
     config, weights = model.config, model.weights
     L, n, d, size = config.n_layers, config.n_heads, config.d_model, weights.dtype.itemsize
     fits = L * 4 * n * config.d_head * d * size <= HELD_BYTES
-    factors_of = partial(layer_factors, model, centered=centered)
+    factors_of = partial(reads_and_writes.layer_factors, model, centered=centered)
     factors_of = cache(factors_of) if fits else factors_of
-    grams = [layer_grams(model, layer, factors_of(layer), offset) for layer in range(L)]
+    grams = [
+        reads_and_writes.layer_grams(model, layer, factors_of(layer), offset) for layer in range(L)
+    ]
 
     def block(rows: Sequence[int]) -> Float[Tensor, "3 head head"]:
         top, height = rows[0], len(rows)

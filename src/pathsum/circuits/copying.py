@@ -27,15 +27,9 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from pathsum.algebra import Factored, extremes, spectrum
+from pathsum.algebra import Factored, extremes, rotations, spectrum
 from pathsum.algebra.decompositions import eigvals, svdvals
-from pathsum.algebra.rotations import (
-    DRAWS,
-    rotated_cores,
-    sequential_p,
-    significant_values,
-    spectra_between,
-)
+from pathsum.algebra.rotations import DRAWS
 from pathsum.algebra.spectrum import remove_both_means, remove_mean
 from pathsum.base import ARROW, Column, Progress, Record, Side, Site, Table, silent, text_column
 from pathsum.base.errors import InputError
@@ -43,18 +37,9 @@ from pathsum.base.estimate import BoundedP, ProbabilityColumn
 from pathsum.base.options import checked, parse_choice, parse_draws
 from pathsum.base.record import HeadMapping
 from pathsum.base.table import rows_table
+from pathsum.circuits import token_basis
 from pathsum.circuits.qk_ov import average_rotation, token_ov
-from pathsum.circuits.token_basis import (
-    as_path,
-    basis_note,
-    circuit_label,
-    embedding_blocks,
-    join_notes,
-    logit_cap_note,
-    require_heads,
-    require_logit_edges,
-    token_product,
-)
+from pathsum.circuits.token_basis import circuit_label, join_notes, token_product
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.folding import read_scales, value_reads
 from pathsum.model.sequences import require_tokens_out
@@ -159,7 +144,10 @@ def copying(
     d × d product in the middle.
     """
     parse_draws(draws, least=DRAWS)
-    heads_of_model, null = require_heads(model), CopyingNull(model, draws=draws, seed=seed)
+    heads_of_model, null = (
+        token_basis.require_heads(model),
+        CopyingNull(model, draws=draws, seed=seed),
+    )
     return null.measure(heads or heads_of_model, measures=measures, progress=progress)
 
 
@@ -172,7 +160,7 @@ class CopyingNull:
     """
 
     def __init__(self, model: Model, *, draws: int = DRAWS, seed: int = 0) -> None:
-        require_logit_edges(model, "copying")
+        token_basis.require_logit_edges(model, "copying")
         require_tokens_out(model, "copying")
         self._model, self.draws, self._seed = model, draws, seed
         self._centered = model.config.norm == "layer"
@@ -189,7 +177,7 @@ class CopyingNull:
     ) -> Copying:
         """`copying` of heads or virtual heads."""
         model, measures = self._model, parse_choice(get_args(Measures), measures, "measures")
-        paths = [as_path(model, head) for head in heads]
+        paths = [token_basis.as_path(model, head) for head in heads]
         records: list[HeadCopying] = []
         for index, path in enumerate(paths):
             progress(index, len(paths), f"copying of {circuit_label(path)}")
@@ -204,7 +192,9 @@ class CopyingNull:
         )
         if model.config.norm != "none" and any(path.heads[-1].layer > 0 for path in paths):
             note += "; layers above 0: direct path, scale omitted"
-        return Copying(tuple(records), self.draws, join_notes((note, logit_cap_note(model.config))))
+        return Copying(
+            tuple(records), self.draws, join_notes((note, token_basis.logit_cap_note(model.config)))
+        )
 
     def layer(self, layer: int) -> tuple[Float[Tensor, " head"], Float[Tensor, " head"]]:
         """The ratio and p-value of every head of a layer; NaN for heads with zero output."""
@@ -226,11 +216,11 @@ class CopyingNull:
         Returns half of the draws; the other half are their negatives. The common scale is
         arbitrary.
         """
-        return spectra_between(self.cores(paths[0]), self._values(paths))
+        return rotations.spectra_between(self.cores(paths[0]), self._values(paths))
 
     def p(self, paths: Sequence[Path], ratios: Float[Tensor, " path"]) -> Float[Tensor, " path"]:
         """`sequential_p` of the ratios of circuits of one order and depth."""
-        return sequential_p(ratios, self.cores(paths[0]), self._values(paths))
+        return rotations.sequential_p(ratios, self.cores(paths[0]), self._values(paths))
 
     def cores(self, path: Path) -> list[Float[Tensor, "half r r"]]:
         """`rotated_cores` of circuits of this path's order and depth, computed once."""
@@ -241,7 +231,9 @@ class CopyingNull:
             embeddings = svdvals(self.product(path).double().cpu())[:d]
             stream = torch.ones(d, dtype=torch.float64)
             factors, r = [stream] * (path.order - 1) + [embeddings], min(config.d_head, d)
-            self._cores[key] = rotated_cores(factors, d, r, draws=self.draws, seed=self._seed)
+            self._cores[key] = rotations.rotated_cores(
+                factors, d, r, draws=self.draws, seed=self._seed
+            )
         return self._cores[key]
 
     def _values(self, paths: Sequence[Path]) -> list[Float[Tensor, "path k"]]:
@@ -249,7 +241,9 @@ class CopyingNull:
 
         def of_head(name: HeadName) -> Float[Tensor, " k"]:
             head = self._model.head(name)
-            return significant_values(Factored(head.W_V, remove_mean(head.W_O, self._centered)))
+            return rotations.significant_values(
+                Factored(head.W_V, remove_mean(head.W_O, self._centered))
+            )
 
         orders = zip(*(path.heads for path in paths), strict=True)
         return [torch.stack(list(map(of_head, heads))) for heads in orders]
@@ -259,7 +253,10 @@ class CopyingNull:
         ratio = spectrum.positivity(values).cpu()
         null = spectrum.positivity(self.spectra([path]))[0]
         sd = float(null.square().mean().sqrt())
-        note = (basis_note(self._model, path), WRITES_NOTHING if bool(ratio.isnan()) else "")
+        note = (
+            token_basis.basis_note(self._model, path),
+            WRITES_NOTHING if bool(ratio.isnan()) else "",
+        )
         positive_diagonal = top_1 = top_5 = None
         if measures == "all":
             ov = token_ov(self._model, path)
@@ -360,7 +357,7 @@ def null_matching_spectra(
     """
     cores = matching_cores(model, writer, product, draws=draws)
     values = torch.stack([qk_values(model.head(reader)) for reader in readers])
-    return spectra_between(cores, [values])
+    return rotations.spectra_between(cores, [values])
 
 
 def matching_cores(
@@ -376,16 +373,20 @@ def matching_cores(
         embeddings = svdvals(product.double().cpu())
     else:
         below = model.head(writer)
-        embeddings = significant_values(Factored(below.W_O.mT, below.W_V.mT @ product)).cpu()
+        embeddings = rotations.significant_values(
+            Factored(below.W_O.mT, below.W_V.mT @ product)
+        ).cpu()
     # No head reads what LayerNorm removes: rotations fix the ones-vector.
     d = model.config.d_model - (model.config.norm == "layer")
     # No more than d singular values of a matrix in d dimensions differ from 0.
-    return rotated_cores([embeddings], d, min(model.config.d_head, d), draws=draws, seed=seed)
+    return rotations.rotated_cores(
+        [embeddings], d, min(model.config.d_head, d), draws=draws, seed=seed
+    )
 
 
 def qk_values(head: Head) -> Float[Tensor, " k"]:
     """The singular values of a head's QK, averaged over offsets on a rotary model."""
-    return significant_values(Factored(_mean_queries(head), head.W_K.mT))
+    return rotations.significant_values(Factored(_mean_queries(head), head.W_K.mT))
 
 
 def _mean_queries(head: Head) -> Float[Tensor, "d k"]:
@@ -402,7 +403,7 @@ def embedding_product(model: Model, keys: int, queries: int = 1) -> Float[Tensor
     W_E, scales = model.weights.W_E, read_scales(model.weights, keys)
     mean = W_E.mean(0) if scales is None else (scales @ W_E) / len(W_E)
     total = W_E.new_zeros(W_E.shape[1], W_E.shape[1])
-    sides = (embedding_blocks(model.weights, layer) for layer in (keys, queries))
+    sides = (token_basis.embedding_blocks(model.weights, layer) for layer in (keys, queries))
     for (_, key), (_, query) in zip(*sides, strict=True):
         total.addmm_((key - mean).T, query)
     # If reads are centered, no head reads the ones-direction.

@@ -29,6 +29,7 @@ from pathsum.algebra.spectrum import balanced
 from pathsum.base import Column, Progress, Record, Table, prose_column, silent, stacked, text_column
 from pathsum.base.errors import InputError
 from pathsum.base.table import columns_table
+from pathsum.circuits import token_basis
 from pathsum.circuits.copying import Copying, copying
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.qk_ov import (
@@ -41,20 +42,7 @@ from pathsum.circuits.qk_ov import (
     token_ov,
     token_qk,
 )
-from pathsum.circuits.token_basis import (
-    Scored,
-    Token,
-    as_path,
-    basis_note,
-    circuit_label,
-    common_tokens,
-    find_token,
-    hidden_note,
-    join_notes,
-    resolve_k,
-    token_of,
-    top_scored,
-)
+from pathsum.circuits.token_basis import Scored, Token, circuit_label, join_notes, top_scored
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.sequences import require_tokens_out
 
@@ -113,14 +101,14 @@ def clusters(
     Works on d_head × d_head products; only the requested modes are computed for the vocabulary.
     """
     require_tokens_out(model, "a mode of a head")
-    modes = resolve_k(modes, 5, model.config.d_head, "modes")
-    k = resolve_k(k, 6, model.config.d_vocab, "tokens")
-    path = as_path(model, circuit)
+    modes = token_basis.resolve_k(modes, 5, model.config.d_head, "modes")
+    k = token_basis.resolve_k(k, 6, model.config.d_vocab, "tokens")
+    path = token_basis.as_path(model, circuit)
     ov = balanced(token_ov(model, path).to(torch.float64))
     values, small = eig(ov.B @ ov.A)
     dual = pinv(small)
     total = float(values.abs().sum())
-    common = common_tokens(model)
+    common = token_basis.common_tokens(model)
     order = values.abs().argsort(descending=True, stable=True)
     noise = 16 * torch.finfo(model.weights.dtype).eps * float(ov.A.norm() * ov.B.norm())
     # Of a complex pair, the eigenvalue with positive imaginary part; the other is its conjugate.
@@ -132,7 +120,7 @@ def clusters(
         left = dual[i] @ ov.B.to(small.dtype) / values[i]
         weight = (2 if value.imag > 0 else 1) * abs(value) / total
         records.append(Mode(value, weight, *_ends(model, right, left, k, common)))
-    note = join_notes((basis_note(model, path), hidden_note(model, common)))
+    note = join_notes((token_basis.basis_note(model, path), token_basis.hidden_note(model, common)))
     return Clusters(circuit_label(path), tuple(records), note)
 
 
@@ -206,9 +194,9 @@ def source_table(
     keep … in mind
     """
     require_trigrams(model, "a table of skip-trigrams")
-    k = resolve_k(k, 5, model.config.d_vocab, "tokens")
-    token = find_token(model, source)
-    common = common_tokens(model)
+    k = token_basis.resolve_k(k, 5, model.config.d_vocab, "tokens")
+    token = token_basis.find_token(model, source)
+    common = token_basis.common_tokens(model)
     heads = list(model.heads) if head is None else [model.head(head)]
     rows: list[SourceRow] = []
     for index, reader in enumerate(heads):
@@ -216,7 +204,7 @@ def source_table(
         rows.append(_row(reader, token, k, common, offset))
     rows.sort(key=lambda row: -row.strength)
     note = note_on_weights(model, heads, offset, common)
-    return SourceTable(token_of(model, token), tuple(rows), note)
+    return SourceTable(token_basis.token_of(model, token), tuple(rows), note)
 
 
 def _row(
@@ -290,7 +278,7 @@ class TokenCard(Record, kind="token-card"):
 
 def head_card(model: Model, circuit: HeadName | Path, *, progress: Progress = silent) -> HeadCard:
     """A head's copying, token clusters and offset profile."""
-    path = as_path(model, circuit)
+    path = token_basis.as_path(model, circuit)
     single = path.order == 1 and model.config.at(path.heads[0].layer).positions != "none"
     profile = positional(model, path.heads[0]).heads[0] if single else None
     if profile is None:
@@ -310,7 +298,7 @@ def token_card(
     offset: int | None = None,
 ) -> TokenCard:
     """The attention of a token to others and from others, and the logits it changes as a source."""
-    path = as_path(model, circuit)
+    path = token_basis.as_path(model, circuit)
     if path.order > 1 and offset is not None:
         raise InputError(
             f"offset={offset} was given for the virtual head {circuit_label(path)}, which has no "

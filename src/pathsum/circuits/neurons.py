@@ -31,14 +31,7 @@ from pathsum.base.errors import InputError
 from pathsum.circuits.reads_and_writes import is_centered
 from pathsum.circuits.token_basis import Token, common_tokens, output_of, token_of
 from pathsum.circuits.virtual_weights import StreamEnd, read_end, write_end
-from pathsum.model import Model
-from pathsum.model.folding import (
-    embed_through,
-    embeddings_as_read,
-    fold_bias,
-    fold_read,
-    unembed_through,
-)
+from pathsum.model import Model, folding
 from pathsum.model.sites import check_neuron, check_neuron_value, reads_from, writers_into
 
 _LINE = UnitMoments.of_rank(torch.ones((), dtype=torch.float64))
@@ -111,8 +104,8 @@ class LayerNeurons:
         self.biases: dict[str, Float[Tensor, " neuron"]] = {}
         for side, (W, bias) in matrices.items():
             assert W is not None
-            self.reads[side] = fold_read(config.norm, W, gain).mT
-            self.biases[side] = fold_bias(W, raw.ln2_b, bias)
+            self.reads[side] = folding.fold_read(config.norm, W, gain).mT
+            self.biases[side] = folding.fold_bias(W, raw.ln2_b, bias)
 
     @cached_property
     def writes(self) -> Float[Tensor, "neuron d"]:
@@ -146,7 +139,7 @@ class LayerNeurons:
         """The token that raises each neuron's input most, and scores of all embeddings with it."""
         end = write_end(self.model, Source("embed"), self.centered)
         tokens, vectors = common_tokens(self.model).nonzero()[:, 0], self.reads[side]
-        rows = embeddings_as_read(self.model.weights, self.mlp.layer, tokens)
+        rows = folding.embeddings_as_read(self.model.weights, self.mlp.layer, tokens)
         raised = _raised_most(vectors, rows.mT, tokens, self.model.token_text)
         return raised, self.scores(end, vectors)
 
@@ -167,7 +160,7 @@ class LayerNeurons:
         """The columns of the centered unembedding of some outputs."""
         weights = self.model.weights
         columns = weights.W_U[:, outputs.to(weights.device)] - weights.W_U.mean(-1, keepdim=True)
-        return fold_read(weights.config.norm, columns, weights.ln_f_w)
+        return folding.fold_read(weights.config.norm, columns, weights.ln_f_w)
 
     def writers(self) -> list[Writer]:
         """Everything that writes the stream before this MLP reads it."""
@@ -185,7 +178,7 @@ class LayerNeurons:
         vectors = torch.stack([self.reads[side][neuron] for side in sides])
         ends = ((str(writer), write_end(model, writer, self.centered)) for writer in self.writers())
         edges, mask = self._edges(ends, vectors), common_tokens(model)
-        values = embed_through(model.weights, self.mlp.layer, vectors.mT).mT
+        values = folding.embed_through(model.weights, self.mlp.layer, vectors.mT).mT
         return tuple(
             self._side(
                 *(side, float(self.biases[side][neuron]), edges[at], k),
@@ -201,7 +194,7 @@ class LayerNeurons:
             (str(reader).removesuffix(".in"), read_end(model, reader, self.centered))
             for reader in self.readers()
         )
-        values, mask = unembed_through(model.weights, vector), self._output_mask()
+        values, mask = folding.unembed_through(model.weights, vector), self._output_mask()
         edges = self._edges(ends, vector[None])[0]
         return self._side("output", 0.0, edges, k, vector, values, mask)
 
@@ -251,7 +244,7 @@ class LayerNeurons:
         mask = mask.to(values.device) & (values > 0)
         top = values.masked_fill(~mask, -torch.inf).topk(min(k, int(mask.sum())))
         if inputs:
-            rows = embeddings_as_read(self.model.weights, self.mlp.layer, top.indices)
+            rows = folding.embeddings_as_read(self.model.weights, self.mlp.layer, top.indices)
             rows = remove_mean(rows, self.centered)
         else:
             rows = self._logit_reads(top.indices).mT

@@ -19,16 +19,10 @@ from pathsum.base import Column, Progress, Record, Side, Table, silent, text_col
 from pathsum.base.errors import InputError
 from pathsum.base.record import HeadMapping
 from pathsum.base.table import columns_table
+from pathsum.circuits import token_basis
 from pathsum.circuits.qk_ov import token_keys, token_queries
 from pathsum.circuits.reads_and_writes import rotated_gram
-from pathsum.circuits.token_basis import (
-    TokenMoments,
-    join_notes,
-    position_scales,
-    require_heads,
-    require_score_edges,
-    score_cap_note,
-)
+from pathsum.circuits.token_basis import TokenMoments, join_notes
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.folding import score_read, with_qk_gain
 from pathsum.model.processes import shared_map
@@ -128,8 +122,8 @@ def positional(
     Position effects through composition (a head that reads positions from an earlier head's output)
     are not included; they are part of the scores of a run.
     """
-    require_heads(model)
-    require_score_edges(model, "attention by position")
+    token_basis.require_heads(model)
+    token_basis.require_score_edges(model, "attention by position")
     require_causal(model, "attention by offset")
     config = model.config
     if config.positions == "none":
@@ -220,7 +214,7 @@ def _profile(
     notes: tuple[str, ...],
 ) -> OffsetProfile:
     position, content = score.std(correction=0), content_square.clamp(min=0).sqrt()
-    note = join_notes((*notes, score_cap_note(head.model.config)))
+    note = join_notes((*notes, token_basis.score_cap_note(head.model.config)))
     return OffsetProfile(head.label, score, sd, attention, float(position), float(content), note)
 
 
@@ -277,7 +271,9 @@ def _position_sides(
         keys = layer.W_pos @ layer.W_K[head.kv]
     else:
         assert model.weights.W_pos is not None
-        scales = position_scales(model, head.id.layer) if shared is None else shared.scales
+        scales = (
+            token_basis.position_scales(model, head.id.layer) if shared is None else shared.scales
+        )
         positions = model.weights.W_pos * scales[:, None]
         queries, keys = positions @ W_Q, positions @ W_K
     queries = with_qk_gain(queries + bias, layer.q_norm_w, head.id.head)

@@ -17,27 +17,8 @@ from torch import Tensor
 from pathsum.algebra import Factored
 from pathsum.base import Record, Side, Table
 from pathsum.base.errors import InputError
-from pathsum.circuits.token_basis import (
-    Scored,
-    Token,
-    as_path,
-    basis_note,
-    circuit_label,
-    common_tokens,
-    find_token,
-    hidden_note,
-    join_notes,
-    logit_cap_note,
-    output_of,
-    paired_table,
-    require_heads,
-    require_logit_edges,
-    require_score_edges,
-    resolve_k,
-    score_cap_note,
-    token_of,
-    top_scored,
-)
+from pathsum.circuits import token_basis
+from pathsum.circuits.token_basis import Scored, Token, join_notes, token_of, top_scored
 from pathsum.model import Head, HeadId, HeadName, Model, Path
 from pathsum.model.config import check_offset
 from pathsum.model.folding import embed_through, score_read, with_qk_gain
@@ -59,7 +40,9 @@ class TokenAttention(Record, kind="qk-attention"):
         """Its sources and its destinations, side by side."""
         headings = ("attends to", "score", "attended by", "score ")
         title = f"{self.head}: {self.token} as destination, and as source"
-        return paired_table(headings, self.attends_to, self.attended_by, title, self.note)
+        return token_basis.paired_table(
+            headings, self.attends_to, self.attended_by, title, self.note
+        )
 
 
 def token_qk(
@@ -90,7 +73,7 @@ def token_qk(
     'keep'
     """
     reader, config = model.head(head), model.config
-    require_score_edges(model, f"what {reader.label} attends to")
+    token_basis.require_score_edges(model, f"what {reader.label} attends to")
     check_offset(config, offset)
     query, key = _side(reader, Side.Q, query_through), _side(reader, Side.K, key_through)
     if config.positions == "rotary":
@@ -132,12 +115,17 @@ def token_attention(
 
     `qk` is the head's `token_qk` at that offset, if the caller has it.
     """
-    k = resolve_k(k, 10, model.config.d_vocab, "tokens")
-    token_id = find_token(model, token)
+    k = token_basis.resolve_k(k, 10, model.config.d_vocab, "tokens")
+    token_id = token_basis.find_token(model, token)
     qk = token_qk(model, head, offset=offset) if qk is None else qk
-    common = common_tokens(model)
-    reader, hidden = model.head(head), hidden_note(model, common)
-    notes = (reader.basis, rotary_note(model, offset), score_cap_note(model.config), hidden)
+    common = token_basis.common_tokens(model)
+    reader, hidden = model.head(head), token_basis.hidden_note(model, common)
+    notes = (
+        reader.basis,
+        rotary_note(model, offset),
+        token_basis.score_cap_note(model.config),
+        hidden,
+    )
     return TokenAttention(
         head=reader.label,
         token=token_of(model, token_id),
@@ -218,7 +206,7 @@ class Effect(Record, kind="ov-effect"):
         headings = ("raises", "by", "lowers", "by ")
         own = "" if self.own is None else f" (its own logit {self.own:+.3f})"
         title = f"{self.head}: attending to {self.source}{own}"
-        return paired_table(headings, self.raises, self.lowers, title, self.note)
+        return token_basis.paired_table(headings, self.raises, self.lowers, title, self.note)
 
 
 def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
@@ -238,7 +226,7 @@ def token_ov(model: Model, circuit: HeadName | Path) -> Factored:
     unnormalized deeper, and the final scale (a positive number per position) is omitted. On a model
     with a soft cap on its logits, entries are logits before the cap.
     """
-    return as_path(model, circuit).full_ov(model)
+    return token_basis.as_path(model, circuit).full_ov(model)
 
 
 def effect(
@@ -254,29 +242,33 @@ def effect(
     `ov` is the circuit's `token_ov`, if the caller has it.
     """
     config = model.config
-    k = resolve_k(k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs")
-    path = as_path(model, circuit)
-    token = find_token(model, source)
+    k = token_basis.resolve_k(
+        k, 10, config.d_vocab_out, "tokens" if config.predicts_tokens else "outputs"
+    )
+    path = token_basis.as_path(model, circuit)
+    token = token_basis.find_token(model, source)
     row = (token_ov(model, path) if ov is None else ov).row(token)
     common = torch.ones_like(row, dtype=torch.bool)
     if config.predicts_tokens:
-        common = common_tokens(model)
-    lowers = top_scored(model, -row, k, common, output_of)
+        common = token_basis.common_tokens(model)
+    lowers = top_scored(model, -row, k, common, token_basis.output_of)
     return Effect(
-        head=circuit_label(path),
+        head=token_basis.circuit_label(path),
         source=token_of(model, token),
-        raises=top_scored(model, row, k, common, output_of),
+        raises=top_scored(model, row, k, common, token_basis.output_of),
         lowers=tuple(Scored(scored.token, -scored.value) for scored in lowers),
         own=float(row[token]) if config.predicts_tokens else None,
-        note=join_notes((basis_note(model, path), hidden_note(model, common))),
+        note=join_notes(
+            (token_basis.basis_note(model, path), token_basis.hidden_note(model, common))
+        ),
     )
 
 
 def require_trigrams(model: Model, what: str) -> None:
     """Raise an error if skip-trigrams cannot be read from this model's weights."""
-    require_heads(model)
-    require_score_edges(model, "skip-trigrams")
-    require_logit_edges(model, "skip-trigrams")
+    token_basis.require_heads(model)
+    token_basis.require_score_edges(model, "skip-trigrams")
+    token_basis.require_logit_edges(model, "skip-trigrams")
     require_tokens_out(model, what)
     require_causal(model, what)
 
@@ -292,7 +284,7 @@ def note_on_weights(
     return join_notes(
         (
             "layers above 0: direct path, scale omitted" if deeper else "",
-            *(rotary_note(model, offset), score_cap_note(model.config)),
-            *(logit_cap_note(model.config), hidden_note(model, common)),
+            *(rotary_note(model, offset), token_basis.score_cap_note(model.config)),
+            *(token_basis.logit_cap_note(model.config), token_basis.hidden_note(model, common)),
         )
     )

@@ -19,14 +19,9 @@ from torch import Tensor
 
 from pathsum.base import Column, Progress, Record, Table, silent, text_column, token_column
 from pathsum.base.table import columns_table
+from pathsum.circuits import token_basis
 from pathsum.circuits.qk_ov import token_ov, token_qk
-from pathsum.circuits.token_basis import (
-    Token,
-    find_token,
-    require_heads,
-    token_frequencies,
-    token_of,
-)
+from pathsum.circuits.token_basis import Token, token_of
 from pathsum.model import HeadId, Model, Path, Trace
 from pathsum.model.folding import embeddings_as_read, unembed_through
 from pathsum.model.losses import split_by_memory, target_losses
@@ -43,7 +38,7 @@ def source_weights(model: Model) -> Float[Tensor, " vocab"]:
     """p(source)^0.1, the factor of a triple's score for how common its source is; 1 if unknown."""
     if model.token_counts is None:
         return torch.ones(model.config.d_vocab, dtype=torch.float64)
-    return token_frequencies(model) ** 0.1
+    return token_basis.token_frequencies(model) ** 0.1
 
 
 class Triple(NamedTuple):
@@ -144,8 +139,8 @@ def forced_bugs(model: Model, correct: Iterable[tuple[str | int, str | int, str 
     >>> len(forced_bugs(construct.skip_trigrams(right), right).bugs)  # one head per triple: none
     0
     """
-    require_heads(model)
-    triples = ((find_token(model, name) for name in triple) for triple in correct)
+    token_basis.require_heads(model)
+    triples = ((token_basis.find_token(model, name) for name in triple) for triple in correct)
     right = list(dict.fromkeys((source, destination, out) for source, destination, out in triples))
     bugs: list[Bug] = []
     for head in model.heads:

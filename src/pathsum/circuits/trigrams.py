@@ -43,15 +43,9 @@ from pathsum.base import (
 from pathsum.base.errors import InputError
 from pathsum.base.options import checked, parse_count
 from pathsum.base.table import rows_table
+from pathsum.circuits import token_basis, trigram_text
 from pathsum.circuits.qk_ov import note_on_weights, require_trigrams, token_ov, token_qk
-from pathsum.circuits.token_basis import (
-    Token,
-    common_tokens,
-    hidden_note,
-    join_notes,
-    resolve_k,
-    token_of,
-)
+from pathsum.circuits.token_basis import Token, common_tokens, join_notes
 from pathsum.circuits.trigram_bugs import (
     Bug,
     BugCost,
@@ -61,21 +55,7 @@ from pathsum.circuits.trigram_bugs import (
     find_bugs,
     source_weights,
 )
-from pathsum.circuits.trigram_text import (
-    CANDIDATES,
-    FIRES,
-    PatternShare,
-    SourceGain,
-    TextEffect,
-    TriplePlace,
-    effects_on_text,
-    gains_by_source,
-    merge_variants,
-    place_of,
-    quote,
-    split_for_ranking,
-    triple_text,
-)
+from pathsum.circuits.trigram_text import PatternShare, SourceGain, TextEffect, TriplePlace
 from pathsum.model import Head, HeadId, HeadName, Model
 from pathsum.model.sequences import TextOrTokens, require_text, split_corpus
 from pathsum.text.trigrams import Evidence, Ids, Pattern, gather_evidence, pattern_of
@@ -254,7 +234,7 @@ def skip_trigrams(
             "the attention of the run; leave it out, or use rank='weights'"
         )
     parse_count(sequences, "sequences", "sequences")
-    k = resolve_k(k, 50, int(common.sum()) ** 2, "pairs of source and out")
+    k = token_basis.resolve_k(k, 50, int(common.sum()) ** 2, "pairs of source and out")
     heads = list(model.heads) if head is None else [model.head(head)]
     if rank is Rank.TEXT:
         text = require_text(model, text)
@@ -307,7 +287,7 @@ def _records(
     ids = [triple.tokens for triple in triples]
     evidence = {} if text is None else gather_evidence(text, ids, progress=progress)
     for head, ids, *numbers in triples:
-        source, destination, out = (token_of(model, token) for token in ids)
+        source, destination, out = (token_basis.token_of(model, token) for token in ids)
         attention, effect, score = numbers
         pattern, bug = pattern_of(model.tokenizer, *ids), bugs.get((head, ids))
         yield SkipTrigram(
@@ -347,17 +327,17 @@ def _rank_on_text(
     progress: Progress,
 ) -> SkipTrigrams:
     """Skip-trigrams by the loss that they save on text, variants in one row."""
-    rows, unread, split = split_for_ranking(model, corpus, sequences)
+    rows, unread, split = trigram_text.split_for_ranking(model, corpus, sequences)
     mask = common.clone()
     mask[list(model.token_pool().excluded)] = False
-    effects, classes, covered = effects_on_text(model, heads, rows, mask, progress)
+    effects, classes, covered = trigram_text.effects_on_text(model, heads, rows, mask, progress)
     predictions = sum(len(tokens) - 1 for tokens in rows)
-    groups = merge_variants(model, effects)
+    groups = trigram_text.merge_variants(model, effects)
     if not groups:
         note = (
-            f"no skip-trigram fires: nowhere in {predictions} predictions does a head add {FIRES} "
-            "to the logit of the next token from one source and gain in total; rank='weights' "
-            "lists the strongest by weights"
+            f"no skip-trigram fires: nowhere in {predictions} predictions does a head add "
+            f"{trigram_text.FIRES} to the logit of the next token from one source and gain in "
+            "total; rank='weights' lists the strongest by weights"
         )
         return SkipTrigrams((), (), None, note, Rank.TEXT, classes)
     ranked = groups[:k]
@@ -365,22 +345,24 @@ def _rank_on_text(
     bugs, undecided = find_bugs(model, sources, split.counted, common=common, progress=progress)
     triples = _triples(model, ranked)
     records = _records(model, triples, bugs, unread or None, progress)
-    patterns = f"patterns: of the strongest {CANDIDATES}, with {covered:.0%} of the gain"
+    patterns = (
+        f"patterns: of the strongest {trigram_text.CANDIDATES}, with {covered:.0%} of the gain"
+    )
     notes = (
         f"{len(rows)} sequences with {predictions} predictions",
         patterns if classes else "",
         "" if unread else "no lift: every sequence was ranked on",
         "layers above 0: straight from the embedding" if model.config.n_layers > 1 else "",
-        *(hidden_note(model, common), undecided),
+        *(token_basis.hidden_note(model, common), undecided),
     )
     return SkipTrigrams(
         triples=tuple(
             replace(
                 record,
                 fires=sum(effect.fires for effect in group),
-                variants=tuple(triple_text(model, effect.ids) for effect in group[1:]),
-                occurrence=quote(model, rows, group[0].occurrence),
-                place=place_of(rows, group[0].occurrence),
+                variants=tuple(trigram_text.triple_text(model, effect.ids) for effect in group[1:]),
+                occurrence=trigram_text.quote(model, rows, group[0].occurrence),
+                place=trigram_text.place_of(rows, group[0].occurrence),
             )
             for record, group in zip(records, ranked, strict=True)
         ),
@@ -389,7 +371,7 @@ def _rank_on_text(
         note=join_notes(notes),
         rank=Rank.TEXT,
         classes=classes,
-        sources=gains_by_source(model, rows, groups),
+        sources=trigram_text.gains_by_source(model, rows, groups),
     )
 
 

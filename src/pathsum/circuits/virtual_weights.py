@@ -35,14 +35,8 @@ from pathsum.base import (
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import ProbabilityColumn
 from pathsum.base.options import parse_choice
-from pathsum.circuits.reads_and_writes import (
-    KINDS,
-    Center,
-    CompositionKind,
-    is_centered,
-    read_factor,
-    write_factor,
-)
+from pathsum.circuits import reads_and_writes
+from pathsum.circuits.reads_and_writes import KINDS, Center
 from pathsum.model import LayerWeights, Model
 from pathsum.model.config import check_offset
 from pathsum.model.folding import centered_unembedding, fold_read
@@ -130,7 +124,7 @@ def virtual_weights(
     omitted.
     """
     check_offset(model.config, offset)
-    centered = is_centered(model.config, center)
+    centered = reads_and_writes.is_centered(model.config, center)
     d = model.config.d_model - centered
     writer, reader = parse_writer(write), parse_read(read)
     edge = replace(reader, writer=writer)
@@ -192,7 +186,7 @@ def write_end(model: Model, writer: Writer, centered: bool) -> StreamEnd:
     """A write of a model: the embedding, positions, a head, an MLP or one of its neurons."""
     config, weights = model.config, model.weights
     if isinstance(writer, HeadId):
-        rows = write_factor(model.head(writer), centered).to(weights.dtype)
+        rows = reads_and_writes.write_factor(model.head(writer), centered).to(weights.dtype)
         return StreamEnd(rows, (writer.layer, 1))
     if writer.kind in ("embed", "pos"):
         rows = weights.W_E if writer.kind == "embed" else weights.W_pos
@@ -225,8 +219,10 @@ def read_end(model: Model, read: Site, centered: bool, offset: int | None = None
         return StreamEnd(remove_mean(rows, centered), (config.n_layers, 0))
     if isinstance(reader, HeadId):
         assert read.side is not None
-        kind: CompositionKind = parse_choice(KINDS, read.side.value, "side")
-        rows = read_factor(model.head(reader), kind, centered, offset).to(weights.dtype)
+        kind: reads_and_writes.CompositionKind = parse_choice(KINDS, read.side.value, "side")
+        rows = reads_and_writes.read_factor(model.head(reader), kind, centered, offset).to(
+            weights.dtype
+        )
         return StreamEnd(rows, (reader.layer, 0))
     raw = _mlp(model, reader.layer)
     gate = raw.W_in if raw.W_gate is None else raw.W_gate

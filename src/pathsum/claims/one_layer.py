@@ -12,15 +12,8 @@ from pathsum.base.estimate import Estimate
 from pathsum.circuits import positional, skip_trigrams
 from pathsum.circuits.token_basis import common_tokens
 from pathsum.circuits.trigrams import SkipTrigrams
-from pathsum.claims.claim import (
-    Bar,
-    BarsPicture,
-    Measurement,
-    OffsetsPicture,
-    Subject,
-    as_estimate,
-    statement,
-)
+from pathsum.claims import claim
+from pathsum.claims.claim import Bar, BarsPicture, Measurement, Subject, statement
 from pathsum.claims.examples import examples, text_pieces
 from pathsum.heads import Atlas, atlas
 from pathsum.model import Model
@@ -318,7 +311,7 @@ def positional_heads(subject: Subject) -> Measurement:
         Estimate(most.share),
         f"{most.head}: {most.share:.0%}, strongest {most.peak} tokens back",
         view=subject.link("head", head=most.head),
-        picture=OffsetsPicture(most.head),
+        picture=claim.OffsetsPicture(most.head),
         note=f"position explains at least half of the variance in {count} of {len(profiles)} heads",
     )
 
@@ -333,7 +326,7 @@ def no_induction(subject: Subject) -> Measurement:
     best = max(_atlas(subject).heads, key=lambda entry: entry.scores["induction"].value)
     stripe = best.scores["induction"]
     return Measurement(
-        as_estimate(stripe),
+        claim.as_estimate(stripe),
         f"the best head, {best.head}, gives {stripe.value:.3f} of its attention to the token after "
         "the earlier copy",
         view=subject.probe_link(str(best.head)),

@@ -12,17 +12,8 @@ from pathsum.circuits import bandwidth
 from pathsum.circuits.bigram import DirectPath, block_rows
 from pathsum.circuits.bigram_fit import count_bigrams
 from pathsum.circuits.token_basis import token_frequencies
-from pathsum.claims.claim import (
-    Bar,
-    BarsPicture,
-    Measurement,
-    Point,
-    PointsPicture,
-    Stack,
-    StacksPicture,
-    Subject,
-    statement,
-)
+from pathsum.claims import claim
+from pathsum.claims.claim import Bar, Measurement, Point, PointsPicture, Subject, statement
 from pathsum.model import Model
 from pathsum.model.folding import fold
 from pathsum.model.symmetries import scrambled
@@ -57,7 +48,7 @@ def sum_of_paths(subject: Subject) -> Measurement:
         f"{paths.count:,} {'path adds' if paths.count == 1 else 'paths add'} up to the logits with "
         f"a relative error of {remainder:.1g}",
         view=subject.link("paths", example=0),
-        picture=BarsPicture(
+        picture=claim.BarsPicture(
             f"The logit of the last prediction, {subject.model.output_text(token)!r}, by order",
             "logit",
             bars,
@@ -141,12 +132,12 @@ def shared_channel(subject: Subject) -> Measurement:
         Estimate(writes / result.dimension),
         f"embedding and heads write {writes:.0f} effective dimensions into {result.dimension}",
         view=subject.link("atlas"),
-        picture=StacksPicture(
+        picture=claim.StacksPicture(
             f"Use of the {result.dimension} dimensions of the stream",
             "dimensions",
             ("written and read", "written only", "read only", "free"),
             tuple(
-                Stack(name, (use.both, use.written, use.read, use.free))
+                claim.Stack(name, (use.both, use.written, use.read, use.free))
                 for name, use in zip(names, result.stream, strict=True)
             ),
         ),

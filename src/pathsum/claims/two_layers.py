@@ -8,20 +8,8 @@ from pathsum.circuits import Composition, composition
 from pathsum.circuits.composition_edges import Edges
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.circuits.reads_and_writes import KINDS
-from pathsum.claims.claim import (
-    Bar,
-    BarsPicture,
-    GraphPicture,
-    Line,
-    LinesPicture,
-    LossPicture,
-    Measurement,
-    Point,
-    PointsPicture,
-    Subject,
-    as_estimate,
-    statement,
-)
+from pathsum.claims import claim
+from pathsum.claims.claim import Bar, Measurement, Point, Subject, statement
 from pathsum.claims.one_layer import TERMS
 from pathsum.heads import Atlas, HeadEntry, Induction, InductionHead, atlas, induction
 from pathsum.heads.probe import repeats_probe, second_copy
@@ -79,7 +67,7 @@ def heads_compose(subject: Subject) -> Measurement:
         f"{edges.found} of {edges.tested} edges have p ≤ {ALPHA}; "
         f"{edges.expected:.1f} expected under the null",
         view=subject.link("composition"),
-        picture=GraphPicture(),
+        picture=claim.GraphPicture(),
         note=SMALL_P,
     )
 
@@ -106,7 +94,7 @@ def composition_is_sparse(subject: Subject) -> Measurement:
         Estimate(edges.found / edges.tested, null=ALPHA),
         f"{edges.found} of {edges.tested} edges have p ≤ {ALPHA}",
         view=subject.link("composition"),
-        picture=BarsPicture(
+        picture=claim.BarsPicture(
             f"Edges of each kind with p ≤ {ALPHA}",
             "share of the edges (line: null)",
             bars,
@@ -140,7 +128,9 @@ def strongest_edge(subject: Subject) -> Measurement:
         Estimate(float(rank)),
         f"{edge.edge}: z {edge.z:.0f}, rank {rank + 1} of {len(edges)}",
         view=subject.link("composition", edge=str(edge.edge)),
-        picture=BarsPicture("The strongest edges between heads", "z of the composition", bars),
+        picture=claim.BarsPicture(
+            "The strongest edges between heads", "z of the composition", bars
+        ),
         note=f"{writer.head} gives the previous token "
         f"{writer.scores['previous_token'].value:.2f} of its attention",
     )
@@ -154,7 +144,7 @@ def previous_token_head(subject: Subject) -> Measurement:
     head uses it.
     """
     best = _previous_token_head(subject)
-    score = as_estimate(best.scores["previous_token"])
+    score = claim.as_estimate(best.scores["previous_token"])
     null = "" if score.null is None else f" (null {score.null:.3f})"
     return Measurement(
         score,
@@ -176,7 +166,7 @@ def induction_heads(subject: Subject) -> Measurement:
     stripe = best.scores["induction"]
     null = "" if stripe.null is None else f" (null {stripe.null:.2f})"
     return Measurement(
-        as_estimate(stripe),
+        claim.as_estimate(stripe),
         f"{best.head}: {stripe.value:.2f} on the token after the earlier copy{null}",
         view=subject.probe_link(str(best.head), near_end=5),
         picture=subject.pattern_picture(str(best.head)),
@@ -204,7 +194,7 @@ def mechanism(subject: Subject) -> Measurement:
         Estimate(by_k[0].share_lost),
         f"cutting {name} removes {by_k[0].share_lost:.0%} of the stripe of {best.head}",
         view=subject.link("composition", edge=name),
-        picture=BarsPicture(
+        picture=claim.BarsPicture(
             f"Share of the induction stripe of {best.head} lost by cutting one edge",
             "share of the stripe lost",
             bars,
@@ -237,7 +227,7 @@ def positive_corner(subject: Subject) -> Measurement:
         Estimate(min(lowest.x, lowest.y)),
         "; ".join(f"{name}: OV {p.x:+.2f}, QK {p.y:+.2f}" for name, p in corner.items()),
         view=lowest.link,
-        picture=PointsPicture(
+        picture=claim.PointsPicture(
             "Heads of the later layers by their eigenvalues",
             "copying: Σλ/Σ|λ| of OV",
             "matching: Σλ/Σ|λ| of QK through the previous-token head",
@@ -284,7 +274,7 @@ def repeated_random_tokens(subject: Subject) -> Measurement:
         f"{float(before.mean()):.2f} nats per token in the first copy, "
         f"{float(after.mean()):.2f} in the second",
         view=subject.probe_link(),
-        picture=None if example is None else LossPicture(example),
+        picture=None if example is None else claim.LossPicture(example),
         note=f"{len(tokens)} sequences of {probe.length} random tokens, paired",
     )
 
@@ -307,11 +297,11 @@ def resting(subject: Subject) -> Measurement:
         f"{best.head} gives the first token {at_rest.value:.2f} of its attention while no token "
         f"has repeated, {later:.2f} afterwards",
         view=subject.probe_link(str(best.head), near_end=5),
-        picture=LinesPicture(
+        picture=claim.LinesPicture(
             f"Attention of {best.head} to the first token, on random tokens that repeat",
             "position",
             "share of its attention",
-            (Line(str(best.head), tuple(pattern.mean(0).tolist())),),
+            (claim.Line(str(best.head), tuple(pattern.mean(0).tolist())),),
             end,
             "the second copy begins",
         ),

@@ -16,26 +16,8 @@ from pathlib import Path
 
 from pathsum.base.errors import FailedError, InputError
 from pathsum.base.files import check_output, write_output
-from pathsum.figures.svg import (
-    LABEL,
-    LINE,
-    MARGIN,
-    PAPER,
-    POINTS,
-    SANS,
-    SMALL,
-    Length,
-    Pen,
-    Point,
-    Scale,
-    Style,
-    Theme,
-    clip_text,
-    color_at,
-    element,
-    number,
-    text_width,
-)
+from pathsum.figures import svg
+from pathsum.figures.svg import MARGIN, Length, Pen, Point, Theme, clip_text, text_width
 
 DPI = 300
 FORMATS = (".svg", ".png", ".pdf")
@@ -74,17 +56,17 @@ class Figure:
 
     def to_svg(self) -> str:
         """The figure as one `<svg>` element that needs no other file."""
-        wide, high = self.width * POINTS, self.height * POINTS
-        ground = element("rect", width=wide, height=high, fill=PAPER.color(self.theme))
-        return element(
+        wide, high = self.width * svg.POINTS, self.height * svg.POINTS
+        ground = svg.element("rect", width=wide, height=high, fill=svg.PAPER.color(self.theme))
+        return svg.element(
             "svg",
-            element("title", escape(self.title)) + ground + self.body,
+            svg.element("title", escape(self.title)) + ground + self.body,
             xmlns="http://www.w3.org/2000/svg",
             role="img",
             width=f"{self.width:.4g}in",
             height=f"{self.height:.4g}in",
-            viewBox=f"0 0 {number(wide)} {number(high)}",
-            font_family=SANS,
+            viewBox=f"0 0 {svg.number(wide)} {svg.number(high)}",
+            font_family=svg.SANS,
         )
 
     def save(self, file: str | Path) -> Path:
@@ -240,15 +222,15 @@ def page(pen: Pen, title: str, body: str, bottom: Length, heading: str | None = 
     """The figure that a pen drew, down to `bottom` in points; `heading` is by default its title."""
     heading = title if heading is None else heading
     body = (pen.title(heading) if heading else "") + body
-    return Figure(title, body, pen.width, (bottom + MARGIN) / POINTS, pen.theme)
+    return Figure(title, body, pen.width, (bottom + MARGIN) / svg.POINTS, pen.theme)
 
 
 def x_axis(pen: Pen, axis: Axis, y: Length, label: str = "", *, count: int = 5) -> str:
     """A horizontal axis with ticks and numbers below it."""
-    body = pen.line([(axis.start, y), (axis.end, y)], LINE)
+    body = pen.line([(axis.start, y), (axis.end, y)], svg.LINE)
     for value in axis.ticks(count):
         x = axis(value)
-        body += pen.line([(x, y), (x, y + TICK)], LINE)
+        body += pen.line([(x, y), (x, y + TICK)], svg.LINE)
         body += pen.note((x, y + 8), format_tick(value), "middle")
     if label:
         body += pen.text(((axis.start + axis.end) / 2, y + 16), label, anchor="middle")
@@ -260,7 +242,7 @@ def y_axis(pen: Pen, axis: Axis, x: Length, *, count: int = 4, grid: Length | No
     body = ""
     for value in axis.ticks(count):
         y = axis(value)
-        body += pen.line([(x - TICK, y), (x if grid is None else grid, y)], LINE, 0.4)
+        body += pen.line([(x - TICK, y), (x if grid is None else grid, y)], svg.LINE, 0.4)
         body += pen.note((x - 4, y + 2), format_tick(value), "end")
     return body
 
@@ -270,30 +252,32 @@ def vertical_label(pen: Pen, at: Point, label: str) -> str:
     return pen.text(at, label, anchor="middle", turn=-90)
 
 
-def color_bar(pen: Pen, at: Point, width: Length, scale: Scale, extent: Length, label: str) -> str:
+def color_bar(
+    pen: Pen, at: Point, width: Length, scale: svg.Scale, extent: Length, label: str
+) -> str:
     """A horizontal color scale with its ends and its label, 12 points high."""
     x, y = at
     low = 0.0 if scale == "sequential" else -1.0
     steps = 24
     body = ""
     for step in range(steps):
-        color = color_at(low + (1 - low) * (step + 0.5) / steps, scale, pen.theme)
+        color = svg.color_at(low + (1 - low) * (step + 0.5) / steps, scale, pen.theme)
         body += pen.rect((x + width * step / steps, y), (width / steps + 0.2, 4), color)
     body += pen.frame((x, y), (width, 4))
     ends = [(x, low * extent), (x + width, extent)]
     for position, value in [ends[0], (x + width / 2, 0.0), ends[1]] if low else ends:
         text = format_tick(float(f"{value:.2g}"))
-        body += pen.text((position, y + 10.5), text, SMALL, anchor="middle")
-    label = clip_text(label, x - 6 - MARGIN, LABEL)
+        body += pen.text((position, y + 10.5), text, svg.SMALL, anchor="middle")
+    label = clip_text(label, x - 6 - MARGIN, svg.LABEL)
     return body + pen.text((x - 6, y + 4.5), label, anchor="end")
 
 
-def legend(pen: Pen, at: Point, entries: Sequence[tuple[str, Style]]) -> str:
+def legend(pen: Pen, at: Point, entries: Sequence[tuple[str, svg.Style]]) -> str:
     """Line styles with their names, on one row."""
     x, y = at
     body = ""
     for name, style in entries:
         body += pen.line([(x, y - 2), (x + 14, y - 2)], style, 1.4, style.dash)
         body += pen.text((x + 17, y), name)
-        x += 27 + text_width(name, LABEL)
+        x += 27 + text_width(name, svg.LABEL)
     return body

@@ -7,27 +7,9 @@ from typing import TYPE_CHECKING
 from pathsum.base import LOGITS, HeadId, Source
 from pathsum.base.path import level_of
 from pathsum.base.sentence import signed
+from pathsum.figures import svg
 from pathsum.figures.figure import Figure, legend, page
-from pathsum.figures.svg import (
-    COLUMN,
-    INK,
-    LINE,
-    LOWERS,
-    MARGIN,
-    MUTED,
-    PAPER,
-    RAISES,
-    SIDES,
-    SMALL,
-    Length,
-    Pen,
-    Point,
-    Style,
-    Theme,
-    clip_text,
-    hint,
-    number,
-)
+from pathsum.figures.svg import MARGIN, Length, Pen, Point, Theme, clip_text
 
 if TYPE_CHECKING:
     from pathsum.base.site import Site
@@ -42,17 +24,17 @@ BOX, ROW_PITCH, LEAST_PITCH = 16.0, 46.0, 18.5
 KIND_NAMES = {"q": "query", "k": "key", "v": "value", "u": "MLP value", "g": "gate"}
 
 
-def curve(pen: Pen, begin: Point, end: Point, style: Style, width: Length, title: str) -> str:
+def curve(pen: Pen, begin: Point, end: Point, style: svg.Style, width: Length, title: str) -> str:
     """A curve that leaves one point upward and enters another from below."""
     (x0, y0), (x1, y1) = begin, end
     bend = max((y0 - y1) * 0.45, 6.0)
     path = (
-        f"M{number(x0)} {number(y0)}C{number(x0)} {number(y0 - bend)} "
-        f"{number(x1)} {number(y1 + bend)} {number(x1)} {number(y1)}"
+        f"M{svg.number(x0)} {svg.number(y0)}C{svg.number(x0)} {svg.number(y0 - bend)} "
+        f"{svg.number(x1)} {svg.number(y1 + bend)} {svg.number(x1)} {svg.number(y1)}"
     )
     return pen.element(
         "path",
-        hint(title),
+        svg.hint(title),
         d=path,
         fill="none",
         stroke=style,
@@ -62,7 +44,9 @@ def curve(pen: Pen, begin: Point, end: Point, style: Style, width: Length, title
     )
 
 
-def composition_graph(edges: "Edges", *, width: Length = COLUMN, theme: Theme = "light") -> Figure:
+def composition_graph(
+    edges: "Edges", *, width: Length = svg.COLUMN, theme: Theme = "light"
+) -> Figure:
     """Heads as nodes, layers from the bottom up, and composition edges between them.
 
     The thickness of an edge is its z, and its line style the side that it enters.
@@ -91,20 +75,20 @@ def composition_graph(edges: "Edges", *, width: Length = COLUMN, theme: Theme = 
         ends = (x0 + shift[edge.kind], y0 - radius), (x1 + shift[edge.kind], y1 + radius)
         thick = 0.4 + 2.2 * edge.z / visible[-1].z
         title = f"{edge.edge}: score {edge.score:.3f}, z {edge.z:+.1f}, p {edge.p:.1g}"
-        body += curve(pen, *ends, SIDES[edge.kind], thick, title)
+        body += curve(pen, *ends, svg.SIDES[edge.kind], thick, title)
     for head, (x, y) in centers.items():
-        body += pen.dot((x, y), radius, PAPER, stroke=INK, stroke_width=0.6)
-        size = min(SMALL, radius * 0.75)
+        body += pen.dot((x, y), radius, svg.PAPER, stroke=svg.INK, stroke_width=0.6)
+        size = min(svg.SMALL, radius * 0.75)
         body += pen.text((x, y + size * 0.36), head, size, anchor="middle")
     body += _side_legend(pen, {edge.kind for edge in visible})
     if not visible:
         text = "no edge shares more directions than random heads"
-        body += pen.text((MARGIN, top + 4), text, color=MUTED)
+        body += pen.text((MARGIN, top + 4), text, color=svg.MUTED)
     return page(pen, f"composition of {edges.model}", body, bottom + radius + 2)
 
 
 def _side_legend(pen: Pen, kinds: Collection[str]) -> str:
-    names = [(KIND_NAMES[side], style) for side, style in SIDES.items() if side in kinds]
+    names = [(KIND_NAMES[side], style) for side, style in svg.SIDES.items() if side in kinds]
     return legend(pen, (MARGIN, MARGIN + 18), names)
 
 
@@ -119,7 +103,7 @@ def _rows_of_heads(heads: Sequence[HeadId]) -> list[list[HeadId]]:
 
 
 def circuit_graph(
-    graph: "Graph", *, k: int = EDGES, width: Length = COLUMN, theme: Theme = "light"
+    graph: "Graph", *, k: int = EDGES, width: Length = svg.COLUMN, theme: Theme = "light"
 ) -> Figure:
     """The strongest edges of a circuit: tokens at the bottom, the logit at the top.
 
@@ -150,8 +134,8 @@ def circuit_graph(
     box = min(layout.pitch - 2, 40.0)
     body += "".join(_box(pen, node, corners[str(node.node)], box) for node in layout.nodes)
     for position, (x, room) in layout.columns().items():
-        text = clip_text(graph.tokens[position], room - 1, SMALL, mono=True)
-        body += pen.text((x, bottom + 7), text, SMALL, anchor="middle", mono=True)
+        text = clip_text(graph.tokens[position], room - 1, svg.SMALL, mono=True)
+        body += pen.text((x, bottom + 7), text, svg.SMALL, anchor="middle", mono=True)
         body += pen.note((x, bottom + 14), "" if graph.is_mean else str(position), "middle")
     subject = f"{len(graph.prompts)} prompts" if graph.is_mean else repr(graph.token_text)
     title = f"{graph.model}: {subject}, {signed(graph.total)} logits{graph.change}"
@@ -223,7 +207,7 @@ def _circuit_edges(pen: Pen, edges: "Sequence[GraphEdge]", corners: dict[str, Po
         if edge.effect is not None:
             title += f", cut {edge.effect:+.2f}"
         end = (x + shift.get(side, 0.0), y + BOX)
-        body += curve(pen, begin, end, SIDES[side], 0.4 + 2 * abs(edge.share) / largest, title)
+        body += curve(pen, begin, end, svg.SIDES[side], 0.4 + 2 * abs(edge.share) / largest, title)
     return body
 
 
@@ -231,10 +215,10 @@ def _box(pen: Pen, node: "GraphNode", at: Point, wide: Length) -> str:
     """A node: its name above its contribution."""
     x, y = at
     writer = str(node.node.writer)
-    name = clip_text("pos" if writer.startswith("pos@") else writer, wide + 2, SMALL)
-    color = RAISES if node.value >= 0 else LOWERS
+    name = clip_text("pos" if writer.startswith("pos@") else writer, wide + 2, svg.SMALL)
+    color = svg.RAISES if node.value >= 0 else svg.LOWERS
     return (
-        pen.rect((x - wide / 2, y), (wide, BOX), PAPER, stroke=LINE, round_=2)
-        + pen.text((x, y + 6.5), name, SMALL, anchor="middle")
+        pen.rect((x - wide / 2, y), (wide, BOX), svg.PAPER, stroke=svg.LINE, round_=2)
+        + pen.text((x, y + 6.5), name, svg.SMALL, anchor="middle")
         + pen.note((x, y + 13.2), signed(node.value, 1), "middle", color)
     )

@@ -5,23 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pathsum.base.options import parse_choice, parse_count
+from pathsum.figures import svg
 from pathsum.figures.figure import Figure, color_bar, page, vertical_label
-from pathsum.figures.svg import (
-    COLUMN,
-    MARGIN,
-    MUTED,
-    SMALL,
-    TITLE,
-    Length,
-    Pen,
-    Point,
-    Scale,
-    Theme,
-    clip_text,
-    color_at,
-    ink_on,
-    text_width,
-)
+from pathsum.figures.svg import MARGIN, Length, Pen, Point, Theme, clip_text, text_width
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +18,7 @@ if TYPE_CHECKING:
 
 # The largest share of the width for labels, and the least distance between labels.
 LABEL_SHARE, LABEL_PITCH = 0.24, 5.6
-SCALES: tuple[Scale, ...] = ("sequential", "diverging")
+SCALES: tuple[svg.Scale, ...] = ("sequential", "diverging")
 
 
 def heat_map(
@@ -45,11 +31,11 @@ def heat_map(
     column_label: str = "",
     value_label: str = "",
     texts: Sequence[Sequence[str]] | None = None,
-    scale: Scale | str = "sequential",
+    scale: svg.Scale | str = "sequential",
     extent: Length | None = None,
     square: bool = False,
     mono_rows: bool = False,
-    width: Length = COLUMN,
+    width: Length = svg.COLUMN,
     theme: Theme = "light",
 ) -> Figure:
     """A matrix as colored cells, with names of rows and columns.
@@ -73,7 +59,7 @@ def heat_map(
         >>> heat_map([[0.1, 0.9]], ["L0"], ["a", "b"], title="a lens")
         Figure('a lens', 3.3 × 0.875 in)
     """
-    kind: Scale = parse_choice(SCALES, scale, "scale")
+    kind: svg.Scale = parse_choice(SCALES, scale, "scale")
     matrix = [[float(value) for value in row] for row in values]
     pen = Pen(theme, width)
     extent = _extent(matrix) if extent is None else extent
@@ -100,7 +86,9 @@ def heat_map(
 def _axis_labels(pen: Pen, above: Point, column_label: str, middle: Length, row_label: str) -> str:
     """A label above the columns and a label that reads upward beside the rows, if any."""
     x, y = above
-    body = pen.text((x, y + 6), column_label, anchor="middle", color=MUTED) if column_label else ""
+    body = (
+        pen.text((x, y + 6), column_label, anchor="middle", color=svg.MUTED) if column_label else ""
+    )
     return body + (vertical_label(pen, (MARGIN + 5, middle), row_label) if row_label else "")
 
 
@@ -110,18 +98,18 @@ def _cell_texts(
     values: Sequence[Sequence[float]],
     at: Point,
     cell: Point,
-    scale: Scale,
+    scale: svg.Scale,
     extent: Length,
 ) -> str:
     """A text in each cell, in black or white on the color of the cell."""
-    size, body = min(SMALL, cell[1] * 0.7), ""
+    size, body = min(svg.SMALL, cell[1] * 0.7), ""
     for row, line in enumerate(texts):
         for column, text in enumerate(line):
             position = (at[0] + (column + 0.5) * cell[0], at[1] + (row + 0.68) * cell[1])
             label = clip_text(text, cell[0] - 0.5, size, mono=True)
             value = values[row][column]
             share = value / extent if math.isfinite(value) else 0.0
-            ink = ink_on(color_at(share, scale, pen.theme))
+            ink = svg.ink_on(svg.color_at(share, scale, pen.theme))
             body += pen.text(position, label, size, anchor="middle", mono=True, color=ink)
     return body
 
@@ -132,12 +120,12 @@ def _extent(matrix: list[list[float]]) -> float:
 
 
 def _label_room(names: Sequence[str], room: Length, mono: bool) -> float:
-    return min(max((text_width(name, SMALL, mono) for name in names), default=0.0), room)
+    return min(max((text_width(name, svg.SMALL, mono) for name in names), default=0.0), room)
 
 
 def _column_room(names: Sequence[str], cell: Length, room: Length) -> float:
     """The height of the column names: one line if they fit side by side."""
-    widest = max((text_width(name, SMALL, mono=True) for name in names), default=0.0)
+    widest = max((text_width(name, svg.SMALL, mono=True) for name in names), default=0.0)
     return 8.0 if widest < cell - 1 else min(widest, room) + 3
 
 
@@ -147,28 +135,28 @@ def row_names(
     """Names to the left of rows; if rows are narrow, only of every second or third row."""
     body = ""
     for row in range(0, len(names), max(1, math.ceil(LABEL_PITCH / pitch))):
-        name, y = clip_text(names[row], room, SMALL, mono), at[1] + (row + 0.5) * pitch + 1.9
-        body += pen.text((at[0], y), name, SMALL, anchor="end", mono=mono)
+        name, y = clip_text(names[row], room, svg.SMALL, mono), at[1] + (row + 0.5) * pitch + 1.9
+        body += pen.text((at[0], y), name, svg.SMALL, anchor="end", mono=mono)
     return body
 
 
 def column_names(pen: Pen, names: Sequence[str], at: Point, pitch: Length, room: Length) -> str:
     """Tokens above columns; upright if they do not fit side by side."""
-    flat = max((text_width(n, SMALL, mono=True) for n in names), default=0.0) < pitch - 1
+    flat = max((text_width(n, svg.SMALL, mono=True) for n in names), default=0.0) < pitch - 1
     step = 1 if flat else max(1, math.ceil(LABEL_PITCH / pitch))
     body = ""
     for column in range(0, len(names), step):
         x, name = at[0] + (column + 0.5) * pitch, names[column]
         if flat:
-            body += pen.text((x, at[1]), name, SMALL, anchor="middle", mono=True)
+            body += pen.text((x, at[1]), name, svg.SMALL, anchor="middle", mono=True)
         else:
-            text = clip_text(name, room, SMALL, mono=True)
-            body += pen.text((x + 1.9, at[1]), text, SMALL, mono=True, turn=-90)
+            text = clip_text(name, room, svg.SMALL, mono=True)
+            body += pen.text((x + 1.9, at[1]), text, svg.SMALL, mono=True, turn=-90)
     return body
 
 
 def attention_map(
-    attention: "Attention", *, width: Length = COLUMN, theme: Theme = "light"
+    attention: "Attention", *, width: Length = svg.COLUMN, theme: Theme = "light"
 ) -> Figure:
     """The attention pattern of one head, or small patterns of several heads, on one text.
 
@@ -202,7 +190,7 @@ def lens_map(
     *,
     readout: str = "held",
     k: int = 12,
-    width: Length = 2 * COLUMN,
+    width: Length = 2 * svg.COLUMN,
     theme: Theme = "light",
 ) -> Figure:
     """The top tokens that a lens reads from every layer, at the last positions of a text.
@@ -255,12 +243,12 @@ def _attention_tiles(attention: "Attention", width: Length, theme: Theme) -> Fig
             body += pen.frame((x, y + 8), (tile, tile))
         y += tile + 8 + gap
     body += color_bar(pen, (MARGIN + across - 66, y + 1), 60, "sequential", 1.0, "attention")
-    text = clip_text("".join(attention.tokens), across - 118, SMALL, mono=True)
-    body += pen.text((MARGIN, y + 5.5), text, SMALL, mono=True, color=MUTED)
+    text = clip_text("".join(attention.tokens), across - 118, svg.SMALL, mono=True)
+    body += pen.text((MARGIN, y + 5.5), text, svg.SMALL, mono=True, color=svg.MUTED)
     return page(pen, f"attention of {len(attention.heads)} heads", body, y + 13, heading="")
 
 
-def sweep_map(sweep: "PatchSweep", *, width: Length = COLUMN, theme: Theme = "light") -> Figure:
+def sweep_map(sweep: "PatchSweep", *, width: Length = svg.COLUMN, theme: Theme = "light") -> Figure:
     """The effect of patching every node at every position, as `ps.patch_sweep` measured it.
 
     Args:
@@ -281,7 +269,7 @@ def sweep_map(sweep: "PatchSweep", *, width: Length = COLUMN, theme: Theme = "li
 
 
 def composition_map(
-    composition: "Composition", *, width: Length = COLUMN, theme: Theme = "light"
+    composition: "Composition", *, width: Length = svg.COLUMN, theme: Theme = "light"
 ) -> Figure:
     """Q-, K- and V-composition of all pairs of heads, as z against random rotations.
 
@@ -313,7 +301,7 @@ def composition_map(
     body += row_names(pen, row_labels, (left - 3, top), tall, 60)
     for index, (name, values) in enumerate(maps.items()):
         x = left + index * (across + gap)
-        body += pen.text((x + across / 2, MARGIN + 7), name, TITLE, anchor="middle")
+        body += pen.text((x + across / 2, MARGIN + 7), name, svg.TITLE, anchor="middle")
         body += column_names(pen, column_labels, (x, top - 3), cell, 20)
         body += pen.cells(values, (x, top), (cell, tall), "diverging", extent)
         body += pen.frame((x, top), (across, down))

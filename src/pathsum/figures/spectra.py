@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from pathsum.base.sentence import signed
+from pathsum.figures import svg
 from pathsum.figures.figure import (
     Axis,
     Figure,
@@ -14,22 +15,7 @@ from pathsum.figures.figure import (
     x_axis,
     y_axis,
 )
-from pathsum.figures.svg import (
-    ACCENT,
-    COLUMN,
-    INK,
-    LINE,
-    LOWERS,
-    MARGIN,
-    MUTED,
-    RAISES,
-    SMALL,
-    Length,
-    Pen,
-    Theme,
-    element,
-    text_width,
-)
+from pathsum.figures.svg import MARGIN, Length, Pen, Theme, text_width
 
 if TYPE_CHECKING:
     from pathsum.circuits.copying import Copying, HeadCopying
@@ -43,7 +29,7 @@ MOST_NAMED = 40
 
 
 def eigenvalue_plane(
-    copying: "HeadCopying", *, width: Length = COLUMN, theme: Theme = "light"
+    copying: "HeadCopying", *, width: Length = svg.COLUMN, theme: Theme = "light"
 ) -> Figure:
     """The eigenvalues of a head's OV circuit in the complex plane, and their summary with its null.
 
@@ -67,11 +53,11 @@ def eigenvalue_plane(
     body = ""
     for power in range(decades):
         ring = radius * (1 - power / decades)
-        body += pen.dot((x, y), ring, "none", stroke=LINE, stroke_width=0.5)
+        body += pen.dot((x, y), ring, "none", stroke=svg.LINE, stroke_width=0.5)
         text = format_tick(float(f"{largest / 10**power:.2g}"))
         body += pen.note((x + ring * 0.72 + 2, y - ring * 0.72 - 2), f"|λ| = {text}")
-    body += pen.line([(x - radius, y), (x + radius, y)], LINE, 0.5)
-    body += pen.line([(x, y - radius), (x, y + radius)], LINE, 0.5)
+    body += pen.line([(x - radius, y), (x + radius, y)], svg.LINE, 0.5)
+    body += pen.line([(x, y - radius), (x, y + radius)], svg.LINE, 0.5)
     body += pen.note((x + radius + 3, y + 2), "Re")
     body += pen.note((x, y - radius - 2.5), "Im", "middle")
     for value in values:
@@ -79,7 +65,7 @@ def eigenvalue_plane(
         away = (1 + math.log10(size / largest) / decades) * radius
         if away > 0:
             at = (x + away * value.real / size, y - away * value.imag / size)
-            color = RAISES if value.real > 0 else LOWERS
+            color = svg.RAISES if value.real > 0 else svg.LOWERS
             body += pen.dot(at, 1.7, color, f"{value:.3g}", fill_opacity=0.75)
     body += _ratio_strip(pen, copying, y + radius + 16)
     return page(pen, f"eigenvalues of {copying.head}", body, y + radius + 44)
@@ -89,15 +75,15 @@ def _ratio_strip(pen: Pen, copying: "HeadCopying", y: Length) -> str:
     """Σλ/Σ|λ| from −1 to 1, with the null as a band."""
     axis = Axis(-1.0, 1.0, 30.0, pen.wide - 30)
     low, high = (max(-1.0, min(1.0, copying.null + sign * 2 * copying.null_sd)) for sign in (-1, 1))
-    body = pen.rect((axis(low), y - 6), (axis(high) - axis(low), 12), MUTED, opacity=0.25)
-    body += x_axis(pen, axis, y + 6, count=4) + pen.dot((axis(copying.ratio), y), 2.6, ACCENT)
+    body = pen.rect((axis(low), y - 6), (axis(high) - axis(low), 12), svg.MUTED, opacity=0.25)
+    body += x_axis(pen, axis, y + 6, count=4) + pen.dot((axis(copying.ratio), y), 2.6, svg.ACCENT)
     text = f"Σλ/Σ|λ| = {signed(copying.ratio)}, null {signed(copying.null)} ± "
     text += f"{copying.null_sd:.2f}, p = {copying.p:.1g}"
     return body + pen.text((pen.wide / 2, y + 26), text, anchor="middle")
 
 
 def eigenvalue_histogram(
-    copying: "Copying", *, width: Length = COLUMN, theme: Theme = "light"
+    copying: "Copying", *, width: Length = svg.COLUMN, theme: Theme = "light"
 ) -> Figure:
     """Σλ/Σ|λ| of every head as a histogram: heads that copy are at the right.
 
@@ -131,19 +117,19 @@ def eigenvalue_histogram(
         for row, head in enumerate(sorted(heads, key=lambda entry: entry.ratio)):
             y = up(row + 1)
             size = (bar - 1, up(row) - y - (0.6 if with_names else 0.0))
-            color = RAISES if head.p <= 0.01 else MUTED
+            color = svg.RAISES if head.p <= 0.01 else svg.MUTED
             title = f"{head.head}: {head.ratio:+.2f}, p = {head.p:.2g}"
             body += pen.rect((x + 0.5, y), size, color, opacity=0.85, title=title)
             if with_names:
-                fit = min(SMALL, (bar - 1) / text_width(head.head, 1.0))
+                fit = min(svg.SMALL, (bar - 1) / text_width(head.head, 1.0))
                 at = (x + bar / 2, y + size[1] / 2 + fit * 0.35)
                 ink = "#ffffff" if theme == "light" else "#000000"
                 body += pen.text(at, head.head, fit, anchor="middle", color=ink)
     points = [(across.start + (at + 0.5) * bar, up(value)) for at, value in enumerate(expected)]
-    body += pen.line(points, INK, 0.8, "2 1.5")
-    body += pen.note((right, top - 5), "null", "end", INK)
-    end = right - text_width("null", SMALL)
-    body += pen.line([(end - 18, top - 7), (end - 3, top - 7)], INK, 0.8, "2 1.5")
+    body += pen.line(points, svg.INK, 0.8, "2 1.5")
+    body += pen.note((right, top - 5), "null", "end", svg.INK)
+    end = right - text_width("null", svg.SMALL)
+    body += pen.line([(end - 18, top - 7), (end - 3, top - 7)], svg.INK, 0.8, "2 1.5")
     body += x_axis(pen, across, bottom, "Σλ/Σ|λ| of W_E W_OV W_U", count=4)
     heading = "heads by their OV eigenvalues"
     return page(pen, "eigenvalue histogram", body, bottom + 20, heading)
@@ -181,7 +167,7 @@ def _dots(result: "Atlas | Induction") -> list[_Dot]:
 
 
 def induction_scatter(
-    heads: "Atlas | Induction", *, width: Length = COLUMN, theme: Theme = "light"
+    heads: "Atlas | Induction", *, width: Length = svg.COLUMN, theme: Theme = "light"
 ) -> Figure:
     """Copying against matching through a previous-token head, for every head above layer 0.
 
@@ -206,11 +192,11 @@ def induction_scatter(
     across = Axis(-1.05, 1.05, left, left + side)
     up = Axis(-1.05, 1.05, top + side, top)
     body = pen.frame((left, top), (side, side))
-    body += pen.line([(left, up(0)), (left + side, up(0))], LINE, 0.5)
-    body += pen.line([(across(0), top), (across(0), top + side)], LINE, 0.5)
+    body += pen.line([(left, up(0)), (left + side, up(0))], svg.LINE, 0.5)
+    body += pen.line([(across(0), top), (across(0), top + side)], svg.LINE, 0.5)
     for dot in sorted(dots, key=lambda each: each.induction):
         x, y = across(dot.x), up(dot.y)
-        color = ACCENT if dot.induction else MUTED
+        color = svg.ACCENT if dot.induction else svg.MUTED
         title = f"{dot.head}: {dot.x:+.2f}, {dot.y:+.2f}"
         body += pen.dot((x, y), 2.6 if dot.induction else 1.9, color, title)
         if (dot.induction or len(dots) <= 12) and x < left + side - 22:
@@ -222,7 +208,7 @@ def induction_scatter(
     label = "Σλ/Σ|λ| of QK through a previous-token head"
     body += vertical_label(pen, (left - 22, top + side / 2), label)
     y = top + side + 27
-    key = pen.dot((left + 3, y - 2), 2.6, ACCENT) + pen.text((left + 8, y), "induction")
-    key += pen.dot((left + 53, y - 2), 1.9, MUTED) + pen.text((left + 58, y), "other")
-    body += element("g", key)
+    key = pen.dot((left + 3, y - 2), 2.6, svg.ACCENT) + pen.text((left + 8, y), "induction")
+    key += pen.dot((left + 53, y - 2), 1.9, svg.MUTED) + pen.text((left + 58, y), "other")
+    body += svg.element("g", key)
     return page(pen, f"induction heads of {heads.model}", body, y + 5)

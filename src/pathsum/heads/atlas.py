@@ -22,25 +22,9 @@ from pathsum.base.table import columns_table, format_number
 from pathsum.circuits.composition import composition
 from pathsum.circuits.positional import OffsetProfile, positional
 from pathsum.circuits.token_basis import join_notes, logit_cap_note, require_heads, score_cap_note
-from pathsum.heads import circuit_scores, probe_scores
+from pathsum.heads import circuit_scores, kinds, probe_scores
 from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS
-from pathsum.heads.kinds import (
-    ALL_SCORES,
-    KINDS,
-    MIXED,
-    SCORE_COLUMNS,
-    TITLES,
-    UNKNOWN,
-    HeadEntry,
-    HeadEvidence,
-    first_by_weights,
-    judge,
-    parse_name,
-    parse_scores,
-    why_silent,
-    with_thresholds,
-    without_kind,
-)
+from pathsum.heads.kinds import ALL_SCORES, MIXED, TITLES, UNKNOWN, HeadEntry
 from pathsum.heads.null import RandomHeads, check_draws
 from pathsum.heads.probe import (
     PREVIOUS_TOKEN,
@@ -83,7 +67,7 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
 
     def score(self, name: str) -> dict[HeadId, float]:
         """One score of every head that has it."""
-        parse_name(name, TITLES, "score")
+        kinds.parse_name(name, TITLES, "score")
         return {
             entry.head: entry.scores[name].value for entry in self.heads if name in entry.scores
         }
@@ -94,20 +78,20 @@ class Atlas(Record, HeadMapping[HeadEntry], kind="atlas"):
         `atlas.of_kind("copying")` is the list of copying heads: eigenvalues of OV positive beyond
         the null, and the attended token raised.
         """
-        parse_name(kind, [row.name for row in KINDS], "kind")
+        kinds.parse_name(kind, [row.name for row in kinds.KINDS], "kind")
         return tuple(entry for entry in self.heads if kind in entry.kinds)
 
     def by_layer(self) -> tuple[dict[str, int], ...]:
         """The number of heads of each kind, per layer."""
         layers = 1 + self.heads[-1].head.layer
-        kinds = [Counter[str]() for _ in range(layers)]
+        counts = [Counter[str]() for _ in range(layers)]
         for entry in self.heads:
-            kinds[entry.head.layer][entry.kind] += 1
-        return tuple(dict(kind.most_common()) for kind in kinds)
+            counts[entry.head.layer][entry.kind] += 1
+        return tuple(dict(count.most_common()) for count in counts)
 
     def to_table(self) -> Table:
         """One row per head and score: value, 95% interval, null, p, best part of the context."""
-        columns = (text_column("head"), text_column("kind"), *SCORE_COLUMNS)
+        columns = (text_column("head"), text_column("kind"), *kinds.SCORE_COLUMNS)
         rows = tuple(
             (entry.head, entry.kind, *row) for entry in self.heads for row in entry.score_rows()
         )
@@ -152,8 +136,8 @@ class PrintedAtlas:
             yield atlas.kinds_table()
             yield Text()
             for layer, counts in enumerate(atlas.by_layer()):
-                kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-                yield Text(f"L{layer}: {kinds}")
+                names = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+                yield Text(f"L{layer}: {names}")
         else:
             yield Text(f"{atlas.model}: no score passes the threshold of a kind\n\n{atlas.note}")
         side_by_side = max(1, (options.max_width - _TITLE) // _CELL)
@@ -251,8 +235,8 @@ def atlas(
     if text is not None and tokens is not None:
         raise InputError("text and tokens are two names of one option; give one of them")
     check_draws(draws, alpha)
-    infos = with_thresholds(thresholds or {})
-    names = parse_scores(scores)
+    infos = kinds.with_thresholds(thresholds or {})
+    names = kinds.parse_scores(scores)
     measured, first = _measure(
         model, tokens if text is None else text, names, sequences, draws, seed, progress
     )
@@ -311,7 +295,7 @@ def _measure(
         } | absent
     measured, probe = requested - set(absent), make_probe(model, sequences, seed)
     trace = attention_trace(model, probe.tokens, progress, "random tokens")
-    first = first_by_weights(trace, progress)
+    first = kinds.first_by_weights(trace, progress)
     on_text = probe_scores.score_on_text(null, measured, text, progress)
     groups = (
         probe_scores.score_on_repeats(null, measured, trace, probe, progress),
@@ -326,7 +310,7 @@ def _measure(
         by_name: dict[str, Score] = {}
         for group in groups:
             by_name |= group.scores.get(head.id, {})
-        silent = bool(why_silent(model, head.id))
+        silent = bool(kinds.why_silent(model, head.id))
         scores[head.id] = {
             score.name: Score(math.nan) if silent and score.of_ov else by_name[score.name]
             for score in ALL_SCORES
@@ -350,12 +334,14 @@ def _entries(
     profiles: dict[str, OffsetProfile] = {}
     if model.config.positions != "none":
         profiles = {profile.head: profile for profile in positional(model, progress=progress).heads}
-    silent = without_kind(model, scores, progress)
+    silent = kinds.without_kind(model, scores, progress)
     entries: dict[HeadId, HeadEntry] = {}
     for number, (head, head_scores) in enumerate(scores.items()):
         progress(number, len(scores), "naming kinds")
         details = (model.head(head), head_scores, profiles.get(head), composed, first[head])
-        entries[head] = silent.get(head) or judge(HeadEvidence(*details, thresholds, alpha))
+        entries[head] = silent.get(head) or kinds.judge(
+            kinds.HeadEvidence(*details, thresholds, alpha)
+        )
     return entries
 
 
