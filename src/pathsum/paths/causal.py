@@ -2,8 +2,8 @@
 
 The frozen attribution of `toward` shows which paths carried the logit, with attention held fixed. A
 patch also captures the effect of the edge on attention. Use both: on an induction prediction, the
-frozen paths credit the induction head alone, while patching its K edge identifies the
-previous-token head.
+frozen paths only credit the induction head, while patching its K edge identifies the previous-token
+head.
 """
 
 import itertools

@@ -63,7 +63,7 @@ def find_circuit(
     edges (values held) are two views of an MLP's contribution, and are never added. With `other`, a
     run of another prompt of the same length, shares are of the difference between the two runs, and
     the shares into a node add up to its difference over all kinds of edges. Edges below a floor are
-    summed in `left_out`, unless those of one node carry the floor together. The floor is
+    summed in `left_out`, unless the edges of one node carry the floor together. The floor is
     `threshold` times the prediction or, if larger, times half the sum of the magnitudes of its
     direct shares. If more than `max_nodes` nodes remain, the floor is increased until they fit, and
     the result reports this. A score is compared with the scores of the alternatives, or with the
@@ -80,9 +80,9 @@ def find_circuit(
     >>> [str(edge) for edge in circuit.inputs("L1H0@5") if edge.share > 8]
     ['embed@2→L1H0@5.v', 'L0H0@2→L1H0@5.k', 'embed@5→L1H0@5.q']
 
-    Normalization scales are held fixed; with `other`, their change is part of `left_out`, and so is
-    that of a router's weights in a mixture of experts. On a model with a soft cap on its logits,
-    shares and effects are of the logit before the cap.
+    Normalization scales are held fixed. With `other`, their change is part of `left_out`, and so is
+    the change of a router's weights in a mixture of experts. On a model with a soft cap on its
+    logits, shares and effects are of the logit before the cap.
     """
     target = find_target(trace, position, token, versus)
     if other is not None:

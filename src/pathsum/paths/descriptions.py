@@ -24,7 +24,7 @@ from pathsum.model.folding import bias_in_z, unembed_through
 
 
 class IdealPattern(enum.StrEnum):
-    """Attention that follows from the tokens alone. Rows sum to 1 and are causal.
+    """Attention as a function of the tokens. Rows sum to 1 and are causal.
 
     `PREVIOUS`   the preceding token (the first token attends to itself)
     `INDUCTION`  uniform over the followers of earlier copies of this token; else the first token

@@ -1,7 +1,7 @@
 """Faithfulness of circuits between whole components, by fraction of edges, over many prompts.
 
-The definitions are those of the MIB benchmark. Edges are ranked by |score|, and for 0.1% to 100% of
-them the prediction is computed with these edges alone, all others from the corrupted prompts:
+The definitions follow the MIB benchmark. Edges are ranked by |score|, and for 0.1% to 100% of them
+the prediction is computed with these edges alone and all others from the corrupted prompts:
 
     f = (value with these edges − corrupted) / (clean − corrupted)
     CPR = ∫ f over the share of edges           how much of the behavior circuits keep: 1 is best

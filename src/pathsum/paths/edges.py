@@ -172,7 +172,7 @@ class LeftOut:
     """The sum of the omitted edges into a node, and of contributions that belong to no edge.
 
     `held` is the part of `share` that no edge carries: an MLP's contribution at rest and its output
-    bias, a sink, what keys have in common or, between two runs, the change of normalization scales
+    bias, a sink, the common part of keys or, between two runs, the change of normalization scales
     and of a router's weights.
     """
 

@@ -104,7 +104,7 @@ class Graph(Record, kind="circuit"):
 
     @property
     def prediction(self) -> PredictionRun:
-        """The explained run and target; for several prompts, those of the first prompt."""
+        """The explained run and target; for several prompts, of the first prompt."""
         return self._predictions[0]
 
     @property
@@ -165,7 +165,7 @@ class Graph(Record, kind="circuit"):
 
     @property
     def explained(self) -> float:
-        """What shares add up to: the prediction, or its difference from the reference run."""
+        """The sum of all shares: the prediction, or its difference from the reference run."""
         return self.nodes[0].value
 
     @property

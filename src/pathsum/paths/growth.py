@@ -67,8 +67,8 @@ class _Writer:
     """Edges that leave a node, and their sums.
 
     `value` is the sum of their shares, with two views of one number counted by half each, and
-    `gradient` that of the written vector. `common` is output · gradient minus `value`: what keys
-    have in common with other sources.
+    `gradient` the sum of the gradients at the output. `common` is output · gradient minus `value`:
+    the part that keys have in common with other sources.
     """
 
     edges: list[GraphEdge] = field(default_factory=list[GraphEdge])
@@ -214,7 +214,7 @@ class Growth:
     def _follows_from_first_token(self, node: Site) -> bool:
         """Whether a node is at the first position, where a causal model sees one token.
 
-        Its drops are not followed: heads above attend to it whatever it writes (a sink), so that
+        Its drops are not followed: heads above attend to it whatever its output is (a sink), so
         everything above is far from linear. On SmolLM2, drops there do not predict effects.
         """
         return self.trace.model.config.causal and node.at == 0 < self.position

@@ -1,7 +1,7 @@
 """Patching: an edge or a node taken from another run, and everything after it recomputed.
 
-Frozen paths hold patterns fixed, so they give no credit to what acts through queries and keys: on
-an induction prediction the previous-token head, which makes the induction head attend to the right
+Frozen paths hold patterns fixed, so components that act through queries and keys get no credit: on
+an induction prediction, the previous-token head, which makes the induction head attend to the right
 token, gets almost none. Patching measures the causal effect instead. For an **edge** `L0H7→L1H4.k`,
 only the keys of L1H4 are computed from a stream with L0H7's output of the other run:
 
@@ -65,8 +65,8 @@ def patch(trace: Trace, edits: Mapping[Any, Any]) -> Trace:
 
     Writers are heads, `embed`, MLPs (`mlp0`, …) and neurons (`mlp0.n5`, …); readers are the q, k
     and v of heads, `mlp0`, `mlp1`, … and `logits`. Streams (`residual1`) and the values of neurons
-    (`mlp0.pre`, `mlp0.gate`, `mlp0.act`) are replaced like nodes. What replaces them is another
-    run, `"zero"`, `"mean"` (over positions ≥ 1 of a text; see `reference_text`), or a tensor that
+    (`mlp0.pre`, `mlp0.gate`, `mlp0.act`) are replaced like nodes. The replacement is another run,
+    `"zero"`, `"mean"` (over positions ≥ 1 of a text; see `reference_text`), or a tensor that
     broadcasts to [batch, pos, width]: d_head for a head's z, 1 for a neuron, d_mlp for values of
     neurons, d_model for everything else. Both runs must be of one model and of one length; a batch
     of one sequence is repeated to fit the other. Several edits act together: each replaces its
@@ -238,11 +238,11 @@ def patched_values(
     Layers below the first patch of a batch are computed once, so a group should patch one layer.
     """
     groups = list(groups)
-    total, batch = sum(map(len, groups)), measure.batch
-    rows: list[Tensor] = []
+    total, batch, done = sum(map(len, groups)), measure.batch, 0
+    values = torch.zeros(total, batch, dtype=torch.float64)
     for group in groups:
         for part in batched(group, 4 * trace.streams[0].nbytes):
-            progress(len(rows), total, doing)
+            progress(done, total, doing)
             edits = [
                 Edit(site, value, copy * batch + row)
                 for copy, (site, value) in enumerate(part)
@@ -251,9 +251,10 @@ def patched_values(
             at = None if measure.positions is None else measure.positions.repeat(len(part))
             every = (*trace.edits, *edits)
             logits = run_logits(trace.weights, trace.tokens, every, at, copies=len(part))
-            rows += measure.of_each(logits).double().cpu()
+            values[done : done + len(part)] = measure.of_each(logits)
+            done += len(part)
     progress(total, total, doing)
-    return torch.stack(rows) if rows else torch.zeros(0, batch, dtype=torch.float64)
+    return values
 
 
 @dataclass(frozen=True, eq=False)

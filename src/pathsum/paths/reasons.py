@@ -138,7 +138,7 @@ def _largest_parts(graph: Graph, node: Site, source: int) -> list[list[GraphEdge
 
 
 def _shifts_all_scores(trace: Trace) -> bool:
-    """Whether a bias of the keys adds one number to all scores of a row, which changes nothing."""
+    """Whether a bias of the keys adds the same number to all scores of a row: no effect."""
     config = trace.model.config
     is_same = config.positions != "rotary" and config.qk_norm == "none"
     return is_same and not config.sinks and config.score_cap is None

@@ -71,7 +71,7 @@ def print_tree(graph: Graph, k: int | None = None) -> Tree:
     With `k`, only the first k of `graph.ranked` are printed, and the sums of omitted edges include
     the others.
     """
-    # Text, not str: a token may contain what rich would read as markup.
+    # Text, not str: rich would read brackets in a token as markup.
     tree = Tree(Text(graph.title))
     _Printer(graph, graph.ranked[:k]).add_inputs(tree, graph.top)
     return tree
