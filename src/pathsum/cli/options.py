@@ -170,8 +170,8 @@ def _expand_groups(
         else:
             fields.append([parameter])
     (argument, *common), *others = fields
-    listed = [argument, *chain.from_iterable(others), *common]
-    return groups, sorted(listed, key=lambda each: each.kind is each.KEYWORD_ONLY)
+    ordered = [argument, *chain.from_iterable(others), *common]
+    return groups, sorted(ordered, key=lambda each: each.kind is each.KEYWORD_ONLY)
 
 
 def _label(parameter: inspect.Parameter, descriptions: Mapping[str, Description]) -> str:
@@ -213,9 +213,9 @@ def _check(
     absent = {each.name: (each.default, [], None) for each in parameters}
     present = {labels[name] for name, value in values.items() if value not in absent[name]}
     for names in exclusive:
-        both = [labels[name] for name in names.split() if labels[name] in present]
-        if len(both) > 1:
-            raise InputError(f"{both[0]} and {both[1]} were both given; give one of them")
+        clashing = [labels[name] for name in names.split() if labels[name] in present]
+        if len(clashing) > 1:
+            raise InputError(f"{clashing[0]} and {clashing[1]} were both given; give one of them")
     for option, needed in ((labels[name], labels[other]) for name, other in needs.items()):
         if option in present and needed not in present:
             raise InputError(

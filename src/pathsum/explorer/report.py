@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pathsum.base import Progress, Record, Table, prose_column, silent, text_column
 from pathsum.base.errors import FailedError, FileError, InputError, NotExactError
@@ -251,11 +251,7 @@ def report(
     included = _views_with_content(contents, packed)
     for view in requested or ():
         if view not in included:
-            reasons = [each for each in left_out if each.startswith(f"{ESSENTIAL[view]}: ")]
-            reason = reasons[0].partition(": ")[2] if reasons else _EMPTY[view]
-            raise InputError(
-                f"there is nothing for the view {str(view)!r} to show of {explorer.name}: {reason}"
-            )
+            _refuse_empty(view, explorer.name, left_out)
     head = {
         "format": FORMAT,
         "version": VERSION,
@@ -269,6 +265,12 @@ def report(
     return Report(
         explorer.name, str(target), len(page), included, len(packed.index), tuple(left_out)
     )
+
+
+def _refuse_empty(view: ReportView, name: str, left_out: Sequence[str]) -> NoReturn:
+    reasons = [each for each in left_out if each.startswith(f"{ESSENTIAL[view]}: ")]
+    reason = reasons[0].partition(": ")[2] if reasons else _EMPTY[view]
+    raise InputError(f"there is nothing for the view {str(view)!r} to show of {name}: {reason}")
 
 
 def _parse_views(views: Sequence[ReportView | str]) -> tuple[ReportView, ...]:

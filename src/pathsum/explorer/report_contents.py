@@ -101,7 +101,7 @@ def report_questions(
     explorer: Explorer, contents: Contents | None = None
 ) -> Iterator[ReportQuestion]:
     """The questions of a report, each once, in the order in which the page needs them."""
-    seen: set[str] = set()
+    keys: set[str] = set()
     contents = contents or Contents()
     is_run = runs_in_page(explorer, contents)
     for question in _questions(explorer, contents, is_run):
@@ -109,8 +109,8 @@ def report_questions(
         is_computed = (
             is_run and question.name in COMPUTED and not {"model", "step"} & question.params.keys()
         )
-        if key not in seen and not is_computed:
-            seen.add(key)
+        if key not in keys and not is_computed:
+            keys.add(key)
             yield question
 
 

@@ -22,13 +22,8 @@ from pathsum.base.sentence import (
     signed,
     strong,
 )
+from pathsum.explorer.answers import prediction
 from pathsum.explorer.answers.model import shown_piece, token_label
-from pathsum.explorer.answers.prediction import (
-    circuit_at,
-    find_position,
-    find_target_token,
-    find_versus,
-)
 from pathsum.explorer.answers.text import answer_run, rank_by_interest
 from pathsum.explorer.params import TextParams, page_words
 from pathsum.explorer.session import Session
@@ -48,14 +43,12 @@ from pathsum.paths.patching import without
 from pathsum.paths.reasons import Reason, write_reasons
 from pathsum.paths.target import PredictionRun, Versus, find_target
 
-# The number of repeats to compare, and the least gain of a repeat as a share of the largest gain.
-CANDIDATES, COMPARABLE = 4, 0.5
-# Below this share of the logit, the sentence mentions the coverage of the circuit.
-MIN_COVERAGE = 0.5
-# The largest number of heads listed in the sentence, and the longest quoted start of a word.
-MAX_HEADS, MAX_START = 8, 12
-# The number of strongest predictions among which the rival is searched.
-RIVALS = 10
+# The number of repeats to compare, and the least gain of a repeat as a share of the largest gain;
+# the share of the logit below which the sentence mentions the coverage of the circuit.
+CANDIDATES, COMPARABLE, MIN_COVERAGE = 4, 0.5, 0.5
+# The largest number of heads listed in the sentence, the longest quoted start of a word, and the
+# number of strongest predictions among which the rival is searched.
+MAX_HEADS, MAX_START, RIVALS = 8, 12, 10
 
 WORDS: dict[str, str] = page_words("story")
 """The clauses of the sentence, with slots in braces (`slots_of`)."""
@@ -123,11 +116,7 @@ class Story(Record, kind="page-story"):
 
 @dataclass(frozen=True, kw_only=True)
 class StoryParams(TextParams):
-    """The position of the prediction, by default the most interesting one, and the token.
-
-    The default token is the next token of the text or, at its end, the model's prediction. `versus`
-    is as in `PredictionParams`.
-    """
+    """A prediction as in `PredictionParams`; its default position is the most interesting one."""
 
     position: int | None = None
     token: int | None = None
@@ -137,8 +126,8 @@ class StoryParams(TextParams):
 def story(session: Session, params: StoryParams) -> Story:
     """Explain the prediction at a position, by default of a repeated token that heads copy.
 
-    The default is the repeat, among those with the largest gain, whose probability falls most when
-    the heads that attend to its earlier copy are ablated; the first repeat if no head does.
+    The default is the repeat whose probability falls most when the heads that copy it are ablated,
+    among the repeats with the largest gain.
     """
     trace, run = session.run(params).trace, answer_run(session, params)
     probabilities = run.next_prob.tolist()
@@ -146,13 +135,13 @@ def story(session: Session, params: StoryParams) -> Story:
     if params.position is None:
         position, first = _most_interesting(trace, probabilities, ranked)
     else:
-        position = find_position(len(run.ids), params.position)
+        position = prediction.find_position(len(run.ids), params.position)
         first = dict(ranked)[position]
-    token = find_target_token(trace, position, params.token)
-    versus = find_versus(trace.model, params.versus)
+    token = prediction.find_target_token(trace, position, params.token)
+    versus = prediction.find_versus(trace.model, params.versus)
     graph = None
     with suppress(NotExactError):
-        graph = circuit_at(session, params, position, token, versus)
+        graph = prediction.circuit_at(session, params, position, token, versus)
     result = StoryBuilder(trace, position, token, versus).build(first, graph)
     sentence = sentence_of(result, trace)
     if graph is not None and trace.model.config.mlp != "none":
@@ -188,12 +177,12 @@ def _most_interesting(
         (position, first): heads
         for gain, position, first in gains
         if gain >= COMPARABLE * gains[0][0]
-        and (heads := copying_heads(trace, position, find_target_token(trace, position)))
+        and (heads := copying_heads(trace, position, prediction.find_target_token(trace, position)))
     }
     if not repeats:
         return ranked[0]
     positions = [position for position, _ in repeats]
-    tokens = [find_target_token(trace, position) for position in positions]
+    tokens = [prediction.find_target_token(trace, position) for position in positions]
     after = probabilities_without(trace, [*repeats.values()], positions, tokens)
     drops = [probabilities[at] - ablated for at, ablated in zip(positions, after, strict=True)]
     return [*repeats][drops.index(max(drops))]

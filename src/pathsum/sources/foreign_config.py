@@ -94,7 +94,9 @@ class ForeignConfig:
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """True or false."""
-        return self._read(name, default, "is not true or false", lambda one: isinstance(one, bool))
+        return self._read(
+            name, default, "is not true or false", lambda value: isinstance(value, bool)
+        )
 
     def cap(self, name: str, default: float | None = None) -> float | None:
         """A soft cap: None if it is null, the default if it is absent."""
@@ -102,7 +104,7 @@ class ForeignConfig:
 
     def table(self, name: str) -> "ForeignConfig":
         """A nested table; empty if it is absent."""
-        values = self._read(name, {}, "is not a JSON object", lambda one: isinstance(one, dict))
+        values = self._read(name, {}, "is not a JSON object", lambda value: isinstance(value, dict))
         return ForeignConfig(values, f"{name} in {self.where}")
 
     def mlp(self, default: str | None = None) -> str:
@@ -113,7 +115,7 @@ class ForeignConfig:
         """pathsum's word for a value, from a table of supported values."""
         problem = f"pathsum does not compute; it computes {', '.join(table)}"
         value = self._read(
-            name, default, problem, lambda one: isinstance(one, str) and one in table
+            name, default, problem, lambda value: isinstance(value, str) and value in table
         )
         return table[value]
 

@@ -234,7 +234,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "none", "no_vocab"):
         return None
-    tokens = _listed(metadata, "tokens", str)
+    tokens = _read_list(metadata, "tokens", str)
     if not tokens:
         raise ConfigError(f"the metadata has a {kind!r} tokenizer without tokens")
     if kind not in ("gpt2", "llama"):
@@ -253,7 +253,7 @@ def read_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer | None:
     return Tokenizer.from_json(backend.to_str(), "its tokenizer")
 
 
-def _listed(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+def _read_list(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
     """A list of the metadata; empty if it is absent."""
     values = metadata.get(f"tokenizer.ggml.{name}", [])
     if not isinstance(values, list) or not all(isinstance(entry, kind) for entry in values):
@@ -276,7 +276,7 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backe
             f"its tokenizer splits words by the rule {rule!r}, which pathsum does not know"
             f"{near_misses(str(rule), _WORD_RULES)}"
         )
-    pairs = [tuple(merge.split(" ", 1)) for merge in _listed(metadata, "merges", str)]
+    pairs = [tuple(merge.split(" ", 1)) for merge in _read_list(metadata, "merges", str)]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     backend = Backend(models.BPE(vocabulary, [(a, b) for a, b in pairs]))
     if rule == "qwen2":
@@ -287,7 +287,7 @@ def _byte_level_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backe
 
 
 def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Backend:
-    scores = _listed(metadata, "scores", float)
+    scores = _read_list(metadata, "scores", float)
     if len(scores) != len(tokens):
         raise ConfigError("its SentencePiece tokenizer has no score per token")
     lengths = [len(token) for token in tokens]
@@ -322,11 +322,11 @@ def _sentencepiece_bpe(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Ba
 
 
 def _mark_special(backend: Backend, metadata: Mapping[str, Any], tokens: Sequence[str]) -> None:
-    kinds = _listed(metadata, "token_type", int)
-    added = [
+    kinds = _read_list(metadata, "token_type", int)
+    special_tokens = [
         AddedToken(token, special=kind != _USER_DEFINED, normalized=False)
         for token, kind in zip(tokens, kinds, strict=False)
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     ]
-    if added:
-        backend.add_tokens(added)
+    if special_tokens:
+        backend.add_tokens(special_tokens)

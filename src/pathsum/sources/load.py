@@ -299,8 +299,8 @@ def load(
         'L1H0'
     """
     text = str(name)
-    names, path = (*known_names(), *FETCHED), user_path(text)
-    is_named = isinstance(name, str) and text in names
+    path = user_path(text)
+    is_named = isinstance(name, str) and text in (*known_names(), *FETCHED)
     if revision is not None and (is_named or exists(path)):
         raise InputError(
             f"revision={revision!r} goes with a hub id, and {text!r} is a model of this machine; "
@@ -321,15 +321,18 @@ def load(
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
         folder = download(text, revision, token)
         return open_path(folder, text, context, progress)
-    # Suggest a hub id for a well-known name without its owner, or a similar name.
-    suggestions = [
-        f"{owner}/{text}" for start, owner in _OWNERS.items() if text.lower().startswith(start)
-    ]
-    hint = f"; did you mean {suggestions[0]}?" if suggestions else near_misses(text, names)
     raise FileError(
         f"there is no model {text!r}: it is not the name of a bundled model (`pathsum models` "
-        f"lists them), a folder, a file or a hub id (owner/name){hint}"
+        f"lists them), a folder, a file or a hub id (owner/name){_suggest_model(text)}"
     )
+
+
+def _suggest_model(name: str) -> str:
+    """A hub id for a well-known name without its owner, or a similar name of a model."""
+    for start, owner in _OWNERS.items():
+        if name.lower().startswith(start):
+            return f"; did you mean {owner}/{name}?"
+    return near_misses(name, (*known_names(), *FETCHED))
 
 
 def open_path(
@@ -347,8 +350,8 @@ def open_path(
         if len(files) == 1:
             return open_gguf(files[0], context=context)
         if files:
-            listed = ", ".join(file.name for file in files[:4])
-            raise FileError(f"{path} contains several GGUF files ({listed}); give one of them")
+            names = ", ".join(file.name for file in files[:4])
+            raise FileError(f"{path} contains several GGUF files ({names}); give one of them")
         require_one_context(str(path), context)
         return read_model(path)
     values = read_object(file, "save or download it again")

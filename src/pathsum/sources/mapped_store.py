@@ -225,9 +225,9 @@ class MappedStore(Store):
             try:
                 shapes[name] = tuple(entry.read(meta, config).shape)
             except (IndexError, RuntimeError) as error:
-                together = ", ".join((first[name], *entry.others))
+                inputs = ", ".join((first[name], *entry.others))
                 raise WeightsError(
-                    f"{name} is made from {together} of {where}, whose shapes do not fit together "
+                    f"{name} is made from {inputs} of {where}, whose shapes do not fit together "
                     f"({error}); the file or its config is damaged"
                 ) from error
         self.shapes = shapes

@@ -109,9 +109,9 @@ def _open_state(folder: Path) -> Store:
         return open_tensors(folder)
     candidates = files if len(files) == 1 else [file for file in files if "final" in file.name]
     if len(candidates) != 1:
-        listed = ", ".join(file.name for file in files[:4])
+        names = ", ".join(file.name for file in files[:4])
         raise FileError(
-            f"{folder} contains several state dicts ({listed}); keep only the one to load"
+            f"{folder} contains several state dicts ({names}); keep only the one to load"
         )
     return PickleStore(candidates[0])
 

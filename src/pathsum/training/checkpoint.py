@@ -272,11 +272,9 @@ def check_same_recipe(folder: Path, recipe: Recipe) -> None:
     """Raise an error that lists the settings in which the run in a folder differs from a recipe."""
     changes = differences(with_absolute_paths(read_recipe(folder)), with_absolute_paths(recipe))
     if changes:
-        listed = "; ".join(
-            f"{name} is {old!r} there and {new!r} here" for name, old, new in changes
-        )
+        text = "; ".join(f"{name} is {old!r} there and {new!r} here" for name, old, new in changes)
         raise InputError(
-            f"the run in {folder} was started with other settings: {listed}; resume it with its "
+            f"the run in {folder} was started with other settings: {text}; resume it with its "
             "own settings, or start a new run in another folder"
         )
 

@@ -316,7 +316,7 @@ def _assemble(
         pca_explained=components.explained,
         phase_change=phase_change,
         why_none=why_none,
-        changes=tuple(one for one in changes.values() if isinstance(one, PhaseChange)),
+        changes=tuple(change for change in changes.values() if isinstance(change, PhaseChange)),
         in_context_share=share_within(steps, context.values, phase_change),
         note=f"{losses.shape[1]} held-out sequences; {len(probe.tokens)} sequences of "
         f"{probe.length} random tokens, {probe.repeats} times; {context.title}: {context.about}.",

@@ -249,13 +249,13 @@ def _folder_lock(folder: Path, world: World) -> Generator[None]:
     message = f"another process is training in {folder}; wait for it, or name another folder"
     with locked(folder / ".lock", wait=False, taken=message):
         finish_saving(folder)
-        together = (*SAVED_TOGETHER, JOURNAL)
-        remove_leftovers(folder, (*together, CHECKPOINT, PREVIOUS, RUN, RESULT, METRICS))
+        saved_files = (*SAVED_TOGETHER, JOURNAL)
+        remove_leftovers(folder, (*saved_files, CHECKPOINT, PREVIOUS, RUN, RESULT, METRICS))
         for snapshot in (folder / SNAPSHOTS, *(folder / SNAPSHOTS).glob("step-*/")):
             if snapshot.is_dir():
                 parts = snapshot.glob(".step-[0-9]*.part")
                 names = [file.name[1:].rsplit(".", 2)[0] for file in parts]
-                remove_leftovers(snapshot, (*together, *names))
+                remove_leftovers(snapshot, (*saved_files, *names))
         yield
 
 

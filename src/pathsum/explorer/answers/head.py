@@ -251,8 +251,8 @@ def trigrams(session: Session, params: HeadParams) -> SkipTrigrams:
     triples = skip_trigrams(
         model, params.head, k, sequences=TRIPLE_SEQUENCES, progress=session.progress
     )
-    listed = {(each.source, each.destination, each.out) for each in triples}
-    others = [b for b in triples.bugs if (b.source, b.destination, b.out) not in listed]
+    keys = {(each.source, each.destination, each.out) for each in triples}
+    others = [b for b in triples.bugs if (b.source, b.destination, b.out) not in keys]
     return replace(triples, bugs=tuple(others[:MAX_BUGS]))
 
 

@@ -87,7 +87,7 @@ def first_scores(session: Session, params: ModelParams) -> AtlasAnswer:
     model = session.model(params)
     require_heads(model)
     scores = attention_on_repeats(model, session.progress)
-    entries = tuple(HeadEntry(head, UNKNOWN, (), named, (), ()) for head, named in scores.items())
+    entries = tuple(HeadEntry(head, UNKNOWN, (), values, (), ()) for head, values in scores.items())
     infos = tuple(score.info for score in PATTERN_SCORES)
     atlas = Atlas(
         model.name, entries, infos, {}, ALPHA, "Scores without null distributions and kinds."

@@ -123,10 +123,10 @@ def _local_windows(foreign: ForeignConfig) -> tuple[int | None, ...]:
         # [[["global", "local"], 12]] is the sequence twelve times.
         groups = foreign.values.get("attention_types", [])
         layers = foreign.size("num_hidden_layers")
-        listed = sum(len(sequence) * times for sequence, times in groups)
-        if listed != layers:
+        total = sum(len(sequence) * times for sequence, times in groups)
+        if total != layers:
             raise ConfigError(
-                f"{foreign.where} has attention_types for {listed} layers, but num_layers={layers}"
+                f"{foreign.where} has attention_types for {total} layers, but num_layers={layers}"
             )
         kinds = [kind for sequence, times in groups for kind in sequence * times]
     window = foreign.size("window_size", 256)
@@ -195,11 +195,11 @@ def _opt(foreign: ForeignConfig) -> CheckpointLayout:
         **attention_rows(*names, bias=bias),
         **mlp_rows("fc1", "fc2", bias=bias),
     }
-    places = Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1)
+    positions = Stored("model.decoder.embed_positions.weight", "p d", split=("2", "p"), part=1)
     names = TensorNames(
         "model.", "decoder.layers.{}.", "decoder.embed_tokens", "decoder.final_layer_norm"
     )
-    return family_layout(foreign, fields, layer, names, bias=True, model={"W_pos": places})
+    return family_layout(foreign, fields, layer, names, bias=True, model={"W_pos": positions})
 
 
 def _stablelm(foreign: ForeignConfig) -> CheckpointLayout:
