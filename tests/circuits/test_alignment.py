@@ -85,6 +85,14 @@ def test_models_of_different_depth_are_matched_as_far_as_they_go() -> None:
     assert found.similarity.shape == (4, 8) and len(found.matches) == 4
 
 
+def test_numbers_of_draws() -> None:
+    model = construct.induction()
+    with pytest.raises(InputError, match="draws=0 random rotations are too few"):
+        align_heads(model, model, draws=0)
+    with pytest.raises(InputError, match="draws=1000000000000 is out of range"):
+        align_heads(model, model, draws=10**12)
+
+
 @pytest.mark.slow
 def test_a_match_is_chance_if_either_head_is() -> None:
     """Trained heads against rotated ones, and the other way round: most p are not small."""

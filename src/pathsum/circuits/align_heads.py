@@ -27,7 +27,7 @@ from pathsum.algebra.rotations import seeded
 from pathsum.base import Column, Progress, Record, Table, silent, text_column
 from pathsum.base.errors import InputError, NotExactError
 from pathsum.base.estimate import counted_p
-from pathsum.base.options import checked
+from pathsum.base.options import checked, parse_draws
 from pathsum.circuits import token_basis
 from pathsum.circuits.head_functions import Between, HeadFunctions, rotated_layers
 from pathsum.circuits.positional import WINDOW
@@ -209,6 +209,7 @@ def align_heads(
     constant added to all logits. Layers above the first are compared by their direct path, which is
     small for a head that works by composition.
     """
+    parse_draws(draws, least=1, what="random rotations")
     _require_comparable(left, right)
     for model in (left, right):
         require_causal(model, "the comparison of heads by offset")
