@@ -228,9 +228,11 @@ def report(
         The file, its size, and what it contains.
 
     Example:
+        ```python
         ps.report("two-layer", "two-layer.html")
         ps.report("two-layer", "mine.html", texts=["Ada met Bob. Ada met"], views=["text", "why"])
         ps.report("two-layer", "post.html", texts=[text], views=["why"], fragment=True)
+        ```
 
     It opens from disk in any browser. It contains the example texts, every head, the circuit, the
     paper's claims and, if the model has snapshots, its training. A small attention-only model runs

@@ -111,7 +111,9 @@ def from_hf(
         The model.
 
     Example:
+        ```python
         model = ps.from_hf(AutoModelForCausalLM.from_pretrained("gpt2"), tokenizer)
+        ```
     """
     config, state = getattr(model, "config", None), getattr(model, "state_dict", None)
     if config is None or not hasattr(config, "to_dict") or state is None:

@@ -71,7 +71,9 @@ def from_transformer_lens(model: Any, *, name: str | None = None) -> Model:
         logits are the same.
 
     Example:
+        ```python
         model = ps.from_transformer_lens(HookedTransformer.from_pretrained("gpt2"))
+        ```
     """
     cfg, state = getattr(model, "cfg", None), getattr(model, "state_dict", None)
     if cfg is None or state is None:

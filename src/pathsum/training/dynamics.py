@@ -109,8 +109,10 @@ def dynamics(
         The curves, with the phase change and its interval.
 
     Example:
+        ```python
         found = ps.dynamics("runs/two-layer")
         found.phase_change.step, found.phase_change.low, found.phase_change.high
+        ```
 
     The phase change is the transition of the best head's prefix matching from one level to another:
     a logistic in log(step) that fits better than a straight line, for a head whose final score has

@@ -123,8 +123,10 @@ def train(
         The run, with the trained model.
 
     Example:
+        ```python
         run = ps.train("two-layer", "quick", out="runs/mine", seed=1)
         run.model.trace("def f(self):")
+        ```
 
     The folder becomes a model folder for `load`, with the run's metrics, checkpoint and snapshots.
     Under torchrun, every process calls this function with the same arguments and takes an equal

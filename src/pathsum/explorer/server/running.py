@@ -113,8 +113,10 @@ def explore(
         The widget, or the server with its `url` and `close()`.
 
     Example:
-        ps.explore(model)                    in Jupyter or marimo, shows in the cell
-        page = ps.explore("two-layer")       in a script: page.url, and page.close()
+        ```python
+        ps.explore(model)  # at the end of a cell of Jupyter or marimo
+        page = ps.explore("two-layer")  # in a script: page.url, and page.close()
+        ```
 
     A server in a thread ends with the process; for a persistent server, use `pathsum explore`.
     """
