@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 import pathsum as ps
-from pathsum.base.errors import InputError, NotExactError, PathsumError, TokenError
+from pathsum.base.errors import (
+    InputError,
+    NotExactError,
+    PathsumError,
+    TokenError,
+    WeightsError,
+)
 
 CONFIG = ps.Config(n_layers=2, n_heads=4, d_model=16, d_head=4, d_vocab=30, n_ctx=12)
 VARIANTS = [
@@ -194,8 +200,15 @@ def test_ids_from_numpy_and_weights_of_whole_numbers() -> None:
     ids = [1, 2, 1]
     for given in (np.array(ids), np.array([ids], dtype=np.uint16)):
         assert model.trace(given).tokens.tolist() == [ids]
-    with pytest.raises(InputError, match=r"weights cannot be torch.int32; use a floating-point"):
-        model.to(torch.int32)
+    for wrong in (torch.int32, torch.float8_e4m3fn):
+        with pytest.raises(
+            InputError, match=rf"weights cannot be {wrong}; use torch.float64, .* or"
+        ):
+            model.to(wrong)
+        with pytest.raises(
+            WeightsError, match=rf"W_E is {wrong}; weights are torch.float64, .* or"
+        ):
+            ps.from_tensors(model.config, {"W_E": torch.ones(2, 2).to(wrong)})
 
 
 def test_a_vocabulary_of_one_token() -> None:

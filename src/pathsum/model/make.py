@@ -14,10 +14,12 @@ from pathsum.model.config import Config
 from pathsum.model.model import Model
 from pathsum.model.store import MemoryStore
 from pathsum.model.weights import (
+    DTYPES,
     LAYER_NAMES,
     MODEL_NAMES,
     Weights,
     layer_shapes,
+    list_dtypes,
     model_shapes,
     required_in_layer,
 )
@@ -140,8 +142,8 @@ def _draw(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tens
 def _check_dtypes(flat: Mapping[str, Tensor]) -> None:
     dtypes = {name: tensor.dtype for name, tensor in flat.items()}
     for name, dtype in dtypes.items():
-        if not dtype.is_floating_point:
-            raise WeightsError(f"{name} is {dtype}; weights are floating-point numbers")
+        if dtype not in DTYPES:
+            raise WeightsError(f"{name} is {dtype}; weights are {list_dtypes()}")
     if len(set(dtypes.values())) > 1:
         examples = ", ".join(f"{name} is {dtype}" for name, dtype in list(dtypes.items())[:4])
         raise WeightsError(

@@ -37,7 +37,7 @@ from pathsum.model.sequences import (
 from pathsum.model.sites import find_hook
 from pathsum.model.storage import write_model
 from pathsum.model.trace import Trace, trace_run
-from pathsum.model.weights import Weights
+from pathsum.model.weights import DTYPES, Weights, list_dtypes
 from pathsum.text import Tokenizer
 from pathsum.text.token_pool import TokenPool
 
@@ -262,8 +262,8 @@ class Model:
         """
         if isinstance(dtype, str | torch.device):
             dtype, device = None, dtype
-        if dtype is not None and not dtype.is_floating_point:
-            raise InputError(f"weights cannot be {dtype}; use a floating-point dtype")
+        if dtype is not None and dtype not in DTYPES:
+            raise InputError(f"weights cannot be {dtype}; use {list_dtypes()}")
         target = None if device is None else _available(device)
         return replace(self, weights=self.weights.to(dtype, target))
 

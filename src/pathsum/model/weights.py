@@ -89,6 +89,8 @@ MLP_NAMES = (
 )
 ATTENTION_NAMES = tuple(name for name in LAYER_NAMES if name not in MLP_NAMES)
 HALF = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, *HALF)
+"""The dtypes that weights may have."""
 MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
 
@@ -319,6 +321,12 @@ def layer_of_one_head(config: Config, layer: LayerWeights, head: int) -> LayerWe
 def _is_extra(name: str) -> bool:
     """Whether a stored tensor is not a weight: token counts, or a tensor of an edit."""
     return name == "token_counts" or name.startswith("edits.")
+
+
+def list_dtypes() -> str:
+    """The dtypes that weights may have, for error messages."""
+    *names, last = map(str, DTYPES)
+    return f"{', '.join(names)} or {last}"
 
 
 def _computing_dtype(store: Store) -> torch.dtype:

@@ -25,7 +25,7 @@ from pathsum.base.errors import FileError, WeightsError, damaged, near_misses
 from pathsum.base.options import list_some
 from pathsum.model.config import Config
 from pathsum.model.store import MemoryStore, Store
-from pathsum.model.weights import HALF
+from pathsum.model.weights import DTYPES, HALF
 
 
 def _routed_experts(config: Config) -> int:
@@ -48,7 +48,6 @@ _SIZES: dict[str, Callable[[Config], int]] = {
     "q": lambda config: config.heads_per_kv,
     "s": lambda config: config.heads_per_kv + 2,
 }
-_COMPUTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -372,7 +371,7 @@ def _check(source: Store, name: str, entry: Stored, config: Config, where: str) 
                 f"{list(expected)} ({sizes}); one of the two is wrong"
             )
     for stored_name in names:
-        if source.dtypes[stored_name] not in _COMPUTABLE:
+        if source.dtypes[stored_name] not in DTYPES:
             raise FileError(
                 f"{stored_name} of {where} is stored as {source.dtypes[stored_name]}, a quantized "
                 "layout that pathsum does not read; load the unquantized checkpoint, or a GGUF file"
