@@ -52,12 +52,12 @@ def test_positions_out_of_range(position: int) -> None:
 
 def test_counts() -> None:
     assert parse_count(1, "edges") == 1
-    assert parse_count(0, "tokens", "n", least=0) == 0
+    assert parse_count(0, "tokens", "n", minimum=0) == 0
     with pytest.raises(InputError, match="n=-1 tokens were requested; choose 0 or more"):
-        parse_count(-1, "tokens", "n", least=0)
+        parse_count(-1, "tokens", "n", minimum=0)
     for wrong in (0, 6):
         with pytest.raises(InputError, match="but there are 5; choose from 1 to 5"):
-            parse_count(wrong, "tokens", most=5)
+            parse_count(wrong, "tokens", maximum=5)
 
 
 def test_probabilities_and_draws() -> None:

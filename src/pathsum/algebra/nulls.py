@@ -43,7 +43,7 @@ from torch import Tensor
 
 from pathsum.algebra.decompositions import svdvals
 from pathsum.algebra.factored import BatchIndex
-from pathsum.base.estimate import LEAST_FITTED
+from pathsum.base.estimate import P_FLOOR
 
 ALPHA = 0.01
 """The level of every test: one in a hundred random heads is significant."""
@@ -131,7 +131,7 @@ class RotationNull:
         Down to 10⁻⁶ the approximation was compared with exact tails and is conservative. To rank
         values further out, use `z`.
         """
-        return self.tail(value).clamp(min=LEAST_FITTED)
+        return self.tail(value).clamp(min=P_FLOOR)
 
     def tail(self, value: Float[Tensor, "*#batch"]) -> Float[Tensor, "*batch"]:
         """The probability of a value at least as large, without a floor.

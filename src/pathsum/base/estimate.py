@@ -162,8 +162,8 @@ def student(degrees: int) -> float:
 # Floors for p-values from a distribution fitted by its moments: in sentences, and in tables and
 # files. The fit was compared with exact tails down to the second floor; smaller p-values are not
 # reported.
-LEAST_IN_WORDS = 1e-3
-LEAST_FITTED = 1e-6
+P_FLOOR_IN_TEXT = 1e-3
+P_FLOOR = 1e-6
 
 
 def format_p(p: float | None, draws: int | None = None) -> str:
@@ -175,7 +175,7 @@ def format_p(p: float | None, draws: int | None = None) -> str:
     if p is None or math.isnan(p):
         return f"p {MISSING}"
     # Just above (1 + 0) / (1 + draws), the count where no draw reaches the value.
-    floor = 1 / draws if draws else LEAST_IN_WORDS
+    floor = 1 / draws if draws else P_FLOOR_IN_TEXT
     return f"p < {floor:.2g}" if p < floor else f"p {p:.2g}"
 
 
@@ -213,7 +213,7 @@ class ProbabilityColumn(Column):
     name: str = "p"
     format: str = ".1e"
     part: Literal["value", "low", "high", "null", "p"] = "p"
-    least: float = LEAST_FITTED
+    least: float = P_FLOOR
 
     def cell(self, value: Any) -> Cell:
         """The p-value of an estimate, with the resolution of its draws."""
@@ -224,9 +224,9 @@ class ProbabilityColumn(Column):
         """A cell as text."""
         if isinstance(cell, BoundedP) and cell <= cell.least:
             return f"< {cell.least:.2g}"
-        if isinstance(cell, float) and (cell < self.least or cell <= LEAST_FITTED):
+        if isinstance(cell, float) and (cell < self.least or cell <= P_FLOOR):
             return f"< {self.least:.2g}"
-        if isinstance(cell, float) and cell >= LEAST_IN_WORDS and self.format.endswith("e"):
+        if isinstance(cell, float) and cell >= P_FLOOR_IN_TEXT and self.format.endswith("e"):
             return f"{cell:.3f}"
         return super().write(cell)
 

@@ -31,7 +31,7 @@ except ImportError:  # Windows, where saves do not exclude each other
     fcntl = None
 
 # The size limit of files that are read whole; tokenizers of a million tokens take 50 MB.
-LARGEST_TEXT = 1 << 28
+MAX_TEXT_BYTES = 1 << 28
 # Lists, objects, names and values of a JSON text: each takes 24 bytes or more of memory, and may be
 # written in 2. A tokenizer of a million tokens has 5 million.
 MOST_VALUES = 1 << 23
@@ -91,7 +91,7 @@ def exists(path: Path) -> bool:
     return True
 
 
-def read_bytes(file: Path, largest: int = LARGEST_TEXT) -> bytes:
+def read_bytes(file: Path, largest: int = MAX_TEXT_BYTES) -> bytes:
     """The contents of a regular file, as many bytes as it has when it is opened."""
     size = _size(file)
     if size > largest:
@@ -117,7 +117,7 @@ def _read(file: Path, count: int) -> bytes:
         raise FileError(f"{file} cannot be read ({_reason(error)})") from error
 
 
-def read_text(file: Path, largest: int = LARGEST_TEXT) -> str:
+def read_text(file: Path, largest: int = MAX_TEXT_BYTES) -> str:
     """The text of a regular UTF-8 file."""
     try:
         return read_bytes(file, largest).decode("utf-8")

@@ -101,7 +101,7 @@ def _unknown(value: object, choices: tuple[str, ...], name: str) -> InputError:
 
 
 def parse_position(
-    position: int, length: int, what: str = "position", of: str = "the sequence"
+    position: int, length: int, noun: str = "position", of: str = "the sequence"
 ) -> int:
     """A position counted from 0; negative ones count from the end.
 
@@ -114,32 +114,32 @@ positions go from 0 to 4, or from -1 (the last) to -5
     """
     if not -length <= position < length:
         raise InputError(
-            f"{what} {position} is out of range: {of} has {length} tokens, so positions go from 0 "
+            f"{noun} {position} is out of range: {of} has {length} tokens, so positions go from 0 "
             f"to {length - 1}, or from -1 (the last) to -{length}"
         )
     return position % length
 
 
 def parse_count(
-    number: int, what: str, name: str = "k", least: int = 1, most: int | None = None
+    number: int, noun: str, name: str = "k", minimum: int = 1, maximum: int | None = None
 ) -> int:
-    """A number of things, from `least` to `most`; None stands for no upper limit.
+    """A count from `minimum` to `maximum`; None stands for no upper limit.
 
     >>> parse_count(3, "edges")
     3
     >>> parse_count(0, "edges")
     Traceback (most recent call last):
     pathsum.base.errors.InputError: k=0 edges were requested; choose 1 or more
-    >>> parse_count(9, "tokens", most=5)
+    >>> parse_count(9, "tokens", maximum=5)
     Traceback (most recent call last):
     pathsum.base.errors.InputError: k=9 tokens were requested, but there are 5; choose from 1 to 5
     """
-    if number < least and most is None:
-        raise InputError(f"{name}={number} {what} were requested; choose {least} or more")
-    if most is not None and not least <= number <= most:
+    if number < minimum and maximum is None:
+        raise InputError(f"{name}={number} {noun} were requested; choose {minimum} or more")
+    if maximum is not None and not minimum <= number <= maximum:
         raise InputError(
-            f"{name}={number} {what} were requested, but there are {most}; choose from {least} to "
-            f"{most}"
+            f"{name}={number} {noun} were requested, but there are {maximum}; choose from "
+            f"{minimum} to {maximum}"
         )
     return number
 
@@ -155,21 +155,21 @@ MOST_DRAWS = 100_000
 """Far more random draws than any estimate needs."""
 
 
-def parse_draws(draws: int, least: int, what: str = "random heads") -> int:
+def parse_draws(draws: int, minimum: int, noun: str = "random heads") -> int:
     """A number of random draws that is large enough for its null distribution.
 
-    >>> parse_draws(19, least=99)
+    >>> parse_draws(19, minimum=99)
     Traceback (most recent call last):
     pathsum.base.errors.InputError: draws=19 random heads are too few: p could not fall below \
 0.05; use at least 99
     """
-    if draws < least:
+    if draws < minimum:
         raise InputError(
-            f"draws={draws} {what} are too few: p could not fall below "
-            f"{1 / (1 + max(draws, 0)):.2g}; use at least {least}"
+            f"draws={draws} {noun} are too few: p could not fall below "
+            f"{1 / (1 + max(draws, 0)):.2g}; use at least {minimum}"
         )
     if draws > MOST_DRAWS:
-        raise InputError(f"draws={draws} is out of range; use {least} to {MOST_DRAWS:,} {what}")
+        raise InputError(f"draws={draws} is out of range; use {minimum} to {MOST_DRAWS:,} {noun}")
     return draws
 
 
@@ -201,7 +201,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
 _SPECIAL = ("__call__", "__getitem__", "__contains__", "__mul__", "__matmul__")
-_LONGEST = 60
+_MAX_VALUE_LENGTH = 60
 _INT64 = 2**63
 _NOUNS = {
     int: "an integer of at most 64 bits",
@@ -344,7 +344,7 @@ def _describe(value: object) -> str:
     except ValueError:  # an integer of thousands of digits, which Python does not print
         return "a number that is too long to print"
     # The address of an object would not help.
-    return f"a {type(value).__name__}" if text.startswith("<") else shorten(text, _LONGEST)
+    return f"a {type(value).__name__}" if text.startswith("<") else shorten(text, _MAX_VALUE_LENGTH)
 
 
 def _noun(hint: Any) -> str:

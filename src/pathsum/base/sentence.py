@@ -36,8 +36,8 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0001\U000e0020-\U000e007f]"
 )
-LONGEST_MESSAGE = 500
-NARROWEST = 20
+MAX_MESSAGE_LENGTH = 500
+MIN_WIDTH = 20
 
 
 def printable(text: str) -> str:
@@ -54,7 +54,7 @@ def printable_json(text: str) -> str:
     return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def shorten(text: str, longest: int = LONGEST_MESSAGE) -> str:
+def shorten(text: str, longest: int = MAX_MESSAGE_LENGTH) -> str:
     """Shorten a message in the middle; its end, the advice, stays.
 
     >>> shorten("a name of " + 90 * "x" + " is too long", 40)
@@ -75,13 +75,13 @@ def _escape(code: int) -> str:
 class SafeConsole(Console):
     """A console that escapes control characters in everything it prints.
 
-    It is never narrower than `NARROWEST`: with a width of 0, rich prints nothing at all.
+    It is never narrower than `MIN_WIDTH`: with a width of 0, rich prints nothing at all.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self.width < NARROWEST:
-            self.width = NARROWEST
+        if self.width < MIN_WIDTH:
+            self.width = MIN_WIDTH
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -20,7 +20,7 @@ from pathsum.algebra.nulls import ALPHA
 from pathsum.algebra.rotations import random_orders, seeded
 from pathsum.algebra.spectrum import principal_angles, remove_mean, row_basis
 from pathsum.base import Column, Progress, Record, Table, silent, stacked, text_column
-from pathsum.base.estimate import LEAST_FITTED
+from pathsum.base.estimate import P_FLOOR
 from pathsum.base.options import checked
 from pathsum.base.table import rows_table
 from pathsum.circuits.composition import BLOCK_ROWS
@@ -237,7 +237,7 @@ def head_deletions(model: Model, centered: bool, d: int) -> tuple[HeadDeletion, 
         values, size = ov.eigenvalues(), ov.norm()
         z = float(ov.trace() / size * d**0.5)
         normal = torch.special.ndtr(torch.tensor(z, dtype=torch.float64))
-        p = float(torch.maximum(normal, _permuted_tail(ov, orders)).clamp(min=LEAST_FITTED))
+        p = float(torch.maximum(normal, _permuted_tail(ov, orders)).clamp(min=P_FLOOR))
         share = float(-values.real.clamp(max=0).sum() / values.abs().sum())
         own_token = _own_token(head.W_Q.double(), head.W_K.double(), covariance, second)
         deletes = p < ALPHA / n

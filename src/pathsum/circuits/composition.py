@@ -26,7 +26,7 @@ from torch import Tensor
 from pathsum.algebra.nulls import ALPHA, RotationNull, axis_null, unit_null
 from pathsum.base import Progress, Record, Side, Site, Table, options, silent
 from pathsum.base.errors import HeadError, InputError
-from pathsum.base.estimate import LEAST_FITTED, BoundedP
+from pathsum.base.estimate import P_FLOOR, BoundedP
 from pathsum.base.options import parse_choice
 from pathsum.base.path import find_head
 from pathsum.base.record import HeadMapping
@@ -98,7 +98,7 @@ class PairScores:
         edge = ScoredEdge(site, *(float(part[writer, reader]) for part in parts))
         if self.tried is None:
             return edge
-        return replace(edge, p=BoundedP(edge.p, LEAST_FITTED * float(self.tried[writer, reader])))
+        return replace(edge, p=BoundedP(edge.p, P_FLOOR * float(self.tried[writer, reader])))
 
     @property
     def _null_of_z(self) -> RotationNull:
@@ -206,9 +206,9 @@ class Composition(Record, HeadMapping[ScoredEdge], kind="composition"):
         """
         if max_p is not None and not 0 <= max_p <= 1:
             raise InputError(f"max_p={max_p:g} is not a probability; choose a number from 0 to 1")
-        if max_p is not None and max_p < LEAST_FITTED:
+        if max_p is not None and max_p < P_FLOOR:
             raise InputError(
-                f"max_p={max_p:g} is below {LEAST_FITTED:g}, the smallest p that the null "
+                f"max_p={max_p:g} is below {P_FLOOR:g}, the smallest p that the null "
                 "supports; use min_z to go further"
             )
         if k is not None:

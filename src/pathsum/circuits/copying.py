@@ -143,7 +143,7 @@ def copying(
     nonzero eigenvalues of the d_head × d_head matrix `W_O (W_U W_E) W_V`, and all heads share the
     d × d product in the middle.
     """
-    parse_draws(draws, least=DRAWS)
+    parse_draws(draws, minimum=DRAWS)
     heads_of_model, null = (
         token_basis.require_heads(model),
         CopyingNull(model, draws=draws, seed=seed),

@@ -159,7 +159,7 @@ def token_frequencies(model: Model) -> Float[Tensor, " vocab"]:
 
 def resolve_k(k: int | None, default: int, most: int, what: str) -> int:
     """k, checked against `most`; the default, capped at `most`, if k is None."""
-    return min(default, most) if k is None else parse_count(k, what, most=most)
+    return min(default, most) if k is None else parse_count(k, what, maximum=most)
 
 
 def join_notes(notes: Iterable[str]) -> str:

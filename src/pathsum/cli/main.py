@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from pathsum._version import __version__
 from pathsum.base.errors import FileError, PathsumError, first_line
-from pathsum.base.sentence import LONGEST_MESSAGE, SafeConsole, printable, shorten
+from pathsum.base.sentence import MAX_MESSAGE_LENGTH, SafeConsole, printable, shorten
 from pathsum.cli import interventions, pages, paper, prediction, start, training
 from pathsum.cli.options import in_terms_of_options
 from pathsum.cli.view import INTERRUPTED
@@ -171,7 +171,7 @@ def _usage(error: Any) -> int:
     return error.exit_code
 
 
-def _say(text: str, longest: int | None = LONGEST_MESSAGE) -> None:
+def _say(text: str, longest: int | None = MAX_MESSAGE_LENGTH) -> None:
     line = text if longest is None else shorten(printable(text), longest)
     style = "red" if text.lower().startswith(("error", "unexpected")) else ""
     with suppress(OSError):  # stderr may be closed or full

@@ -140,7 +140,7 @@ def top_contexts(
     Contexts are examples, not a description: see `atlas` for a head's general behavior, and
     `pathsum.paths.ablate` for its contribution.
     """
-    parse_count(k, "contexts", most=MAX_K)
+    parse_count(k, "contexts", maximum=MAX_K)
     return read_contexts(model, [head], text, sequences=sequences, progress=progress).top(head, k)
 
 
@@ -153,7 +153,7 @@ class ReadContexts:
 
     def top(self, head: HeadName, k: int = K) -> TopContexts:
         """The k contexts in which a head is most active."""
-        parse_count(k, "contexts", most=MAX_K)
+        parse_count(k, "contexts", maximum=MAX_K)
         label = self.model.head(head).label
         if label not in self.rows:
             raise InputError(
@@ -192,7 +192,7 @@ def read_contexts(
     progress: Progress = silent,
 ) -> ReadContexts:
     """Read a text once for several heads; `text` and `sequences` are as for `top_contexts`."""
-    parse_count(sequences, "sequences", "sequences", most=MAX_SEQUENCES)
+    parse_count(sequences, "sequences", "sequences", maximum=MAX_SEQUENCES)
     rows = text_rows(model, token_batches(model, require_text(model, text)), sequences)
     activity: dict[str, list[_SequenceActivity]] = {model.head(head).label: [] for head in heads}
     done = 0

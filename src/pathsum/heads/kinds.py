@@ -15,7 +15,7 @@ from torch import Tensor
 from pathsum.algebra.nulls import ALPHA
 from pathsum.base import Column, Progress, Record, Table, interval_columns, silent, text_column
 from pathsum.base.errors import InputError, near_misses
-from pathsum.base.estimate import LEAST_FITTED, BoundedP, ProbabilityColumn, format_p
+from pathsum.base.estimate import P_FLOOR, BoundedP, ProbabilityColumn, format_p
 from pathsum.base.table import Cell
 from pathsum.circuits.composition import Composition
 from pathsum.circuits.positional import OffsetProfile, position_rows
@@ -116,7 +116,7 @@ def _copies_and_reads_a_lower_head(evidence: HeadEvidence) -> tuple[bool, str]:
     if not edges:
         return False, f"no head is below it; {because}"
     # The best of many edges, so p is corrected for their number. Beyond the reach of p, z decides.
-    least, _, edge = min((max(p_value, LEAST_FITTED), *rest) for p_value, *rest in edges)
+    least, _, edge = min((max(p_value, P_FLOOR), *rest) for p_value, *rest in edges)
     corrected = min(1.0, least * len(edges))
     agrees = copies and corrected <= evidence.alpha
     return agrees, f"{edge}, {format_p(corrected)}; {because}"

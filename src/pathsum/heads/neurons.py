@@ -217,7 +217,7 @@ def neurons(
     p-values test directions only. A neuron with a small p-value need not be active or matter: see
     `written`, and `neuron` for the cost of its ablation.
     """
-    source, k = parse_neurons(model, mlp), parse_count(k, "rows", most=MOST_ROWS)
+    source, k = parse_neurons(model, mlp), parse_count(k, "rows", maximum=MOST_ROWS)
     if source.kind != "mlp":
         raise InputError(f"{source} is one neuron; use neuron(model, '{source}') for its page")
     layer, reference = LayerNeurons(model, source), reference_text(model, text)
@@ -277,7 +277,7 @@ def neuron(
     two directions overlap. An ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) tests whether
     the model uses it. Contexts are only examples.
     """
-    source, k = parse_neurons(model, name), parse_count(k, "rows", most=MOST_ROWS)
+    source, k = parse_neurons(model, name), parse_count(k, "rows", maximum=MOST_ROWS)
     if source.kind != "neuron":
         raise InputError(
             f"{source} is an MLP; use neurons(model, '{source}') for all of its neurons, or name "

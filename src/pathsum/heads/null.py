@@ -328,4 +328,4 @@ def _compare(measured: Sequence[Tensor], null: _Null, heads: list[int]) -> list[
 
 def check_draws(draws: int, alpha: float = ALPHA) -> None:
     """Raise an error if there are too few random heads for p to reach alpha."""
-    parse_draws(draws, least=round(1 / parse_probability(alpha, "alpha")) - 1)
+    parse_draws(draws, minimum=round(1 / parse_probability(alpha, "alpha")) - 1)

@@ -29,7 +29,7 @@ from pathsum.base.options import checked
 from pathsum.model.config import Config
 from pathsum.model.hand_built import (
     LETTERS,
-    SURE,
+    MATCH_SCORE,
     Blocks,
     HandBuilt,
     conjunction,
@@ -147,7 +147,7 @@ def skip_trigrams(
         for source, destination, output in group:
             index = torch.tensor([column[source]])
             source_row, destination_row = token[token_id[source]], token[token_id[destination]]
-            parts.query(0, head, destination_row[None], index, SURE)
+            parts.query(0, head, destination_row[None], index, MATCH_SCORE)
             parts.key(0, head, source_row[None], index)
             parts["W_V"][0, head, source_row, index] = 1.0
             parts["W_O"][0, head, index, out[token_id[output]]] = effect
@@ -201,7 +201,7 @@ def induction(
     position, columns = blocks.rows("position"), torch.arange(vocab)
     parts.attend_one_back(0, 0, position)
     parts.move(0, 0, token, to=previous)
-    parts.query(1, 0, token, columns, SURE)
+    parts.query(1, 0, token, columns, MATCH_SCORE)
     parts.key(1, 0, previous, columns)
     parts.rest_on_start(1, 0, token)
     parts.move(1, 0, token, to=out)
@@ -233,7 +233,7 @@ def induction_with_decoys(
     for head, (carried, result) in enumerate((("previous", "out"), ("spare", "unread"))):
         parts.attend_one_back(0, head, blocks.rows("position"))
         parts.move(0, head, token, to=blocks.rows(carried))
-        parts.query(1, head, token, columns, SURE)
+        parts.query(1, head, token, columns, MATCH_SCORE)
         parts.key(1, head, blocks.rows(carried), columns)
         parts.rest_on_start(1, head, token)
         parts.move(1, head, token, to=blocks.rows(result))
@@ -265,16 +265,16 @@ def induction_by_q(
     token, out, columns = blocks.rows("token"), blocks.rows("out"), torch.arange(vocab)
     position, pointer = blocks.rows("position"), blocks.rows("pointer")
     # The same token, but not the position itself: its own position cancels the match.
-    parts.query(0, 0, token, columns, SURE)
+    parts.query(0, 0, token, columns, MATCH_SCORE)
     parts.key(0, 0, token, columns)
     position_columns = vocab + torch.arange(n_ctx)
-    parts.query(0, 0, position, position_columns, -SURE)
+    parts.query(0, 0, position, position_columns, -MATCH_SCORE)
     parts.key(0, 0, position, position_columns)
     parts.rest_on_start(0, 0, token)
     # The start token's position is not moved: resting there must leave no pointer.
     parts.move(0, 0, position[1:], to=pointer[1:])
     # With m earlier copies each pointer has weight 1/m, so 1/n_ctx of the score must suffice.
-    parts.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), SURE * n_ctx)
+    parts.query(1, 0, pointer[:-1], torch.arange(1, n_ctx), MATCH_SCORE * n_ctx)
     parts.key(1, 0, position, torch.arange(n_ctx))
     parts.rest_on_start(1, 0, token)
     parts.move(1, 0, token, to=out)

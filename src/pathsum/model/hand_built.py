@@ -22,7 +22,7 @@ LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 # A score that dominates a softmax over a few hundred others; half of it is the score of the start
 # token, where a head rests without a match. The leakage to either side is e^-20.
-SURE = 40.0
+MATCH_SCORE = 40.0
 
 
 class Blocks:
@@ -80,13 +80,13 @@ class HandBuilt:
     def rest_on_start(self, layer: int, head: int, token: Tensor) -> None:
         """Without a match, attend to the start token (0), through the head's last column."""
         last = torch.tensor([self.config.d_head - 1])
-        self.query(layer, head, token, last.expand(len(token)), SURE / 2)
+        self.query(layer, head, token, last.expand(len(token)), MATCH_SCORE / 2)
         self.key(layer, head, token[:1], last)
 
     def attend_one_back(self, layer: int, head: int, position: Tensor) -> None:
         """Attend to the previous position; `position` are the one-hot dimensions of positions."""
         columns = torch.arange(len(position))
-        self.query(layer, head, position[1:], columns[:-1], SURE)
+        self.query(layer, head, position[1:], columns[:-1], MATCH_SCORE)
         self.key(layer, head, position, columns)
 
     def add_idle_heads(self, seed: int) -> None:
@@ -255,7 +255,7 @@ def gated_value(
         d_mlp=vocab,
     )
     token, columns = blocks.rows("token"), torch.arange(vocab)
-    parts.query(0, 0, token, torch.zeros(vocab, dtype=torch.long), SURE)
+    parts.query(0, 0, token, torch.zeros(vocab, dtype=torch.long), MATCH_SCORE)
     parts.key(0, 0, token[-1:], torch.tensor([0]))
     parts.rest_on_start(0, 0, token)
     parts.move(0, 0, token[-1:], to=blocks.rows("gate"))

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pathsum.model.trace import Trace
 
 # Logits held at a time, in numbers: 128 MB in float32.
-_LOGITS_AT_A_TIME = 1 << 25
+_MAX_LOGITS = 1 << 25
 # For smaller pieces: 16 MB, which the allocator reuses from piece to piece.
-_LOGITS_OF_A_PIECE = 1 << 22
+_MAX_LOGITS_OF_PIECE = 1 << 22
 # A block of logits that fits into the processor's cache, but has enough rows for an efficient GEMM.
 _BLOCK = 1 << 20
-_FEWEST_ROWS = 128
+_MIN_ROWS = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ def run_losses(model: "Model", tokens: Tokens) -> Float[Tensor, "batch next"]:
     require_tokens_out(model, "the loss of the next token")
     require_causal(model, "the loss of the next token")
     tokens = tokens.to(model.weights.device)
-    parts = split_by_memory(model, tokens, at_a_time=_LOGITS_OF_A_PIECE)
+    parts = split_by_memory(model, tokens, at_a_time=_MAX_LOGITS_OF_PIECE)
     return torch.cat([_piece_losses(model, part) for part in parts]).cpu()
 
 
@@ -160,7 +160,7 @@ def read_losses(
     has_target = targets[:, first:] >= 0
     rows = read[:, first:][has_target]
     row_targets = targets[:, first:][has_target]
-    size = max(_FEWEST_ROWS, _BLOCK // weights.config.d_vocab_out)
+    size = max(_MIN_ROWS, _BLOCK // weights.config.d_vocab_out)
     losses: list[Tensor] = []
     for block, block_targets in zip(rows.split(size), row_targets.split(size), strict=True):
         logits = soft_cap(logits_of_read(weights, block), weights.config.logit_cap)
@@ -169,7 +169,7 @@ def read_losses(
 
 
 def split_by_memory(
-    model: "Model", tokens: Tokens, streams: int = 1, at_a_time: int = _LOGITS_AT_A_TIME
+    model: "Model", tokens: Tokens, streams: int = 1, at_a_time: int = _MAX_LOGITS
 ) -> Iterator[Tokens]:
     """A batch in pieces whose logits, for this many variants at once, fit into bounded memory."""
     numbers = tokens.shape[1] * model.config.d_vocab_out * streams

@@ -41,7 +41,7 @@ FORMAT = "pathsum-model"
 VERSION = 1
 CONFIG, TENSORS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 # Held-out text is read whole; the bundled models have 16,384 tokens of it.
-MOST_HELD_OUT = 1 << 24
+MAX_HELD_OUT_TOKENS = 1 << 24
 HELD_OUT, HELD_OUT_FORMAT, HELD_OUT_VERSION = "held_out.safetensors", "pathsum-held-out", 1
 
 
@@ -184,10 +184,10 @@ def read_held_out(folder: Path, save: str | None = None) -> Tensor | None:
     shape = store.shapes.get("tokens", ())
     if len(shape) != 2 or store.dtypes["tokens"].is_floating_point:
         raise FileError(f"{file} holds no table of token ids; train or save the model again")
-    if math.prod(shape) > MOST_HELD_OUT:
+    if math.prod(shape) > MAX_HELD_OUT_TOKENS:
         raise FileError(
-            f"{file} holds {math.prod(shape):,} tokens, and at most {MOST_HELD_OUT:,} are read; "
-            "keep fewer sequences"
+            f"{file} holds {math.prod(shape):,} tokens, and at most {MAX_HELD_OUT_TOKENS:,} are "
+            "read; keep fewer sequences"
         )
     return store.get("tokens").long()
 

