@@ -209,7 +209,7 @@ def align_heads(
     constant added to all logits. Layers above the first are compared by their direct path, which is
     small for a head that works by composition.
     """
-    parse_draws(draws, least=1, what="random rotations")
+    parse_draws(draws, minimum=1, noun="random rotations")
     _require_comparable(left, right)
     for model in (left, right):
         require_causal(model, "the comparison of heads by offset")
