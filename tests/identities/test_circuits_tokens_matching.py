@@ -6,7 +6,7 @@ from tests.identities.configs import models
 from torch import Tensor
 
 from pathsum.algebra.spectrum import positivity
-from pathsum.circuits.copying import embedding_product, matching_spectra, null_matching_spectra
+from pathsum.circuits.matching import embedding_product, matching_spectra, null_matching_spectra
 from pathsum.circuits.qk_ov import token_qk
 from pathsum.model import Head, Model, Path
 from pathsum.model.folding import embeddings_as_read
@@ -72,5 +72,5 @@ def test_matching_and_its_null_do_not_depend_on_the_basis(model: Model) -> None:
             null_matching_spectra(each, readers, writer, embedding_product(each, 0), draws=20)
             for each in (model, other)
         ]
-        ratios = [positivity(null) for null in nulls]
-        assert torch.allclose(*ratios, atol=1e-5, equal_nan=True)
+        one, other_ratio = (positivity(null) for null in nulls)
+        assert torch.allclose(one, other_ratio, atol=1e-5, equal_nan=True)

@@ -4,8 +4,8 @@
     bigram             the direct path W_E W_U
     bigram_fit         its fit to the bigrams of a text
     qk_ov              QK and OV in the token basis: token_qk, attention, token_ov, effect
-    copying            eigenvalues of full OV with their null, the diagonal, top-1; matching: those
-                       of QK through a lower head, the induction heads' other axis
+    copying            eigenvalues of full OV with their null, the diagonal, top-1
+    matching           eigenvalues of QK through a lower head, induction heads' other axis
     positional         attention by offset alone
     reads_and_writes   factors and Gram matrices of the reads and writes of heads
     composition        Q-, K- and V-composition of all pairs of heads, with its null

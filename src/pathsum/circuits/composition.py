@@ -296,8 +296,7 @@ def composition(
     heads = config.every_head
     notes = [*_notes_on_options(config, centered, offset)]
     if config.n_layers < 2:
-        empty = PairScores(*(torch.full((len(heads),) * 2, torch.nan).double(),) * 6)
-        q = k = v = empty
+        q = k = v = PairScores(*(torch.full((len(heads),) * 2, torch.nan).double(),) * 6)
         notes.append(f"n_layers={config.n_layers}: no head is above another, so none can read one.")
     else:
         grams, squares = _inner_products(model, centered, offset, progress)

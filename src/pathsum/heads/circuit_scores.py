@@ -24,14 +24,8 @@ from pathsum.algebra.rotations import (
 )
 from pathsum.algebra.spectrum import positivity, remove_mean
 from pathsum.base import Progress, silent
-from pathsum.circuits.copying import (
-    CopyingNull,
-    eigenvalues_above_noise,
-    embedding_product,
-    matching_cores,
-    matching_spectra,
-    qk_values,
-)
+from pathsum.circuits import matching
+from pathsum.circuits.copying import CopyingNull, eigenvalues_above_noise
 from pathsum.heads.score import (
     DataScore,
     HeadScore,
@@ -129,11 +123,11 @@ def _matching_scores(
 
     @cache
     def product(keys: int, queries: int) -> Float[Tensor, "d d"]:
-        return embedding_product(model, keys, queries)
+        return matching.embedding_product(model, keys, queries)
 
     @cache
     def cores(writer: HeadId | None, depth: tuple[int, int]) -> list[Float[Tensor, "half r r"]]:
-        return matching_cores(model, writer, product(*depth), draws=draws, seed=seed)
+        return matching.matching_cores(model, writer, product(*depth), draws=draws, seed=seed)
 
     def depth_of(layer: int, writer: HeadId | None) -> tuple[int, int]:
         # Layer 0 reads normalized embeddings; all deeper layers read the same unscaled ones.
@@ -146,8 +140,9 @@ def _matching_scores(
     def layer_scores(through: tuple[int, HeadId | None]) -> dict[HeadId, Score]:
         (layer, writer), depth = through, depth_of(*through)
         readers = model.config.heads_of(layer)
-        values = positivity(matching_spectra(model, readers, writer, product(*depth))).cpu()
-        spectra = torch.stack([qk_values(model.head(reader)) for reader in readers])
+        eigenvalues = matching.matching_spectra(model, readers, writer, product(*depth))
+        values = positivity(eigenvalues).cpu()
+        spectra = torch.stack([matching.qk_values(model.head(reader)) for reader in readers])
         p = sequential_p(values, cores(writer, depth), [spectra])
         return dict(zip(readers, against_rotations(values, p, draws, writer), strict=True))
 

@@ -19,7 +19,8 @@ from pathsum.circuits import (
     token_qk,
     virtual_weights,
 )
-from pathsum.circuits.copying import CopyingNull, embedding_product, null_matching_spectra
+from pathsum.circuits.copying import CopyingNull
+from pathsum.circuits.matching import embedding_product, null_matching_spectra
 from pathsum.circuits.reads_and_writes import KINDS, CompositionKind
 from pathsum.circuits.token_basis import join_notes
 from pathsum.claims.examples import Sequences
