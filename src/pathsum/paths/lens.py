@@ -14,7 +14,7 @@ by the last head or MLP of the path; each split adds up to the held lens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -104,7 +104,7 @@ class Lens(Record, kind="lens"):
         """One row per layer: both lenses at one position."""
         position = self.position
         rows = tuple(
-            (f"residual{layer}", *self._cells(direct[position]), *self._cells(held[position]))
+            (f"residual{layer}", *astuple(direct[position]), *astuple(held[position]))
             for layer, (direct, held) in enumerate(zip(self.direct, self.held, strict=True))
         )
         prediction = self.predictions[position]
@@ -122,10 +122,6 @@ class Lens(Record, kind="lens"):
                 "with patterns, gates and scales frozen; logits minus their mean"
             ),
         )
-
-    @staticmethod
-    def _cells(readout: Readout) -> tuple[str, float, float]:
-        return readout.token, readout.logit, readout.prediction
 
 
 @torch.no_grad()

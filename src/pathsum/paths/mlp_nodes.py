@@ -26,16 +26,7 @@ from pathsum.base import Part
 from pathsum.base.site import Side
 from pathsum.model import Config, gating, transformer
 from pathsum.model.folding import fold_bias, fold_read
-from pathsum.model.gating import (
-    Neurons,
-    PerNeuron,
-    gate_at_rest,
-    gate_of,
-    gate_secant,
-    mean_slopes,
-    output_bias,
-    router_part,
-)
+from pathsum.model.gating import Neurons, PerNeuron
 from pathsum.model.weights import LayerWeights
 from pathsum.paths.attention import Inputs
 from pathsum.paths.flows import FrozenRow
@@ -46,10 +37,11 @@ PerNode = Float[Tensor, "node d"]
 def view_slope(config: Config, neurons: Neurons, side: Side) -> PerNeuron:
     """The slope of each neuron by its value with gates held, or by its gate with values held."""
     if side is Side.U:
-        slope = neurons.value_slope
-        return neurons.gate if slope is None else neurons.gate * slope
-    slope, weight = neurons.value * gate_secant(config, neurons.gate_input), neurons.expert_weight
-    return slope if weight is None else slope * weight
+        slope, factor = neurons.gate, neurons.value_slope
+    else:
+        slope = neurons.value * gating.gate_secant(config, neurons.gate_input)
+        factor = neurons.expert_weight
+    return slope if factor is None else slope * factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +64,7 @@ class _State:
         assert raw.W_out is not None
         read, scale = transformer.mlp_read(config, raw, stream[None])
         state = gating.neurons(weights, layer, read)
-        output = (state.activation @ raw.W_out + output_bias(raw, state))[0]
+        output = (state.activation @ raw.W_out + gating.output_bias(raw, state))[0]
         output_scale = torch.ones_like(scale[0])
         if config.norm_place != "before":
             output_scale = transformer.normalize(config, output, None, None)[1]
@@ -172,7 +164,7 @@ class MlpNodes:
         by_gate = by_value if self.raw.W_gate is None else outputs @ W_g
         if neurons.value_slope is not None:
             by_value = by_value * neurons.value_slope[0][:, None]
-        gate = gate_of(self.config, neurons.gate_input[0][:, None] - by_gate)
+        gate = gating.gate_of(self.config, neurons.gate_input[0][:, None] - by_gate)
         change = neurons.gate[0][:, None] - (gate if weight is None else gate * weight[0][:, None])
         drops_g = self.at_neurons[:, None] * (neurons.value[0][:, None] - by_value) * change
         slopes_g = torch.where(by_gate == 0, 0.0, drops_g / by_gate)
@@ -209,25 +201,25 @@ class MlpNodes:
     def _reads(self) -> Iterator[_Read]:
         """Gates held, then values held."""
         neurons, weight = self.state.neurons, self.state.neurons.expert_weight
-        constant = self._output_along(output_bias(self.raw, neurons)) * self.output_scale
+        constant = self._output_along(gating.output_bias(self.raw, neurons)) * self.output_scale
         # Clamped values have 1 added to them.
         is_clamped = neurons.value_slope is not None
         added = (self.at_neurons * neurons.gate[0]).sum(-1) if is_clamped else 0.0
         slope_u, slope_g = (view_slope(self.config, neurons, side)[0] for side in (Side.U, Side.G))
         yield _Read(Side.U, slope_u, *self._folded(Side.U), constant + added)
         value = neurons.value[0] if weight is None else neurons.value[0] * weight[0]
-        at_rest = (self.at_neurons * value).sum(-1) * gate_at_rest(self.config)
+        at_rest = (self.at_neurons * value).sum(-1) * gating.gate_at_rest(self.config)
         yield _Read(Side.G, slope_g, *self._folded(Side.G), constant + at_rest)
 
     def _reads_between(self, reference: _State) -> Iterator[_Read]:
         """The slopes of values and of gates, integrated from the reference run."""
         ends = reference.neurons, self.state.neurons
-        by_value, by_gate = mean_slopes(self.config, *ends)
+        by_value, by_gate = gating.mean_slopes(self.config, *ends)
         change = self.state.output_scale - reference.output_scale
         held = self._output_along((self.state.output + reference.output) / 2) * change
-        routed = router_part(self.config, *ends)
+        routed = gating.router_part(self.config, *ends)
         if routed is not None:
-            before, after = (output_bias(self.raw, neurons) for neurons in ends)
+            before, after = (gating.output_bias(self.raw, neurons) for neurons in ends)
             held = held + (self.at_neurons * routed[0]).sum(-1)
             held = held + self._output_along(after - before) * self.output_scale
         yield _Read(Side.U, by_value[0], *self._folded(Side.U), held)
