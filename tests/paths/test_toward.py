@@ -182,6 +182,13 @@ def test_records_have_schemas_and_tables(
     assert json.loads(induction.top(2).dumps())["paths"][0]["path"] == "embed→L1H0"
 
 
+def test_counts_of_paths_are_numbers() -> None:
+    config = ps.Config(n_layers=4, n_heads=8, d_model=8, d_head=1, d_vocab=5, n_ctx=4)
+    table = ps.random_model(config).trace([1, 2]).paths().toward(-1, 1).to_table()
+    assert [row["paths"] for row in table.to_dicts()] == [1, 32, 384, 2048, 4096, 6561]
+    assert "  6,561  " in table.to_text()
+
+
 def test_tables_over_several_sequences_have_intervals(batch: LogitAttribution) -> None:
     heads = batch.head_table(30).to_dicts()
     row = next(row for row in heads if row["component"] == "L0H1")

@@ -80,13 +80,15 @@ class Column:
         return self.heading.replace(" ", "\n") if narrow else self.heading
 
     def write(self, cell: Cell) -> str:
-        """A cell as text: floats by the column's format, absent values as a dash."""
+        """A cell as text: floats by the column's format, integers by ",", absent as a dash."""
         if cell is None:
             return MISSING
         if isinstance(cell, bool):
             return "yes" if cell else "no"
         if isinstance(cell, float):
             return format_number(cell, self.format)
+        if isinstance(cell, int) and self.format == ",":
+            return f"{cell:,}"
         return printable(str(cell))
 
     def cell(self, value: Any) -> Cell:

@@ -153,10 +153,10 @@ class LogitAttribution(Record, kind="toward"):
         """The total and its split by order."""
         counts = self._paths.counts
         rows = [
-            _OrderRow(str(order), f"{count:,}", self.by_order.estimate(order))
+            _OrderRow(str(order), count, self.by_order.estimate(order))
             for order, count in enumerate(counts)
         ]
-        rows.append(_OrderRow("all", f"{self.paths:,}", self.estimate))
+        rows.append(_OrderRow("all", self.paths, self.estimate))
         note = f"reconstruction error {self.remainder:.1e} of the model's own logits"
         return rows_table(rows, self.question, note)
 
@@ -198,7 +198,7 @@ _LOGIT = interval_columns("logit", "+.3f")
 @dataclass(frozen=True)
 class _OrderRow:
     order: Annotated[str, text_column("order")]
-    paths: Annotated[str, Column("paths")]
+    paths: Annotated[int, Column("paths", ",")]
     logit: Annotated[Estimate, *_LOGIT]
 
 
