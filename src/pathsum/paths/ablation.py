@@ -32,7 +32,6 @@ from pathsum.model.edit import Edit
 from pathsum.model.forward import run_logits
 from pathsum.model.losses import (
     NATS,
-    CheckedMetric,
     MetricName,
     SequenceLosses,
     find_metric,
@@ -158,7 +157,7 @@ def ablate(
     reference = parse_ablation(reference if knockout is None else knockout)
     after = parse_option(After, after, "after")
     nodes = find_nodes(model, heads)
-    runs = LossRuns.parse(model, batches, targets, metric, from_position)
+    runs = LossRuns(model, batches, targets, metric, from_position)
     ablated = AblatedOutputs(model, nodes, reference, runs.batches, text, seed)
     loss, loss_without = runs.losses(ablated, (ablated.edits,), after, progress, "ablating")
     return Ablation(
@@ -179,28 +178,19 @@ Variant: TypeAlias = Callable[[Trace, Tokens], Sequence[Edit]]
 """The edits of a run, given its trace and the partners that `Reference.RESAMPLE` draws."""
 
 
-@dataclass(frozen=True, eq=False)
 class LossRuns:
     """Batches, their targets, and the metric of predictions from position `first` on."""
 
-    model: Model
-    batches: TokenBatches
-    targets: TokenBatches
-    metric: CheckedMetric
-    first: int
-
-    @classmethod
-    def parse(
-        cls,
+    def __init__(
+        self,
         model: Model,
         text: TextOrTokens,
         targets: Int[Tensor, "n pos"] | None,
         metric: MetricName,
         first: int,
-    ) -> "LossRuns":
-        """Parse the batches, the targets and the metric."""
-        batches, target_batches = predicted_batches(model, text, targets, first)
-        return cls(model, batches, target_batches, find_metric(metric), first)
+    ) -> None:
+        self.model, self.metric, self.first = model, find_metric(metric), first
+        self.batches, self.targets = predicted_batches(model, text, targets, first)
 
     def losses(
         self,
@@ -262,19 +252,19 @@ class AblatedOutputs:
     def __init__(
         self,
         model: Model,
-        heads: tuple[Writer, ...],
+        nodes: Sequence[Writer],
         reference: AblationReference,
         batches: TokenBatches,
         text: TextOrTokens | None = None,
         seed: int = 0,
     ) -> None:
-        others = [str(node) for node in heads if not isinstance(node, HeadId)]
+        others = [str(node) for node in nodes if not isinstance(node, HeadId)]
         if reference is Reference.FIRST and others:
             raise InputError(
                 f"{others[0]} does not attend, so it cannot attend to the first token; use "
                 "reference='zero', 'mean' or 'resample'"
             )
-        self.model, self.sites, self.reference = model, list(map(Site, heads)), reference
+        self.model, self.sites, self.reference = model, list(map(Site, nodes)), reference
         self._generator = seeded(seed)
         if text is not None and reference is not Reference.MEAN:
             raise InputError(
@@ -288,8 +278,8 @@ class AblatedOutputs:
             )
         self._means: dict[Site, Float[Tensor, " k"]] = {}
         if reference is Reference.MEAN:
-            over = reference_text(model, text, batches)
-            self._means = mean_values(model, over.batches, self.sites)
+            batches = reference_text(model, text, batches).batches
+            self._means = mean_values(model, batches, self.sites)
 
     def partners(self, tokens: Tokens) -> Tokens:
         """For each sequence, another sequence of the batch, drawn at random."""

@@ -147,7 +147,7 @@ def replace(
     reference = parse_ablation(reference)
     after = parse_option(After, after, "after")
     description = _Description(model, head, parse_pattern(pattern), parse_ov(ov), from_position)
-    runs, head = LossRuns.parse(model, batches, targets, metric, from_position), description.head
+    runs, head = LossRuns(model, batches, targets, metric, from_position), description.head
     ablation = AblatedOutputs(model, (head,), reference, runs.batches, text, seed)
     variants, unit = (ablation.edits, description.edits), runs.metric.unit
     plain, ablated, replaced = runs.losses(ablation, variants, after, progress, "replacing")
