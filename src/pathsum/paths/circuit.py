@@ -36,7 +36,7 @@ from pathsum.paths.growth import EDGE_PART
 from pathsum.paths.patching import check_runs
 from pathsum.paths.prompts import LAST, Prompt, as_prompts, name_positions
 from pathsum.paths.score import score
-from pathsum.paths.target import PositionName, TokenName, Versus, find_target
+from pathsum.paths.target import PositionName, PredictionRun, TokenName, Versus, find_target
 
 # Less likely edges of a mean circuit are not cut.
 LEAST_PROBABILITY = 0.05
@@ -87,18 +87,31 @@ def find_circuit(
     target = find_target(trace, position, token, versus)
     if other is not None:
         check_runs(trace, other)
-    graph = score(
-        trace,
-        target,
+    prediction = PredictionRun(trace, target, sequence, other)
+    graph = _score_shares(prediction, threshold, rival, max_nodes, progress)
+    return with_effects(graph, progress) if effects else graph
+
+
+def _score_shares(
+    prediction: PredictionRun,
+    threshold: float,
+    rival: int | None = None,
+    max_nodes: int = 1000,
+    progress: Progress = silent,
+) -> Graph:
+    """The circuit by shares of the prediction, or of its difference from the other run."""
+    other = prediction.other
+    return score(
+        prediction.trace,
+        prediction.target,
         by=Method.SHARE if other is None else Method.INTEGRATED,
         reference=Reference.ZERO if other is None else other,
-        sequence=sequence,
+        sequence=prediction.sequence,
         threshold=threshold,
         max_nodes=max_nodes,
         rival=rival,
         progress=progress,
     )
-    return with_effects(graph, progress) if effects else graph
 
 
 def with_effects(graph: Graph, progress: Progress = silent) -> Graph:
@@ -163,26 +176,34 @@ def mean_circuit(
     for number, prompt in enumerate(prompts):
         progress(number, len(prompts), "prompts")
         with name_prompt(number):
-            trace = model.trace(prompt.text)
-            if len(trace.tokens) != 1:
-                raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
-            spans.append(prompt.spans(model, trace.tokens.shape[1]))
-            circuits.append(
-                find_circuit(
-                    trace,
-                    prompt.find_position(spans[-1], position),
-                    token if prompt.token is None else prompt.token,
-                    versus if prompt.versus is None else prompt.versus,
-                    threshold,
-                    effects=False,
-                    other=None if prompt.corrupted is None else model.trace(prompt.corrupted),
-                )
-            )
+            prediction = run_prompt(model, prompt, position, token, versus)
+            circuits.append(_score_shares(prediction, threshold))
+            spans.append(prompt.spans(model, prediction.trace.tokens.shape[1]))
     progress(len(prompts), len(prompts), "prompts")
     lengths = [len(circuit.prediction.trace.tokens[0]) for circuit in circuits]
     names = name_positions(spans, lengths, [circuit.position for circuit in circuits])
     templates = [prompt.template for prompt in prompts]
     return _average_graphs(circuits, _Names.of(circuits, names), effects, progress, templates)
+
+
+def run_prompt(
+    model: Model,
+    prompt: Prompt,
+    position: int | str,
+    token: TokenName | None,
+    versus: Versus,
+) -> PredictionRun:
+    """The prediction of a prompt, with the run of its corrupted partner if it has one."""
+    trace = model.trace(prompt.text)
+    if len(trace.tokens) != 1:
+        raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
+    at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
+    token = token if prompt.token is None else prompt.token
+    target = find_target(trace, at, token, versus if prompt.versus is None else prompt.versus)
+    other = None if prompt.corrupted is None else model.trace(prompt.corrupted)
+    if other is not None:
+        check_runs(trace, other)
+    return PredictionRun(trace, target, 0, other)
 
 
 @dataclass(frozen=True)

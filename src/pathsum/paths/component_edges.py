@@ -28,10 +28,11 @@ from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream
 from pathsum.model.recording import ONLY_LOGITS
 from pathsum.model.sites import writers_into
+from pathsum.paths.circuit import run_prompt
 from pathsum.paths.graph import Graph, Method
 from pathsum.paths.patching import check_runs
 from pathsum.paths.prompts import Prompt
-from pathsum.paths.target import Target, TokenName, Versus, find_target
+from pathsum.paths.target import Target, TokenName, Versus
 
 EdgeScores = Float[Tensor, "reader writer"]
 EdgeMask = Bool[Tensor, "reader writer"]
@@ -223,11 +224,9 @@ def component_runs(
     """The runs of a prompt and of its corrupted partner."""
     if prompt.corrupted is None:
         raise InputError("it has no corrupted partner; give corrupted= of the same length")
-    trace, other = model.trace(prompt.text), model.trace(prompt.corrupted)
-    at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
-    token = token if prompt.token is None else prompt.token
-    target = find_target(trace, at, token, versus if prompt.versus is None else prompt.versus)
-    return ComponentRuns(trace, other, target, hold_mlps)
+    prediction = run_prompt(model, prompt, position, token, versus)
+    assert prediction.other is not None
+    return ComponentRuns(prediction.trace, prediction.other, prediction.target, hold_mlps)
 
 
 def score_matrix(graph: ComponentGraph, scores: Mapping[str, float] | Graph) -> EdgeScores:

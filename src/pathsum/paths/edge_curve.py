@@ -170,16 +170,13 @@ def edge_curve(
         raise InputError(
             f"fractions={list(fractions)} are not shares of edges, above 0 and up to 1"
         )
-    graph, hold = ComponentGraph(model.config), mode is MlpMode.HELD
-    rankings = {} if scores is None else {"given": score_matrix(graph, scores)}
+    matrix = None if scores is None else score_matrix(ComponentGraph(model.config), scores)
     runs = list[ComponentRuns]()
     for number, prompt in enumerate(prompts):
         with name_prompt(number):
+            hold = mode is MlpMode.HELD
             runs.append(component_runs(model, prompt, position, token, versus, hold))
-    rankings["EAP"] = _mean_eap(runs, "EAP", None, progress)
-    rankings["EAP-IG"] = _mean_eap(runs, "EAP-IG", steps, progress)
-    rankings["random"] = torch.rand(graph.exists.shape, generator=seeded(seed))
-    curves = _Curves(runs, sorted(fractions), hold, progress)
+    curves = _Curves(runs, sorted(fractions), mode, progress)
     return EdgeCurve(
         model=model.name,
         prompts=len(runs),
@@ -188,7 +185,7 @@ def edge_curve(
         clean=mean_estimate(curves.clean),
         corrupted=mean_estimate(curves.corrupted),
         fractions=tuple(curves.fractions),
-        rankings=tuple(curves.measure(*ranking) for ranking in rankings.items()),
+        rankings=curves.measure(matrix, steps, seed),
     )
 
 
@@ -199,17 +196,24 @@ class _Curves:
         self,
         runs: Sequence[ComponentRuns],
         fractions: Sequence[float],
-        hold_mlps: bool,
+        mlps: MlpMode,
         progress: Progress,
     ) -> None:
         self.runs, self.fractions, self.progress = runs, fractions, progress
-        self.graph, self.hold_mlps = runs[0].graph, hold_mlps
-        self.edges = int(self.graph.candidates(hold_mlps).sum())
+        self.graph, self.hold_mlps = runs[0].graph, mlps is MlpMode.HELD
+        self.edges = int(self.graph.candidates(self.hold_mlps).sum())
         self.clean = self._values(None)
         self.corrupted = self._values(torch.zeros_like(self.graph.exists))
 
-    def measure(self, name: str, scores: EdgeScores) -> RankingCurve:
-        """The curve of one ranking."""
+    def measure(self, scores: EdgeScores | None, steps: int, seed: int) -> tuple[RankingCurve, ...]:
+        """The curves of the given scores, of EAP, of EAP-IG and of a random ranking."""
+        rankings = {} if scores is None else {"given": scores}
+        rankings["EAP"] = self._mean_eap("EAP", None)
+        rankings["EAP-IG"] = self._mean_eap("EAP-IG", steps)
+        rankings["random"] = torch.rand(self.graph.exists.shape, generator=seeded(seed))
+        return tuple(self._curve(*ranking) for ranking in rankings.items())
+
+    def _curve(self, name: str, scores: EdgeScores) -> RankingCurve:
         kept: list[Estimate] = []
         for number, fraction in enumerate(self.fractions):
             self.progress(number, len(self.fractions), f"circuits by {name}")
@@ -223,15 +227,12 @@ class _Curves:
 
     def _values(self, edges: EdgeMask | None) -> Float[Tensor, " prompt"]:
         """The predictions with these edges, or with all."""
-        return torch.tensor([each.value(edges) for each in self.runs], dtype=torch.float64)
+        return torch.tensor([run.value(edges) for run in self.runs], dtype=torch.float64)
 
-
-def _mean_eap(
-    runs: Sequence[ComponentRuns], name: str, steps: int | None, progress: Progress
-) -> EdgeScores:
-    """The mean over prompts of EAP scores, or of EAP-IG scores with steps."""
-    scores: list[EdgeScores] = []
-    for number, each in enumerate(runs):
-        progress(number, len(runs), name)
-        scores.append(each.eap(steps).cpu())
-    return torch.stack(scores).mean(0)
+    def _mean_eap(self, name: str, steps: int | None) -> EdgeScores:
+        """The mean over prompts of EAP scores, or of EAP-IG scores with steps."""
+        scores: list[EdgeScores] = []
+        for number, run in enumerate(self.runs):
+            self.progress(number, len(self.runs), name)
+            scores.append(run.eap(steps).cpu())
+        return torch.stack(scores).mean(0)

@@ -116,8 +116,15 @@ def score(
     graph = replace(graph, by=method)
     if method in (Method.SHARE, Method.INTEGRATED):
         return graph
+    return _score_again(graph, reference, steps, progress)
+
+
+def _score_again(
+    graph: Graph, reference: Reference | Trace, steps: int, progress: Progress
+) -> Graph:
+    """The graph with scores by its method, instead of shares, for edges that have one."""
     sites = [edge.edge for edge in graph.edges]
-    scores = score_edges(prediction, sites, method, reference, steps, progress)
+    scores = score_edges(graph.prediction, sites, graph.by, reference, steps, progress)
     pairs = zip(graph.edges, scores, strict=True)
     edges = tuple(replace(edge, share=value) for edge, value in pairs if value is not None)
     return replace(graph, edges=edges, left_out=())

@@ -234,13 +234,12 @@ def patch_sweep(
         # Before the first token that differs the runs are the same.
         first = int((base.tokens == source.tokens).all(0).cumprod(0).sum())
     means = mean_outputs(runs[0], sites) if by == "mean" else {}
-
-    def patches(node: Site) -> list[Patch]:
+    patches: list[list[Patch]] = []
+    for node in sites:
         value = source if by is None else means.get(node, "zero")
         value, site = find_replacement(base, node, value), before_output(node)
-        return [(replace(site, at=at), value) for at in range(first, length)]
-
-    after = patched_values(base, measure, map(patches, sites), progress, "patching nodes")
+        patches.append([(replace(site, at=at), value) for at in range(first, length)])
+    after = patched_values(base, measure, patches, progress, "patching nodes")
     after = after.view(len(sites), length - first, measure.batch)
     effects = pad(after - values[base_at].double().cpu(), (0, 0, first, 0))
     return _result(model, measure, into, by, sites, base, values, effects)
