@@ -157,8 +157,25 @@ def explain_prediction(
 ) -> PathExplanation:
     """Explain one prediction of a run of one sequence.
 
-    Lists the `k` strongest paths, found by evaluating up to `budget`, and the routes of the first
-    `n_routes` of them. `mlps` is as in `trace.paths`.
+    Args:
+        trace: The run.
+        position: The position of the prediction, from 0, or from the end if negative.
+        token: The explained token, by default the model's prediction.
+        versus: The comparison, as in `PathSum.toward`.
+        k: The number of strongest paths.
+        budget: The largest number of paths that the search evaluates.
+        progress: Called during the search.
+        mlps: The role of MLPs, as in `trace.paths`.
+        n_routes: The number of paths whose routes are computed.
+
+    Returns:
+        Totals, strongest paths and routes.
+
+    Example:
+        >>> from pathsum.model import construct
+        >>> explanation = explain_prediction(construct.induction().trace("a b c a"), token="b", k=1)
+        >>> str(explanation.top[0].path), explanation.rank
+        ('embed→L1H0', 1)
     """
     paths = expand_logits(trace, mlps)
     if len(trace.tokens) > 1:

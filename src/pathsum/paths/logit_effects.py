@@ -126,7 +126,13 @@ def direct_attribution(
 def logit_effects(
     trace: Trace, head: HeadName, targets: Int[Tensor, "batch pos"] | None = None
 ) -> LogitEffects:
-    """The logit-effect matrix of one head, split into single and composed paths."""
+    """The logit-effect matrix of one head, split into single and composed paths.
+
+    >>> from pathsum.model import construct
+    >>> effects = logit_effects(construct.induction().trace("a b c a b"), "L1H0")
+    >>> effects.total.shape, int(effects.total[0, 4].abs().argmax())  # [batch, dest, src]
+    (torch.Size([1, 6, 6]), 2)
+    """
     frozen = expand_logits(trace).frozen
     head = trace.model.head(head).id
     target, layer = _next_token_target(trace, targets), frozen.head(head)

@@ -123,21 +123,22 @@ def rule_agreement(
 ) -> RuleAgreement:
     """Compare attribution rules for MLPs with the effects of cutting, on clean/corrupted pairs.
 
+    In each prompt and layer, the `k` writers whose output differs most between the prompt and its
+    corrupted partner are measured: their share of the MLP's contribution under every rule, and the
+    effect of taking the edge from the corrupted prompt.
+
     Args:
         model: A model with MLPs.
-        text: Prompts or texts. A prompt without a corrupted partner is paired with the next prompt
-            of the same length.
-        k: The number of writers that are measured in each prompt and layer: those whose output
-            differs most between the prompt and its corrupted partner.
-        position: The position of the prediction, for prompts that do not name one.
-        token: The token of the logit, for prompts that do not name one.
-        versus: None, "mean" or another token, for prompts that do not name one.
-        progress: Called as the work proceeds.
+        text: Prompts or texts, at least two. A prompt without a corrupted partner is paired with
+            the next prompt of the same length.
+        k: The number of writers per prompt and layer.
+        position: The position of the predictions, if a prompt does not name it.
+        token: The predicted token, if a prompt does not name it; by default the model's prediction.
+        versus: The comparison, if a prompt does not name it, as in `trace.circuit`.
+        progress: Called before each prompt.
 
     Returns:
-        For each rule, the correlation of the writers' shares of the MLP's contribution with the
-        effects of taking the edge from the corrupted prompt, and the agreement of signs, with
-        intervals over prompts.
+        The agreement of each rule, over all layers and per layer.
 
     Example:
         >>> from pathsum.model import construct
