@@ -44,6 +44,12 @@ class Head:
     The gain and centering of the preceding normalization are folded into the reads, so `ov` and
     `qk` act on the residual stream itself. The normalization scale (one number per position) is
     not a weight and is omitted.
+
+    Example:
+        >>> import pathsum as ps
+        >>> head = ps.load("hand-built-induction").head("L1H0")
+        >>> head.label, list(head.ov.shape), list(head.full_ov.shape)  # of the stream, of tokens
+        ('L1H0', [145, 145], [27, 27])
     """
 
     model: "Model"

@@ -50,6 +50,12 @@ class Model:
     `tokenizer`, `token_counts` (the count of each token in the training data) and `held_out`
     (sequences excluded from training) are None if unknown. `transformations` lists the changes
     made to the weights after training.
+
+    Example:
+        >>> import pathsum as ps
+        >>> model = ps.load("hand-built-induction")
+        >>> model.token_text(int(model("a b c a")[-1].argmax()))
+        'b'
     """
 
     weights: Weights

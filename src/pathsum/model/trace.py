@@ -47,6 +47,14 @@ class Trace(Run):
     holds the normalization scales of unedited reads; the scale of an edited read is not recorded.
 
     Sequences of different lengths are padded on the right; `lengths` holds their token counts.
+
+    Example:
+        >>> import pathsum as ps
+        >>> trace = ps.load("hand-built-induction").trace("a b c a")
+        >>> trace.token_texts[0]
+        ('<s>', 'a', 'b', 'c', 'a')
+        >>> int(trace["L1H0.pattern"][0, -1].argmax())  # the position of b, which followed a
+        2
     """
 
     model: "Model"

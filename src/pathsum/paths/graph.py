@@ -71,6 +71,13 @@ class Graph(Record, kind="circuit"):
 
     Over several `prompts`, numbers are means, `tokens` are the names of positions, and `circuits`
     holds the graph of each prompt.
+
+    Example:
+        >>> import pathsum as ps
+        >>> circuit = ps.load("hand-built-induction").trace("a b c d a").circuit(token="b")
+        >>> edge = circuit.inputs("L1H0@5", "k")[0]  # the previous-token head wrote into the key
+        >>> print(edge, f"{edge.share:+.1f} logits")
+        L0H0@2→L1H0@5.k +9.3 logits
     """
 
     model: str

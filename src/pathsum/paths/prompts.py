@@ -39,6 +39,11 @@ class Prompt:
     and `versus` are as in `trace.circuit` and default to the values for all prompts. `corrupted` is
     a text of the same length that supplies the values of cut edges. `template` names the wording,
     which prompts may share: with several wordings, resampling accounts for their variation.
+
+    Example:
+        >>> prompt = Prompt("a b c d a", token="b", corrupted="e b c d a", names={"answer": 2})
+        >>> prompt.token, prompt.names
+        ('b', {'answer': 2})
     """
 
     text: OneSequence
