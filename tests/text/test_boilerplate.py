@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pathsum.text.documents import Document, Files, without_boilerplate
-from pathsum.text.packages import Joined
+from pathsum.text.packages import CombinedDocuments
 
 BODY = "\n".join(f"line {number} of a text that is long enough" for number in range(40))
 HEADER = '# Licensed under the Apache License, Version 2.0\n# WITHOUT WARRANTIES OR "AS IS"'
@@ -44,7 +44,7 @@ def test_words_about_rights_are_not_a_notice() -> None:
 def test_a_corpus_drops_boilerplate_if_it_says_so(tmp_path: Path) -> None:
     parts = (Files(tmp_path),)
     (tmp_path / "one.txt").write_text(f"{HEADER}\n\n{BODY}", encoding="utf-8")
-    assert next(iter(Joined("kept", "", parts))).text.startswith(HEADER)
-    dropped = Joined("dropped", "", parts, boilerplate="dropped")
+    assert next(iter(CombinedDocuments("kept", "", parts))).text.startswith(HEADER)
+    dropped = CombinedDocuments("dropped", "", parts, boilerplate="dropped")
     assert [document.text for document in dropped] == [BODY]
     assert [document.text for document in dropped] == [BODY]  # reading again sees the same

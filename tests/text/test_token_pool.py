@@ -31,9 +31,9 @@ def test_without_counts_all_but_the_excluded_are_drawn() -> None:
 
 
 def test_tables_show_all_tokens_if_none_is_common() -> None:
-    assert bool(TokenPool(2, torch.tensor([1, 2])).shown.all())
-    assert TokenPool(2, torch.tensor([1, 200])).shown.tolist() == [False, True]
-    assert TokenPool(2, torch.tensor([1, 2]), minimum_count=2).shown.tolist() == [False, True]
+    assert bool(TokenPool(2, torch.tensor([1, 2])).in_tables.all())
+    assert TokenPool(2, torch.tensor([1, 200])).in_tables.tolist() == [False, True]
+    assert TokenPool(2, torch.tensor([1, 2]), minimum_count=2).in_tables.tolist() == [False, True]
 
 
 @given(st.lists(st.integers(0, 300), min_size=2, max_size=40), st.integers(1, 60))
@@ -54,6 +54,7 @@ def test_draws_come_from_the_pool() -> None:
 def test_a_models_pool_knows_its_start_token_and_its_tokenizers_special_ones() -> None:
     model = ps.load("two-layer")
     pool = model.token_pool()
+    assert model.token_counts is not None and model.tokenizer is not None
     assert model.config.start_token in pool.excluded
     assert torch.equal(pool.common, model.token_counts >= 100)
     padded = ps.random_model(ps.Config(1, 1, 8, 4, model.config.d_vocab + 3, 16))

@@ -147,7 +147,7 @@ def fit_bigrams(
     split: Split, logits: Logits, vocab: int, block: int, *, progress: Progress = silent
 ) -> BigramFit:
     """Compare a table of logits, a function of rows, with the bigrams of a text."""
-    counts, pairs = (count_bigrams(text, vocab) for text in (split.counted, split.held_out))
+    counts, pairs = (count_bigrams(text, vocab) for text in (split.train, split.held_out))
     first, second, times = pairs.first, pairs.second, pairs.counts.double()
     of_counts = counts.unigram()[second], counts.probabilities(first, second)
     losses = (_losses(first, second, logits, block, progress), *(-p.log() for p in of_counts))

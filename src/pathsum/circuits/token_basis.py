@@ -128,12 +128,12 @@ def paired_table(
 
 
 def common_tokens(model: Model) -> Bool[Tensor, " vocab"]:
-    """A mask of the tokens that tables show: `TokenPool.shown`, all where counts are unknown.
+    """A mask of the tokens that tables show: `TokenPool.in_tables`, all where counts are unknown.
 
     Embeddings of barely trained tokens are close to their random initialization, and such tokens
     would fill the top of every table. Parts of characters, which have no text, are left out too.
     """
-    common = model.token_pool().shown
+    common = model.token_pool().in_tables
     if model.tokenizer is None or model.token_counts is None:
         return common
     with_text = common.clone()

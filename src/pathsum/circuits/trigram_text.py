@@ -281,7 +281,7 @@ def split_for_ranking(
     """The sequences of a text used for ranking, the unused ones, and its two parts for bugs."""
     split, held_out = split_corpus(model, corpus), model.held_out
     if held_out is None or corpus is not held_out:
-        return text_rows(model, split.held_out, most), split.counted, split
+        return text_rows(model, split.held_out, most), split.train, split
     # The model was not trained on its own held-out text, so all of that text can be used.
     unread = torch.ones(len(held_out), dtype=torch.bool)
     unread[spaced(len(unread), most)] = False

@@ -214,7 +214,7 @@ def skip_trigrams(
     source, and then the largest entries of a full OV circuit whose rows are scaled by that
     attention. It has fewer than k triples only if fewer have a positive score. On text, the 5,000
     that gain most where they are right are measured. Tokens that are rare in training text
-    (`model.token_pool().shown`) are hidden.
+    (`model.token_pool().in_tables`) are hidden.
 
     One in five sequences of a corpus is held out. Ranked by weights, the evidence is from the
     held-out part. Ranked on text, that part is used for the ranking, and the evidence is from other
@@ -262,7 +262,7 @@ def _rank_by_weights(
         by_pair.setdefault((triple.tokens[0], triple.tokens[2]), triple)
     triples = list(by_pair.values())[:k]
     split = None if corpus is None else split_corpus(model, corpus)
-    counted, held_out = (split.counted, split.held_out) if split else (None, None)
+    counted, held_out = (split.train, split.held_out) if split else (None, None)
     sources = [(triple.head, triple.tokens[0]) for triple in triples]
     by_ids, undecided = find_bugs(
         model, sources, counted, common=common, offset=offset, progress=progress
@@ -342,7 +342,7 @@ def _rank_on_text(
         return SkipTrigrams((), (), None, note, Rank.TEXT, classes)
     ranked = groups[:k]
     sources = [(effect.head, effect.ids[0]) for group in ranked for effect in group]
-    bugs, undecided = find_bugs(model, sources, split.counted, common=common, progress=progress)
+    bugs, undecided = find_bugs(model, sources, split.train, common=common, progress=progress)
     triples = _triples(model, ranked)
     records = _records(model, triples, bugs, unread or None, progress)
     patterns = (

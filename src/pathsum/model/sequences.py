@@ -3,7 +3,7 @@
     check_tokens    one tensor of ids, checked
     padded          sequences of different length as one tensor and their lengths
     token_batches   any of the above as checked batches, on which losses are measured
-    split_corpus    the part of a corpus that is counted, and the part that is held out
+    split_corpus    the training part of a corpus, and the held-out part
 
 Sequences of different length are padded on the right. If attention is causal, padding has no effect
 on earlier positions, and means omit it (`lengths`); other models need sequences of one length.
@@ -41,10 +41,10 @@ TokenBatches: TypeAlias = list[Int[Tensor, "_ _"]]
 
 EVERY = 5
 """One sequence in this many is held out, unless a corpus has its own held-out part."""
-COUNTED_TOKENS = 8_000_000
-"""Tokens of a corpus's training part that are counted at most, spread evenly over it."""
+TRAIN_TOKENS = 8_000_000
+"""The most tokens of a corpus's training part that are used, spread evenly over it."""
 HELD_OUT_TOKENS = 400_000
-"""Tokens of its held-out part that are used at most."""
+"""The most tokens of its held-out part that are used."""
 
 
 def require_values(tensor: Tensor, name: str) -> None:
@@ -240,21 +240,21 @@ def _check_predicts(length: int, first: int, targets_given: bool) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A corpus in two parts: one for counting, and a held-out one for testing."""
+    """A corpus in two parts: one to count or train on, and a held-out one to test on."""
 
-    counted: tuple[Int[Tensor, "_ _"], ...]
+    train: tuple[Int[Tensor, "_ _"], ...]
     held_out: tuple[Int[Tensor, "_ _"], ...]
 
 
 def split_corpus(model: "Model", corpus: TextOrTokens) -> Split:
-    """Split a corpus into a counted and a held-out part.
+    """Split a corpus into a training part and a held-out part.
 
     A `Corpus` has its own held-out part. For other sequences, every fifth is held out (or the last
     one of fewer than five). Sequences may be longer than the model's context.
     """
     if isinstance(corpus, Corpus):
         return Split(
-            counted=(_windows(model, corpus, corpus.train, COUNTED_TOKENS),),
+            train=(_windows(model, corpus, corpus.train, TRAIN_TOKENS),),
             held_out=(_windows(model, corpus, corpus.held_out, HELD_OUT_TOKENS),),
         )
     unlimited = torch.iinfo(torch.int64).max
@@ -265,16 +265,16 @@ def split_corpus(model: "Model", corpus: TextOrTokens) -> Split:
         raise InputError(
             f"the corpus {size}, so nothing can be held out to test on; give at least two sequences"
         )
-    counted: list[Tensor] = []
+    train: list[Tensor] = []
     held_out: list[Tensor] = []
     start = 0
     for part in parts:
         index = torch.arange(start, start + len(part))
         is_held_out = index % EVERY == EVERY - 1 if total >= EVERY else index == total - 1
-        counted += [part[~is_held_out]] if bool((~is_held_out).any()) else []
+        train += [part[~is_held_out]] if bool((~is_held_out).any()) else []
         held_out += [part[is_held_out]] if bool(is_held_out.any()) else []
         start += len(part)
-    return Split(tuple(counted), tuple(held_out))
+    return Split(tuple(train), tuple(held_out))
 
 
 def _windows(model: "Model", corpus: Corpus, tokens: TokenShards, limit: int) -> Int[Tensor, "_ _"]:

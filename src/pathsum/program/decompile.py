@@ -147,7 +147,7 @@ def _texts(model: Model, corpus: TextOrTokens | None) -> tuple[_Text, _Text]:
     split = split_corpus(model, text)
     columns = min(model.config.d_vocab, MOST_COLUMNS)
     return (
-        _text(model, split.counted, MAX_PROBABILITIES // columns),
+        _text(model, split.train, MAX_PROBABILITIES // columns),
         _text(model, split.held_out, MAX_LOGITS // model.config.d_vocab),
     )
 

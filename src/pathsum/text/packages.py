@@ -93,7 +93,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Joined:
+class CombinedDocuments:
     """Several collections, one after another; a package is one."""
 
     name: str
@@ -110,7 +110,7 @@ def packages_of(collection: Documents) -> Iterator[Package]:
     """The packages that a collection is read from, in order; one may occur more than once."""
     if isinstance(collection, Package):
         yield collection
-    elif isinstance(collection, Joined):
+    elif isinstance(collection, CombinedDocuments):
         for part in collection.parts:
             yield from packages_of(part)
 
@@ -131,7 +131,7 @@ def _read_catalog() -> dict[str, Documents]:
     collections: dict[str, Documents] = {"python": PythonLibrary()}
     for name, fields in catalog["corpora"].items():
         members = tuple(part for key in fields["parts"] for part in parts[key])
-        collections[name] = Joined(name, **(fields | {"parts": members}))
+        collections[name] = CombinedDocuments(name, **(fields | {"parts": members}))
         parts[name] = (collections[name],)
     return collections
 

@@ -55,7 +55,7 @@ class TokenPool:
         return self.counts.cpu() >= self.minimum_count
 
     @property
-    def shown(self) -> Bool[Tensor, " vocab"]:
+    def in_tables(self) -> Bool[Tensor, " vocab"]:
         """Tokens that tables show: the common ones, or all if training saw none often enough."""
         return self.common if bool(self.common.any()) else torch.ones_like(self.common)
 
