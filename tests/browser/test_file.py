@@ -124,7 +124,7 @@ def test_texts_heads_edges_and_claims_are_in_it(page: Page, report_file: str) ->
     page.goto(f"{report_file}#/text?example=4&head={INDUCTION}&position=40&weighting=effect")
     expect(page.locator("section[aria-label=Details]")).to_contain_text("position 40")
     page.goto(f"{report_file}#/head?head={INDUCTION}")
-    expect(page.get_by_text("induction").first).to_be_visible()
+    expect(page.locator("main").get_by_text("induction").first).to_be_visible()
     page.goto(f"{report_file}#/composition?edge={EDGE}")
     expect(page.get_by_text(f"brought by {PREVIOUS}")).to_be_visible()
     page.goto(f"{report_file}#/paper?claim=two-mechanism")

@@ -56,8 +56,13 @@ def test_two_texts_show_which_heads_make_the_difference(page: Page, live: str) -
     expect(page).to_have_url(re.compile("patch=restored"))
     assert rows.first.inner_text() != before
     # A text of one's own, and a position chosen by a click.
-    page.get_by_role("group", name="Clean text").get_by_role("button").nth(30).click()
+    tokens = page.get_by_role("listbox", name="Clean text")
+    tokens.get_by_role("option").nth(30).click()
     expect(page).to_have_url(re.compile("position=30"))
+    # The text is one stop of the Tab key, and arrows move in it.
+    tokens.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page).to_have_url(re.compile("position=31"))
     settled(page)
     expect(page.get_by_role("alert")).to_have_count(0)
 
