@@ -159,9 +159,21 @@ def ablate(
     nodes = find_nodes(model, heads)
     runs = LossRuns(model, batches, targets, metric, from_position)
     ablated = AblatedOutputs(model, nodes, reference, runs.batches, text, seed)
-    loss, loss_without = runs.losses(ablated, (ablated.edits,), after, progress, "ablating")
+    losses = runs.losses(ablated, (ablated.edits,), after, progress, "ablating")
+    return _result(runs, nodes, reference, after, losses)
+
+
+def _result(
+    runs: "LossRuns",
+    nodes: tuple[Writer, ...],
+    reference: AblationReference,
+    after: After,
+    losses: Sequence[SequenceLosses],
+) -> Ablation:
+    """The record of an ablation: losses of the model, and with the nodes ablated."""
+    loss, loss_without = losses
     return Ablation(
-        model=model.name,
+        model=runs.model.name,
         heads=nodes,
         knockout=reference,
         after=after,

@@ -152,8 +152,7 @@ def edge_curve(
         progress: Called as the work proceeds.
 
     Returns:
-        The fraction preserved at each size by the given ranking and by EAP, EAP-IG and random
-        rankings, whose scores are means over the same prompts.
+        The fraction preserved at each size by the given, EAP, EAP-IG and random rankings.
 
     Example:
         >>> from pathsum.model import construct
@@ -164,19 +163,13 @@ def edge_curve(
         (29, ['given', 'EAP', 'EAP-IG', 'random'])
     """
     mode = parse_option(MlpMode, mlps, "mlps")
-    if not prompts:
-        raise InputError("there are no prompts; give at least one with a corrupted partner")
-    if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
-        raise InputError(
-            f"fractions={list(fractions)} are not shares of edges, above 0 and up to 1"
-        )
+    _check(prompts, fractions)
     matrix = None if scores is None else score_matrix(ComponentGraph(model.config), scores)
-    runs = list[ComponentRuns]()
+    runs, hold = list[ComponentRuns](), mode is MlpMode.HELD
     for number, prompt in enumerate(prompts):
         with name_prompt(number):
-            hold = mode is MlpMode.HELD
             runs.append(component_runs(model, prompt, position, token, versus, hold))
-    curves = _Curves(runs, sorted(fractions), mode, progress)
+    curves = _Curves(runs, sorted(fractions), hold, progress)
     return EdgeCurve(
         model=model.name,
         prompts=len(runs),
@@ -189,6 +182,15 @@ def edge_curve(
     )
 
 
+def _check(prompts: Sequence[Prompt], fractions: Sequence[float]) -> None:
+    if not prompts:
+        raise InputError("there are no prompts; give at least one with a corrupted partner")
+    if not fractions or not all(0 < fraction <= 1 for fraction in fractions):
+        raise InputError(
+            f"fractions={list(fractions)} are not shares of edges, above 0 and up to 1"
+        )
+
+
 class _Curves:
     """The predictions of all prompts, and the share of them that each ranking of edges keeps."""
 
@@ -196,12 +198,12 @@ class _Curves:
         self,
         runs: Sequence[ComponentRuns],
         fractions: Sequence[float],
-        mlps: MlpMode,
+        hold_mlps: bool,
         progress: Progress,
     ) -> None:
         self.runs, self.fractions, self.progress = runs, fractions, progress
-        self.graph, self.hold_mlps = runs[0].graph, mlps is MlpMode.HELD
-        self.edges = int(self.graph.candidates(self.hold_mlps).sum())
+        self.graph, self.hold_mlps = runs[0].graph, hold_mlps
+        self.edges = int(self.graph.candidates(hold_mlps).sum())
         self.clean = self._values(None)
         self.corrupted = self._values(torch.zeros_like(self.graph.exists))
 

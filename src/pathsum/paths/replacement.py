@@ -9,6 +9,7 @@ it, run the model with the description instead of the head:
 better than ablating the head.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Int
@@ -150,11 +151,23 @@ def replace(
     runs, head = LossRuns(model, batches, targets, metric, from_position), description.head
     ablation = AblatedOutputs(model, (head,), reference, runs.batches, text, seed)
     variants, unit = (ablation.edits, description.edits), runs.metric.unit
-    plain, ablated, replaced = runs.losses(ablation, variants, after, progress, "replacing")
-    share, why_no_share = recovered_share(head, plain, ablated, replaced, unit)
+    losses = runs.losses(ablation, variants, after, progress, "replacing")
+    return _result(description, reference, after, losses, unit)
+
+
+def _result(
+    description: "_Description",
+    reference: AblationReference,
+    after: After,
+    losses: Sequence[SequenceLosses],
+    unit: str,
+) -> Replacement:
+    """The record of a replacement: losses of the model, with the ablation, with the description."""
+    plain, ablated, replaced = losses
+    share, why_no_share = recovered_share(description.head, plain, ablated, replaced, unit)
     return Replacement(
-        model=model.name,
-        head=head,
+        model=description.model.name,
+        head=description.head,
         description=str(description),
         knockout=reference,
         after=after,

@@ -103,26 +103,22 @@ def score(
     method = parse_option(Method, by, "by")
     if not isinstance(reference, Trace):
         reference = parse_circuit_reference(reference)
-    other = reference if isinstance(reference, Trace) else None
     if not isinstance(target, Target):
         target = find_target(trace, position, target, versus)
+    other = reference if isinstance(reference, Trace) else None
     prediction = PredictionRun(trace, target, sequence, other)
     _check(prediction, rival, threshold, max_nodes)
-    only = None if sites is None else [Site.parse(site) for site in sites]
-    start = None
-    if method is Method.INTEGRATED or (method is not Method.SHARE and other is not None):
-        start = _reference_run(trace, reference)
-    graph = _share_graph(prediction, threshold, max_nodes, rival, only, start, progress)
-    graph = replace(graph, by=method)
-    if method in (Method.SHARE, Method.INTEGRATED):
-        return graph
-    return _score_again(graph, reference, steps, progress)
+    start = _reference_run(trace, reference, method)
+    graph = _share_graph(prediction, threshold, max_nodes, rival, sites, start, progress)
+    return _score_again(replace(graph, by=method), reference, steps, progress)
 
 
 def _score_again(
     graph: Graph, reference: Reference | Trace, steps: int, progress: Progress
 ) -> Graph:
-    """The graph with scores by its method, instead of shares, for edges that have one."""
+    """The graph with scores by its method for edges that have one, unless these are shares."""
+    if graph.by in (Method.SHARE, Method.INTEGRATED):
+        return graph
     sites = [edge.edge for edge in graph.edges]
     scores = score_edges(graph.prediction, sites, graph.by, reference, steps, progress)
     pairs = zip(graph.edges, scores, strict=True)
@@ -181,11 +177,12 @@ def _share_graph(
     threshold: float,
     max_nodes: int,
     rival: int | None,
-    only: Sequence[Site] | None,
+    sites: Sequence[Site | str] | None,
     start: Trace | None,
     progress: Progress,
 ) -> Graph:
-    """The graph by shares, with the edges that a drop by removal keeps, or with `only` some."""
+    """The graph by shares: of some edges, or of the circuit and edges kept by their removal."""
+    only = None if sites is None else [Site.parse(site) for site in sites]
     config, drops = prediction.trace.model.config, dict[Site, float]()
     if only is None and start is None and config.mlp != "none" and has_gates(config):
         removals = Growth(prediction, threshold, rival, removal=True).grow(max_nodes, progress)
@@ -250,7 +247,10 @@ def _graph(
     )
 
 
-def _reference_run(trace: Trace, reference: Reference | Trace) -> Trace:
+def _reference_run(trace: Trace, reference: Reference | Trace, by: Method) -> Trace | None:
+    """The run whose difference is explained; None if the run alone is."""
+    if by is Method.SHARE or (by is not Method.INTEGRATED and isinstance(reference, Reference)):
+        return None
     if not isinstance(reference, Trace):
         raise InputError(
             f"by='integrated' explains the difference from another run, but reference is "

@@ -6,7 +6,7 @@ effect of ablating the node there.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -229,20 +229,31 @@ def patch_sweep(
     base_at = 1 if into is PatchInto.CORRUPTED else 0
     base, source = truncate_runs(runs[base_at], runs[1 - base_at], measure)
     sites = _find_nodes(model, nodes)
+    means = mean_outputs(runs[0], sites) if by == "mean" else {}
+    replacements = {site: source if by is None else means.get(site, "zero") for site in sites}
+    after, first = _patch_nodes(base, measure, replacements, progress)
+    effects = pad(after - values[base_at].double().cpu(), (0, 0, first, 0))
+    return _result(model, measure, into, by, sites, base, values, effects)
+
+
+def _patch_nodes(
+    base: Trace,
+    measure: Measure,
+    replacements: Mapping[Site, Trace | Tensor | str],
+    progress: Progress,
+) -> tuple[Float[Tensor, "node pos batch"], int]:
+    """The measure with each node replaced at each position, from the position returned on."""
     length, first = base.tokens.shape[1], 0
-    if by is None and model.config.causal:
+    source = next(iter(replacements.values()))
+    if isinstance(source, Trace) and base.model.config.causal:
         # Before the first token that differs the runs are the same.
         first = int((base.tokens == source.tokens).all(0).cumprod(0).sum())
-    means = mean_outputs(runs[0], sites) if by == "mean" else {}
     patches: list[list[Patch]] = []
-    for node in sites:
-        value = source if by is None else means.get(node, "zero")
+    for node, value in replacements.items():
         value, site = find_replacement(base, node, value), before_output(node)
         patches.append([(replace(site, at=at), value) for at in range(first, length)])
     after = patched_values(base, measure, patches, progress, "patching nodes")
-    after = after.view(len(sites), length - first, measure.batch)
-    effects = pad(after - values[base_at].double().cpu(), (0, 0, first, 0))
-    return _result(model, measure, into, by, sites, base, values, effects)
+    return after.view(len(replacements), length - first, measure.batch), first
 
 
 def _parse_kind(
