@@ -241,7 +241,7 @@ class Editor:
             first = 0 if past is None else past.length
             positions = first + torch.arange(stream.shape[1])
             x = transformer.head_read(self.config, layer, head.head, side, stream, positions)
-            return x if past is None or side is Side.Q else past.extended((head, side), x)
+            return x if past is None or side is Side.Q else past.append((head, side), x)
 
         query, key, value = map(edited, HEAD_SIDES, computed)
         if query is not computed[0] or key is not computed[1]:

@@ -141,7 +141,7 @@ class _ForwardPass:
         query, key, *qk_scales = transformer.queries_and_keys(config, layer, read, positions)
         value = transformer.values(layer, read)
         if past is not None:
-            key, value = past.extended((index, Side.K), key), past.extended((index, Side.V), value)
+            key, value = past.append((index, Side.K), key), past.append((index, Side.V), value)
         if recorder.needs_patterns(index) or (editor is not None and editor.needs_patterns(index)):
             pattern = transformer.attend(config, layer, query, key)
             z = transformer.mix(pattern, value)

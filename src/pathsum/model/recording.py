@@ -29,7 +29,7 @@ PATTERN_BYTES = 2 << 30
 
 
 class KeyValues:
-    """Keys and values of the tokens that were run so far, for runs that continue them.
+    """Keys and values of the tokens so far, for runs that continue them.
 
     `length` is their number. Heads that read an edited stream have separate keys and values.
     """
@@ -38,15 +38,15 @@ class KeyValues:
         self.length = 0
         self._tensors: dict[Hashable, Tensor] = {}
 
-    def extended(self, name: Hashable, last: Tensor) -> Tensor:
-        """The stored tensor of a name, [..., pos, k], extended by the last tokens."""
+    def append(self, name: Hashable, last: Tensor) -> Tensor:
+        """Store the last tokens of a tensor; returns it for all tokens, [..., pos, k]."""
         if name in self._tensors:
             last = torch.cat((self._tensors[name], last), -2)
         self._tensors[name] = last
         return last
 
     def first(self, name: Hashable, length: int) -> Tensor:
-        """The stored tensor of a name, for the first tokens."""
+        """The stored tensor for the first tokens."""
         return self._tensors[name][..., :length, :]
 
 
@@ -61,8 +61,8 @@ class Prefix(KeyValues):
         super().__init__()
         self.keys, self.streams, self.writes, self.length = keys, run.streams, writes, length
 
-    def extended(self, name: Hashable, last: Tensor) -> Tensor:
-        """The stored tensor of a name, extended by the last tokens."""
+    def append(self, name: Hashable, last: Tensor) -> Tensor:
+        """The tensor for all tokens, given the last ones; nothing is stored."""
         return prepend(self.keys.first(name, self.length), last)
 
 
