@@ -254,19 +254,25 @@ def report(
     for view in requested or ():
         if view not in included:
             _refuse_empty(view, explorer.name, left_out)
-    head = {
-        "format": FORMAT,
-        "version": VERSION,
-        "title": explorer.name,
-        "views": list(included),
-        "answers": packed.index,
-        "start": _start(explorer, included[0], position, fragment),
-    }
-    page = (assemble_fragment if fragment else assemble)(head, packed.blocks)
+    page = _page(explorer, contents, packed, included)
     write_output(target, page)
     return Report(
         explorer.name, str(target), len(page), included, len(packed.index), tuple(left_out)
     )
+
+
+def _page(
+    explorer: Explorer, contents: Contents, packed: AnswerBlocks, views: tuple[str, ...]
+) -> bytes:
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": explorer.name,
+        "views": list(views),
+        "answers": packed.index,
+        "start": _start(explorer, contents, views[0]),
+    }
+    return (assemble_fragment if contents.slim else assemble)(head, packed.blocks)
 
 
 def _refuse_empty(view: ReportView, name: str, left_out: Sequence[str]) -> NoReturn:
@@ -330,10 +336,10 @@ def _answers(
     return packed, list(left_out)
 
 
-def _start(explorer: Explorer, view: str, position: int | None, fragment: bool) -> str:
+def _start(explorer: Explorer, contents: Contents, view: str) -> str:
     """The state in which the page opens: its first view, at the explained prediction."""
-    if position is None:
+    if contents.position is None:
         # With a text in the link, the page opens no attention cell: a fragment has no scores.
-        return f"#/{view}?example=0" if fragment else f"#/{view}"
+        return f"#/{view}?example=0" if contents.slim else f"#/{view}"
     length = len(explorer.examples[0].ids)
-    return f"#/{view}?example=0&position={position_from_end(length, position)}"
+    return f"#/{view}?example=0&position={position_from_end(length, contents.position)}"

@@ -319,8 +319,7 @@ def load(
     if exists(path):
         return open_path(path, context=context, progress=progress)
     if isinstance(name, str) and _HUB_ID.fullmatch(text) and not exists(path.parent):
-        folder = download(text, revision, token)
-        return open_path(folder, text, context, progress)
+        return open_path(download(text, revision, token), text, context, progress)
     raise FileError(
         f"there is no model {text!r}: it is not the name of a bundled model (`pathsum models` "
         f"lists them), a folder, a file or a hub id (owner/name){_suggest_model(text)}"

@@ -29,6 +29,7 @@ from pathsum.base.options import checked
 from pathsum.model import Model
 from pathsum.model.processes import World, join_world
 from pathsum.model.storage import read_model, save_held_out
+from pathsum.text import Corpus
 from pathsum.training.checkpoint import (
     CHECKPOINT,
     HELD_OUT_SEQUENCES,
@@ -137,14 +138,7 @@ def train(
         _check_batch_divides(recipe.batch, world)
         if not resume and world.is_first:
             _check_not_started(folder)
-        if not world.is_first:
-            world.wait()  # until the first process has built the corpus
-        if resume:
-            corpus = reopen_corpus(folder, recipe, progress)
-        else:
-            corpus = open_corpus(recipe, progress)
-        if world.is_first:
-            world.wait()
+        corpus = _open_corpus(recipe, folder if resume else None, world, progress)
         start = recipe.config.replace(start_token=corpus.start_token)
         recipe = dataclasses.replace(recipe, config=start)
         if resume:
@@ -163,6 +157,19 @@ def train(
             if held_out is not None:
                 save_held_out(folder, held_out)
         return _run_to_end(loop, held_out)
+
+
+def _open_corpus(recipe: Recipe, resumed: Path | None, world: World, progress: Progress) -> Corpus:
+    """The corpus of a recipe, or of a resumed run; the first process builds it for all others."""
+    if not world.is_first:
+        world.wait()
+    if resumed is None:
+        corpus = open_corpus(recipe, progress)
+    else:
+        corpus = reopen_corpus(resumed, recipe, progress)
+    if world.is_first:
+        world.wait()
+    return corpus
 
 
 def _run_to_end(loop: TrainingLoop, held_out: Tensor | None) -> TrainingRun:
