@@ -37,7 +37,7 @@ def test_integrated_shares_add_up_to_the_mlps_difference(drawn: Drawn) -> None:
     for reader in graph.into_mlps.nonzero()[:, 0].tolist():
         writer = graph.writers.index(graph.readers[reader].reader)
         at_output = gradients[graph.exists[:, writer]].sum(0)
-        moved = (at_output * (runs.own - runs.reference)[writer]).sum()
+        moved = (at_output * (runs.outputs - runs.reference)[writer]).sum()
         assert close(shares[reader].sum(), moved)
 
 

@@ -116,7 +116,7 @@ class ComponentRuns:
         self.trace, self.other, self.target = trace, other, target
         self.graph, self.weights = ComponentGraph(config), trace.model.weights
         self.mlp_outputs = trace.mlp_outputs if hold_mlps else None
-        self.own, self.reference = (_outputs(run) for run in (trace, other))
+        self.outputs, self.reference = (_outputs(run) for run in (trace, other))
 
     def value(self, edges: EdgeMask | EdgeScores | None) -> float:
         """The prediction with only these edges, or these parts of edges; None means all edges."""
@@ -124,7 +124,7 @@ class ComponentRuns:
             return float(self.target.of(self.trace.logits)[0])
         # The output of each writer minus its reference, filled in as the run proceeds.
         changes = torch.zeros_like(self.reference)
-        changes[0] = self.own[0] - self.reference[0]
+        changes[0] = self.outputs[0] - self.reference[0]
         rows = edges.to(changes)
 
         def read(reader: int, stream: Stream) -> Stream:
@@ -178,13 +178,13 @@ class ComponentRuns:
         """
         shares = [1.0] if steps is None else [(step + 0.5) / steps for step in range(steps)]
         gradients = torch.stack([self.gradients(share) for share in shares]).mean(0)
-        scores = torch.einsum("rpd,wpd->rw", gradients, self.own - self.reference)
+        scores = torch.einsum("rpd,wpd->rw", gradients, self.outputs - self.reference)
         return scores * self.graph.exists.to(scores.device)
 
     @torch.enable_grad()
     def gradients(self, share: float = 1.0) -> Float[Tensor, "reader pos d"]:
         """The gradient of the prediction at every read."""
-        embed = torch.lerp(self.reference[:1], self.own[:1], share)
+        embed = torch.lerp(self.reference[:1], self.outputs[:1], share)
         # One leaf per read: the gradient of an entry of one tensor would be as large as all of it.
         probes = [torch.zeros_like(embed, requires_grad=True) for _ in self.graph.readers]
         value = self._predict(

@@ -70,9 +70,9 @@ def values_without(
     equal = _equal_positions(start, reference)
     for number, row in enumerate(rows):
         groups.setdefault(_first_changed(start, row, equal), []).append(number)
-    keys, own = KeyValues(), None
+    keys, clean_writes = KeyValues(), None
     if any(groups):
-        own = Writes.of(start)
+        clean_writes = Writes.of(start)
         run_logits(start.weights, start.tokens, (), target.positions, past=keys)
 
     def layer(number: int) -> int:
@@ -85,7 +85,11 @@ def values_without(
         for part in (numbers[at : at + size] for at in range(0, len(numbers), size)):
             progress(done, len(rows), "cutting edges")
             edits, tokens = cut_edges([rows[number] for number in part], writes), start.tokens
-            past = Prefix(keys, start, own, first) if own is not None and first else None
+            past = (
+                Prefix(keys, start, clean_writes, first)
+                if clean_writes is not None and first
+                else None
+            )
             after = run(
                 start.weights, tokens[:, first:], edits, LAST_STREAM, copies=len(part), past=past
             )
@@ -126,14 +130,14 @@ def values_with_only(
     the unedited run.
     """
     start, target = prediction.isolate()
-    writes, own = reference_writes(prediction, reference), Writes.of(start)
+    writes, clean_writes = reference_writes(prediction, reference), Writes.of(start)
     hold = hold_mlps or not has_gates(start.model.config)
     widest = max(1, *(len(row) for row in rows))
     keys = start.tokens.shape[1] * start.model.config.d_head * start.streams[0].element_size()
     values = start.streams[0].new_zeros(len(rows))
     for part in batched(range(len(rows)), 4 * widest * keys):
         progress(part[0], len(rows), "keeping edges")
-        edits = keep_edges([rows[number] for number in part], own, writes, hold)
+        edits = keep_edges([rows[number] for number in part], clean_writes, writes, hold)
         after = run(start.weights, start.tokens, edits, LAST_STREAM, copies=len(part))
         values[list(part)] = target.of_copies(after)
     return values

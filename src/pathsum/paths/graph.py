@@ -376,7 +376,7 @@ def per_prompt(
     members: Sequence[Members], name: str, field: Literal["exact", "share"]
 ) -> list[float]:
     """The sum over the edges of one name, in each prompt."""
-    return [sum((getattr(edge, field) for edge in own.get(name, ())), 0.0) for own in members]
+    return [sum((getattr(edge, field) for edge in edges.get(name, ())), 0.0) for edges in members]
 
 
 def mean_of(values: Sequence[float]) -> Estimate:

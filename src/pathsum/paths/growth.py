@@ -317,10 +317,10 @@ class Growth:
         """Decompose nodes of a head."""
         positions, gradients, common = self._gradients(nodes)
         ends = (self._visible(nodes[-1]), self.rival, self.start, self.carried)
-        opened = HeadNodes(self.run, head, reads, positions, gradients, *ends)
-        attention, held = opened.attention, opened.held
+        head_nodes = HeadNodes(self.run, head, reads, positions, gradients, *ends)
+        attention, held = head_nodes.attention, head_nodes.held
         if self.removal:
-            for inputs in (opened.values, *removal_inputs(attention)):
+            for inputs in (head_nodes.values, *removal_inputs(attention)):
                 self._collect(nodes, inputs, None)
             return
         also = {
@@ -334,7 +334,7 @@ class Growth:
             others = torch.ones(len(nodes), dtype=torch.bool)
             others[explained] = False
             held = held + attention.score_weights.effect * others.to(held.device)
-        self._collect(nodes, opened.values, held - common)
+        self._collect(nodes, head_nodes.values, held - common)
         described = attention.described(self.floor, common.tolist())
         for node, (attended, note) in zip(nodes, described, strict=True):
             self._add_node(node, attended, note)
@@ -358,13 +358,13 @@ class Growth:
         numbers = (*cells, *(values[candidates] for values in (strong, shares, exact, common)))
         gradients = inputs.gradient(into, writers, columns) / inputs.views
         edges = zip(*(values.tolist() for values in numbers), gradients, strict=True)
-        for reader, writer, column, is_strong, share, own, shared, gradient in edges:
+        for reader, writer, column, is_strong, share, exact_value, shared, gradient in edges:
             at = column if inputs.positions is None else inputs.positions[reader]
             edge = edge_between(inputs.writers[writer], at, readers[reader], side)
             node = (self.writers if is_strong else self.weak).setdefault(edge.start, _Writer())
             sums = share / inputs.views, shared / inputs.views
             inner = gradient if is_inner(edge.start) else None
-            node.add([GraphEdge(edge, own, unit_of(side), share)], *sums, inner)
+            node.add([GraphEdge(edge, exact_value, unit_of(side), share)], *sums, inner)
         share, exact = shares.masked_fill(candidates, 0), exact.masked_fill(candidates, 0)
         held = torch.zeros_like(share[:, 0, 0]) if held is None else held
         count = share.count_nonzero((1, 2))

@@ -138,8 +138,8 @@ def replace(
     Example:
         >>> from pathsum.model import construct
         >>> model = construct.induction()
-        >>> found = replace(model, "L1H0", "a b " * 8, pattern="induction")
-        >>> round(found.share.value, 4)
+        >>> result = replace(model, "L1H0", "a b " * 8, pattern="induction")
+        >>> round(result.share.value, 4)
         1.0
 
     A share above 1 means that the description does better than the head on this text; on other

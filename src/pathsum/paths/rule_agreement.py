@@ -184,7 +184,7 @@ def _measure(
 ) -> tuple[Int[Tensor, " edge"], Float[Tensor, "edge rule"], Float[Tensor, " edge"]]:
     """Layers, shares and effects of the edges of one prompt."""
     shares = torch.stack(list(rule_shares(runs).values()), -1)
-    graph, sizes = runs.graph, (runs.own - runs.reference).flatten(1).norm(dim=1)
+    graph, sizes = runs.graph, (runs.outputs - runs.reference).flatten(1).norm(dim=1)
     entries: list[tuple[int, int]] = []
     layers: list[int] = []
     for reader, layer in _mlp_readers(graph):
@@ -210,7 +210,7 @@ def _mlp_readers(graph: ComponentGraph) -> Iterator[tuple[int, int]]:
 def rule_shares(runs: ComponentRuns) -> dict[str, EdgeScores]:
     """The share of every edge into an MLP under each rule; 0 for all other edges."""
     graph, config = runs.graph, runs.graph.config
-    gradients, change = runs.gradients(), runs.own - runs.reference
+    gradients, change = runs.gradients(), runs.outputs - runs.reference
     matrices = {rule: torch.zeros_like(graph.exists, dtype=change.dtype) for rule in RULES}
     for reader, layer in _mlp_readers(graph):
         readers = graph.exists[:, graph.writers.index(Source("mlp", layer))]
