@@ -115,7 +115,7 @@ class TextArgument(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(OptionGroup):
+class Prediction(OptionGroup):
     """The prediction to explain.
 
     Options:

@@ -7,8 +7,8 @@ from pathsum.base.errors import InputError
 from pathsum.cli.inputs import (
     CommandSession,
     FigureSession,
+    Prediction,
     PredictionSample,
-    Target,
     TextArgument,
     parse_ids,
 )
@@ -30,7 +30,7 @@ def patch_command(
     into: list[str] | None = None,
     sweep: bool = False,
     patched_run: Literal["corrupted", "clean"] | None = None,
-    target: Target,
+    target: Prediction,
 ) -> None:
     """Patch nodes and edges: what does the prediction lose?
 

@@ -84,7 +84,7 @@ def heat_map(
 
 
 def _axis_labels(pen: Pen, above: Point, column_label: str, middle: Length, row_label: str) -> str:
-    """A label above the columns and a label that reads upward beside the rows, if any."""
+    """A label above the columns and a label that reads upward along the rows, if any."""
     x, y = above
     body = (
         pen.text((x, y + 6), column_label, anchor="middle", color=svg.MUTED) if column_label else ""

@@ -219,7 +219,10 @@ class Model:
             token = int(token)
         if isinstance(token, bool) or not hasattr(token, "__index__"):
             raise TokenError(f"{token!r} is not a token; give its text or its id, an integer")
-        number = operator.index(token)
+        try:
+            number = operator.index(token)
+        except TypeError:
+            raise TokenError(f"{token!r} is not a token; give its text or its id") from None
         if not 0 <= number < self.config.d_vocab:
             raise TokenError(
                 f"token id {number} is out of range: the vocabulary has {self.config.d_vocab} "
@@ -240,9 +243,13 @@ class Model:
     def head(self, layer: HeadName | SupportsIndex, head: SupportsIndex | None = None) -> Head:
         """One head, by its label, by a pair (layer, head), or by two numbers."""
         if isinstance(layer, SupportsIndex):
+            forms = "head() takes a label, a pair, or a layer and a head number"
             if head is None:
-                raise ArgumentError("head() takes a label, a pair, or a layer and a head number")
-            layer = (int(layer), int(head))
+                raise ArgumentError(forms)
+            try:
+                layer = (operator.index(layer), operator.index(head))
+            except TypeError:
+                raise ArgumentError(forms) from None
         return Head(self, find_head(layer, self.config.n_layers, self.config.n_heads))
 
     @cached_property

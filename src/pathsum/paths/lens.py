@@ -95,7 +95,7 @@ class Lens(Record, kind="lens"):
         self, layer: int, position: int | None = None, token: TokenName | None = None
     ) -> LensParts:
         """The held lens of a token (by default the prediction) by order and by component."""
-        check_stream(layer, len(self.direct) - 1)
+        check_layer(layer, len(self.direct) - 1)
         position = self.position if position is None else position
         position = parse_position(position, len(self.context), of="the text")
         return held_parts(self._trace, layer, position, token, self._sequence)
@@ -164,7 +164,7 @@ def lens(trace: Trace, position: int = -1, sequence: int = 0) -> Lens:
     )
 
 
-def check_stream(layer: int, n_layers: int) -> None:
+def check_layer(layer: int, n_layers: int) -> None:
     """Raise InputError unless there is a stream before a layer, or after the last one."""
     if not 0 <= layer <= n_layers:
         raise InputError(

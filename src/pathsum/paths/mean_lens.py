@@ -32,7 +32,7 @@ from pathsum.model import Model, Trace
 from pathsum.model.folding import apply_unembedding, logit_bias
 from pathsum.model.reference import reference_text
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.lens import HeldPositions, LensParts, check_stream, split_held
+from pathsum.paths.lens import HeldPositions, LensParts, check_layer, split_held
 from pathsum.paths.target import TokenName, find_target
 
 POSITIONS = 64
@@ -73,7 +73,7 @@ class MeanLens(Record, kind="mean-lens"):
     @torch.no_grad()
     def logits(self, trace: Trace, layer: int) -> Float[Tensor, "batch pos vocab"]:
         """Logits of a run's stream before a layer under the mean map, relative to their mean."""
-        check_stream(layer, len(self._maps) - 1)
+        check_layer(layer, len(self._maps) - 1)
         return _read(trace, trace.streams[layer] @ self._maps[layer].to(trace.streams[layer]))
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class MeanLens(Record, kind="mean-lens"):
         self, trace: Trace, layer: int, position: int = -1, token: TokenName | None = None
     ) -> LensParts:
         """The mean lens of a token at a position, by order and by the path's last component."""
-        check_stream(layer, len(self._maps) - 1)
+        check_layer(layer, len(self._maps) - 1)
         if len(trace.tokens) != 1:
             raise InputError(f"the run has {len(trace.tokens)} sequences; give a run of one")
         position = parse_position(position, trace.tokens.shape[1], of="the text")

@@ -29,7 +29,7 @@ class Fidelity(Record, kind="program-fidelity"):
                      program of the same size, fitted the same way, with randomly matched entries
                      and random attention features
     `agreement`      the share of positions where program and model predict the same token
-    `loss`           of the program on the text, beside `loss_model`, `loss_unigram` and
+    `loss`           of the program on the text, next to `loss_model`, `loss_unigram` and
                      `loss_bigram` (smoothed counts of the fitting text)
     """
 

@@ -11,7 +11,7 @@ const LETTER = 7.9;
 const HEIGHT = 38;
 const GAP = 10;
 const LEFT = 8;
-/** A position is a pin at the foot of its token; the line from it passes beside the token. */
+/** A position is a pin at the foot of its token; the line from it passes next to the token. */
 const PIN = 10;
 const PIN_GAP = 3;
 const TOP = 14;
