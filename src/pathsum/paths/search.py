@@ -83,7 +83,7 @@ class TopPaths(Record, kind="top-paths"):
         else:
             proof = f"not proven: a path of up to {self.bound:.3g} could be hidden"
         title = f"strongest paths, {len(self.paths)} of {self.count:,}"
-        note = f"{proof} ({self.evaluated:,} evaluated); all others together {self.rest:+.3f}"
+        note = f"{proof} ({self.evaluated:,} evaluated); sum of all others {self.rest:+.3f}"
         return share_table(("path",), rows, title, note)
 
 

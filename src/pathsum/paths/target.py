@@ -109,7 +109,7 @@ class Target:
         versus = self.versus_text(model)
         if versus is None:
             return text
-        minus = "the vocabulary's mean" if versus == "mean" else f"that of {versus}"
+        minus = "the vocabulary's mean" if versus == "mean" else f"the logit of {versus}"
         return f"{text}, minus {minus}"
 
     def visible_length(self, trace: Trace) -> int:
