@@ -106,7 +106,9 @@ def test_a_batch_is_a_mean_with_intervals(batch: LogitAttribution) -> None:
     assert share.low is not None and share.low < batch.by_last["L1H0"]
     each = batch.top(3, budget=10**6)
     assert each[0].stderr is not None
-    assert batch.question == "logit of each sequence's token at its position, minus the logit of <7>"
+    assert (
+        batch.question == "logit of each sequence's token at its position, minus the logit of <7>"
+    )
 
 
 def test_one_sequence_has_no_interval(induction: LogitAttribution) -> None:

@@ -165,9 +165,20 @@ def rule_agreement(
         with name_prompt(number):
             runs = component_runs(model, prompt, position, token, versus)
         parts.append(_measure(runs, k))
-    layers, shares, effects = (torch.stack(column) for column in zip(*parts, strict=True))
+    columns = (torch.stack(column) for column in zip(*parts, strict=True))
     templates = [prompt.template for prompt in prompts]
     groups = templates if len(set(templates)) > 1 else range(len(prompts))
+    return RuleAgreement(model.name, len(prompts), _agreements(model, groups, *columns))
+
+
+def _agreements(
+    model: Model,
+    groups: Sequence[object],
+    layers: Int[Tensor, "prompt edge"],
+    shares: Float[Tensor, "prompt edge rule"],
+    effects: Float[Tensor, "prompt edge"],
+) -> tuple[Agreement, ...]:
+    """The agreement of each rule over all layers, then per layer; intervals are over groups."""
     # Each row leaves out one group, and the first row none.
     names = (None, *dict.fromkeys(groups))
     included = torch.tensor([[group != name for group in groups] for name in names])
@@ -176,7 +187,7 @@ def rule_agreement(
         inside = torch.ones_like(layers, dtype=torch.bool) if layer is None else layers == layer
         for rule, columns in zip(RULES, shares.unbind(-1), strict=True):
             agreements.append(_agreement(rule, layer, columns, effects, inside, included))
-    return RuleAgreement(model.name, len(prompts), tuple(agreements))
+    return tuple(agreements)
 
 
 def _measure(

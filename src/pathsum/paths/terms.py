@@ -230,13 +230,10 @@ def term_importance(
     terms = _Terms(model, sets, scale, mlps, from_position, find_metric(metric))
     text = require_text(model, batches)
     batches, ids = predicted_batches(model, text, targets, from_position)
-    pieces = [
-        piece
-        for batch in zip(batches, ids, strict=True)
-        for piece in zip(
-            *(split_by_memory(model, tensor, terms.streams) for tensor in batch), strict=True
-        )
-    ]
+    pieces: list[tuple[Tokens, Tokens]] = []
+    for batch in zip(batches, ids, strict=True):
+        parts = (split_by_memory(model, tensor, terms.streams) for tensor in batch)
+        pieces += zip(*parts, strict=True)
     losses = shared_map(pieces, terms.losses, progress, "term importance")
     joined = [SequenceLosses.concat(list(pieces)) for pieces in zip(*losses, strict=True)]
     return terms.result(joined)
