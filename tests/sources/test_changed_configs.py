@@ -47,7 +47,8 @@ def changed(values: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def theirs(folder: Path) -> torch.Tensor | None:
     """The logits of transformers; None if it refuses the config or draws weights at random."""
     kind = transformers.AutoModelForCausalLM
-    options = {"attn_implementation": "eager", "output_loading_info": True}
+    kernel = tiny.attention_kernel(json.loads((folder / "config.json").read_text()))
+    options = {"attn_implementation": kernel, "output_loading_info": True}
     try:
         model, info = kind.from_pretrained(folder, **options)
         with torch.no_grad():

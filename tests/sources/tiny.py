@@ -369,6 +369,11 @@ UNKNOWN: dict[str, tuple[str, str, dict[str, Any]]] = {
 """Families that pathsum does not read."""
 
 
+def attention_kernel(config: dict[str, Any]) -> str:
+    """The kernel of transformers that is right: eager adds Falcon's ALiBi twice."""
+    return "sdpa" if config.get("alibi") else "eager"
+
+
 def make(case: str, seed: int = 0) -> Any:
     """A model of transformers with random weights, biases and gains."""
     import transformers
@@ -377,9 +382,8 @@ def make(case: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     # Some config classes fill in defaults in the dicts that they are given, which cases share.
     fields = copy.deepcopy(fields)
-    # Eager, transformers adds Falcon's ALiBi twice, once with the causal mask.
-    attention = "sdpa" if "alibi" in fields else "eager"
-    config = getattr(transformers, config_class)(**fields, attn_implementation=attention)
+    kernel = attention_kernel(fields)
+    config = getattr(transformers, config_class)(**fields, attn_implementation=kernel)
     model = getattr(transformers, model_class)(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
