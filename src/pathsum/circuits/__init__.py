@@ -39,7 +39,6 @@ from pathsum.circuits.qk_ov import Effect, effect, token_attention, token_ov, to
 from pathsum.circuits.trigram_bugs import bug_cost, forced_bugs
 from pathsum.circuits.trigrams import SkipTrigrams, skip_trigrams
 from pathsum.circuits.virtual_weights import VirtualWeights, virtual_weights
-from pathsum.model.sequences import open_text
 
 __all__ = [
     "Composition",
@@ -63,7 +62,6 @@ __all__ = [
     "effect",
     "forced_bugs",
     "head_card",
-    "open_text",
     "positional",
     "skip_trigrams",
     "source_table",

@@ -44,7 +44,8 @@ def bigram_command(
         --token: Show what is predicted after this token.
         --k: How many rows (default 20), or tokens with --token (10).
     """
-    from pathsum.circuits import bigram, continuations, open_text
+    from pathsum.circuits import bigram, continuations
+    from pathsum.model.sequences import open_text
 
     model = session.open()
     if token is not None:
@@ -118,7 +119,8 @@ def trigrams_command(
         --k: How many (default 50), or tokens per list with --source (5).
         --rank: Rank by text (loss reduction) or by weights; default: text if there is any.
     """
-    from pathsum.circuits import open_text, skip_trigrams, source_table
+    from pathsum.circuits import skip_trigrams, source_table
+    from pathsum.model.sequences import open_text
 
     model = session.open()
     if source is not None:

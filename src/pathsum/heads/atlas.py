@@ -25,7 +25,7 @@ from pathsum.circuits.token_basis import join_notes, logit_cap_note, require_hea
 from pathsum.heads import circuit_scores, kinds, probe_scores
 from pathsum.heads.circuit_scores import MATCHING_THROUGH_PREVIOUS
 from pathsum.heads.kinds import ALL_SCORES, MIXED, TITLES, UNKNOWN, HeadEntry
-from pathsum.heads.null import RandomHeads, check_draws
+from pathsum.heads.null import RandomHeads, check_draws, score_on_runs
 from pathsum.heads.probe import (
     PREVIOUS_TOKEN,
     SEQUENCES,
@@ -288,17 +288,17 @@ def _measure(
         compared = [score.name for score in ALL_SCORES if score.of_tokens_out]
         absent = dict.fromkeys(requested.intersection(compared), OUTPUTS_ARE_NOT_TOKENS)
     null, make_probe = RandomHeads(model, draws, seed), repeats_probe
+    on_repeats = [score for score in probe_scores.REPEATS_SCORES if score.name in requested]
     if too_short := why_no_repeats(model):
         make_probe = random_tokens
-        absent = {
-            s.name: too_short for s in probe_scores.REPEATS_SCORES if s.name in requested
-        } | absent
+        absent = {score.name: too_short for score in on_repeats} | absent
     measured, probe = requested - set(absent), make_probe(model, sequences, seed)
+    on_repeats = [score for score in on_repeats if score.name in measured]
     trace = attention_trace(model, probe.tokens, progress, "random tokens")
     first = kinds.first_by_weights(trace, progress)
     on_text = probe_scores.score_on_text(null, measured, text, progress)
     groups = (
-        probe_scores.score_on_repeats(null, measured, trace, probe, progress),
+        score_on_runs([(trace, probe)], on_repeats, null, what="random tokens", progress=progress),
         probe_scores.score_on_similar_tokens(null, measured, sequences, seed, progress),
         probe_scores.score_on_split_words(null, measured, seed, progress),
         on_text,

@@ -58,18 +58,6 @@ TEXT_SEQUENCES, TEXT_LENGTH, TEXT_NULL_SEQUENCES = 16, 128, 1
 _PATTERN_BYTES = 1 << 28
 
 
-def score_on_repeats(
-    null: RandomHeads,
-    names: Collection[str],
-    trace: Trace,
-    probe: RepeatedTokens,
-    progress: Progress,
-) -> HeadScores:
-    """Scores on a run of repeated random tokens."""
-    requested = [score for score in REPEATS_SCORES if score.name in names]
-    return score_on_runs([(trace, probe)], requested, null, what="random tokens", progress=progress)
-
-
 def attention_on_repeats(model: Model, progress: Progress) -> dict[HeadId, dict[str, Score]]:
     """Attention scores on repeated random tokens without their nulls, to save time."""
     probe = repeats_probe(model)
