@@ -30,17 +30,13 @@ try:
 except ImportError:  # Windows, where saves do not exclude each other
     fcntl = None
 
-# The size limit of files that are read whole; tokenizers of a million tokens take 50 MB.
-MAX_TEXT_BYTES = 1 << 28
-# Lists, objects, names and values of a JSON text: each takes 24 bytes or more of memory, and may be
-# written in 2. A tokenizer of a million tokens has 5 million.
+MAX_TEXT_BYTES = 1 << 28  # of files that are read whole; a tokenizer takes up to 50 MB
+# Values of a JSON text, 24 bytes of memory each; a tokenizer of a million tokens has 5 million.
 MOST_VALUES = 1 << 23
 JOURNAL = ".saving.json"
-# The files of a model, the only ones that are saved together: the journal of a folder may name no
-# others.
+# The files of a model are saved together; the journal of a folder may name no others.
 SAVED_TOGETHER = ("config.json", "model.safetensors", "tokenizer.json", "held_out.safetensors")
-# How long a save waits for another one to the same folder.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 60.0  # how long a save waits for another one to the same folder
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -86,9 +82,9 @@ def exists(path: Path) -> bool:
     """Whether there is such a file or folder; False for names that no file can have."""
     try:
         path.stat()
+        return True
     except (OSError, ValueError):
         return False
-    return True
 
 
 def read_bytes(file: Path, largest: int = MAX_TEXT_BYTES) -> bytes:

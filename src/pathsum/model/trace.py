@@ -200,11 +200,9 @@ class Trace(Run):
 
     def __repr__(self) -> str:
         batch, length = self.tokens.shape
-        text = "".join(self.token_texts[0]) if batch else ""
+        text = shorten("".join(self.token_texts[0]), 60) if batch else ""
         edits = f", {len(self.edits)} edits" if self.edits else ""
-        return (
-            f"Trace({self.model.name!r}, {batch} × {length} tokens{edits}: {shorten(text, 60)!r})"
-        )
+        return f"Trace({self.model.name!r}, {batch} × {length} tokens{edits}: {text!r})"
 
     def _repr_html_(self) -> str:
         """The text and, in a small model, the attention patterns of all heads, for a notebook."""

@@ -89,8 +89,7 @@ MLP_NAMES = (
 )
 ATTENTION_NAMES = tuple(name for name in LAYER_NAMES if name not in MLP_NAMES)
 HALF = (torch.float16, torch.bfloat16)
-DTYPES = (torch.float64, torch.float32, *HALF)
-"""The dtypes that weights may have."""
+DTYPES = (torch.float64, torch.float32, *HALF)  # that weights may have
 MODEL_NAMES = ("W_E", "W_U", "W_pos", "b_U", "ln_f_w", "ln_f_b")
 
 
@@ -335,11 +334,9 @@ def _computing_dtype(store: Store) -> torch.dtype:
 
 
 def _expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    shapes = model_shapes(config)
-    for layer in range(config.n_layers):
-        for name, shape in layer_shapes(config).items():
-            shapes[f"layers.{layer}.{name}"] = shape
-    return shapes
+    layer, layers = layer_shapes(config), range(config.n_layers)
+    stacked = {f"layers.{n}.{name}": shape for n in layers for name, shape in layer.items()}
+    return model_shapes(config) | stacked
 
 
 def _required(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
@@ -394,9 +391,8 @@ def _unexpected(config: Config, name: str) -> str:
 
 
 def _describe(config: Config) -> str:
-    names = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx"]
-    names += ["positions", "norm", "mlp"]
-    names += ["d_mlp"] if config.mlp != "none" else []
+    names = ["n_layers", "n_heads", "d_model", "d_head", "d_vocab", "n_ctx", "positions", "norm"]
+    names += ["mlp", "d_mlp"] if config.mlp != "none" else ["mlp"]
     names += ["n_experts"] if config.n_experts else []
     names += ["n_kv_heads"] if config.n_kv_heads != config.n_heads else []
     names += ["d_vocab_out"] if not config.predicts_tokens else []
