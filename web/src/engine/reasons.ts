@@ -1,4 +1,4 @@
-/** The head that a sentence about a prediction describes, and why it attends where it does: `pathsum.paths.reasons`. */
+/** The leading head of a prediction (`pathsum.paths.lead`) and the reasons for its attention (`pathsum.paths.reasons`). */
 import type { Graph, Reason, Span } from "../generated/answers";
 import { WORDS } from "../generated/words";
 import { percent, signed } from "../lib/format";
@@ -21,7 +21,7 @@ const TIMES_USUAL = 2;
 /** Tokens that replace the one before a follower. */
 const REPLACEMENTS = 4;
 
-/** The head that explains most of a prediction; the fields are those of `pathsum.paths.reasons.Lead`. */
+/** The head that explains most of a prediction; the fields are those of `pathsum.paths.lead.Lead`. */
 export interface Lead {
   head: string;
   share: number;
