@@ -15,6 +15,7 @@ The matching is an assignment problem: the one-to-one pairing with the largest s
 that row's values, so it determines the best pairing for any values of that row.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -195,9 +196,8 @@ def align_heads(
         progress: Called as the work proceeds.
 
     Returns:
-        One match per head, with the similarities of QK, of OV and of both, and p. A small p means
-        that two heads agree more than their models' embeddings, positions and singular values
-        imply.
+        One match per head, with similarities of QK, of OV and of both, and p. A small p means that
+        two heads agree more than embeddings, positions and singular values imply.
 
     Example:
         >>> from pathsum.model import construct
@@ -205,9 +205,7 @@ def align_heads(
         >>> f"{alignment.score:.3f}", [str(match.right) for match in alignment.matches]
         ('1.000', ['L0H0', 'L0H1', 'L1H0', 'L1H1'])
 
-    The result is independent of the basis of either stream, of the order of heads, and of a
-    constant added to all logits. Layers above the first are compared by their direct path, which is
-    small for a head that works by composition.
+    Layers above the first are compared by their direct path.
     """
     parse_draws(draws, minimum=1, noun="random rotations")
     _require_comparable(left, right)
@@ -226,16 +224,6 @@ def align_heads(
     rotate = draws, seeded(seed), progress
     by_left = _rotated_matches(first, second, first_norms, second_norms, similarity, *rotate)
     by_right = _rotated_matches(second, first, second_norms, first_norms, similarity.T, *rotate)
-    # The share of each model's heads that are matched and so have a p-value.
-    shares = [min(similarity.shape) / number for number in similarity.shape]
-    matches: list[HeadMatch] = []
-    for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
-        score = float(similarity[row, column])
-        nulls = by_left[:, row], by_right[:, column]
-        p = max(_p(score, null, share) for null, share in zip(nulls, shares, strict=True))
-        parts = (score, float(qk[row, column]), float(ov[row, column]))
-        null = float(torch.cat(nulls).nanmean())
-        matches.append(HeadMatch(left.heads[row].id, right.heads[column].id, *parts, null, p))
     normed = any(model.config.qk_norm != "none" for model in (left, right))
     return HeadAlignment(
         left=left.name,
@@ -245,10 +233,29 @@ def align_heads(
         similarity=similarity,
         qk=qk,
         ov=ov,
-        matches=tuple(matches),
+        matches=tuple(_matches(left, right, (similarity, qk, ov), by_left, by_right)),
         draws=draws,
         note="QK-norm: the same scale for all tokens" if normed else "",
     )
+
+
+def _matches(
+    left: Model,
+    right: Model,
+    parts: tuple[Tensor, Tensor, Tensor],
+    by_left: Tensor,
+    by_right: Tensor,
+) -> Iterator[HeadMatch]:
+    """The best pairs of heads, each with the larger of its p-values in the two models."""
+    similarity = parts[0]
+    # The share of each model's heads that are matched and so have a p-value.
+    shares = [min(similarity.shape) / number for number in similarity.shape]
+    for row, column in zip(*(part.tolist() for part in best_assignment(similarity)), strict=True):
+        score, qk, ov = (float(part[row, column]) for part in parts)
+        nulls = by_left[:, row], by_right[:, column]
+        p = max(_p(score, null, share) for null, share in zip(nulls, shares, strict=True))
+        null = float(torch.cat(nulls).nanmean())
+        yield HeadMatch(left.heads[row].id, right.heads[column].id, score, qk, ov, null, p)
 
 
 def _rotated_matches(

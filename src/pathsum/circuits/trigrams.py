@@ -212,16 +212,9 @@ def skip_trigrams(
 
     The ranking by weights is exact: streaming finds the destination that attends most to each
     source, and then the largest entries of a full OV circuit whose rows are scaled by that
-    attention. It has fewer than k triples only if fewer have a positive score. On text, the 5,000
-    that gain most where they are right are measured. Tokens that are rare in training text
-    (`model.token_pool().in_tables`) are hidden.
-
-    One in five sequences of a corpus is held out. Ranked by weights, the evidence is from the
-    held-out part. Ranked on text, that part is used for the ranking, and the evidence is from other
-    sequences, because triples selected for their effect on a text are biased toward a lift there.
-
-    On layers above 0 these are circuits of the direct path. Softmax makes sources compete, so even
-    a one-layer model is more than a table of skip-trigrams.
+    attention. On text, the 5,000 that gain most where they are right are measured, and evidence is
+    counted on other sequences, because triples selected on a text are biased toward a lift there.
+    Tokens that are rare in training text (`model.token_pool().in_tables`) are hidden.
     """
     require_trigrams(model, "a skip-trigram")
     common = common_tokens(model)

@@ -203,8 +203,7 @@ def atlas(
         text: A text, token ids or a corpus for scores that need no repeats, by default the model's
             held-out text. For a model trained on sequences of one format, give such sequences.
         tokens: An alias of `text`.
-        scores: Names of scores, such as `["copying", "copying_weights"]`, to compute only these.
-            Heads are then assigned only the kinds that these scores can establish.
+        scores: The scores to compute, such as `["copying", "copying_weights"]`; default: all.
         thresholds: Thresholds that differ from the defaults, such as `{"previous_token": 0.4}`.
         alpha: The largest p of a score that establishes a kind.
         sequences: The number of sequences of repeated random tokens: 25 tokens, 4 times, or fewer
@@ -214,8 +213,7 @@ def atlas(
         progress: Called as the work proceeds.
 
     Returns:
-        A mapping from label to head, with its scores, kind and evidence. `absent` gives the reason
-        for each score that could not be computed.
+        A mapping from label to scores, kind and evidence; `absent` has reasons for missing scores.
 
     Example:
         >>> from pathsum.model import construct
@@ -223,12 +221,8 @@ def atlas(
         >>> heads["L0H0"].kind, heads["L1H0"].kind
         ('previous token', 'induction')
 
-    The null draws each head with its reads and writes rotated at random: the same scale, singular
-    values and stream, but random directions. A kind requires a score at or above its threshold,
-    over the whole context or a part of it, with p ≤ `alpha`, and weights that agree.
-
-    An atlas does not prove a mechanism. `induction(model)` tests the mechanism of induction heads
-    by cutting edges and by substituting ideal patterns.
+    The null draws each head with its reads and writes rotated at random. An atlas does not prove a
+    mechanism; `induction(model)` tests the mechanism of induction heads by cutting edges.
     """
     require_heads(model)
     require_causal(model, "the atlas")

@@ -190,8 +190,7 @@ def induction(
     Args:
         model: The model.
         text: Token ids [n, pos], or texts of one length, for a model trained on sequences of one
-            format. They replace the random tokens, and prefix matching, the attention to tokens
-            after earlier copies of the current token, replaces the stripe.
+            format. They replace the random tokens, and prefix matching replaces the stripe.
         sequences: The number of sequences of random tokens.
         draws: The number of random heads in the null.
         seed: The seed of random tokens and heads.
@@ -207,10 +206,8 @@ def induction(
         >>> by_k.heads[0].mechanism, by_k.heads[0].partner, by_q.heads[0].mechanism
         ('K-composition', 'L0H0', 'Q-composition')
 
-    A head whose stripe is significant against random heads is a candidate, unless its output is
-    zero. Then each edge from a lower head into its query or key is patched individually from a run
-    on shuffled tokens. The edge that removes most of the stripe determines the partner and the
-    mechanism.
+    Each edge from a lower head into the query or key is patched from a run on shuffled tokens. The
+    edge that removes most of the stripe determines the partner and the mechanism.
     """
     check_draws(draws)
     require_tokens_out(model, "induction")

@@ -253,29 +253,24 @@ def neuron(
     k: int = K,
     progress: Progress = silent,
 ) -> Neuron:
-    """Describe one neuron, such as `"mlp3.n512"`, in detail.
+    """Describe one neuron in detail.
 
     Args:
         model: A model with MLPs.
-        name: The neuron.
+        name: The neuron, such as `"mlp3.n512"`.
         text: The text for contexts and cost, by default the model's held-out text.
         k: The number of tokens, components and contexts in each table.
         progress: Called as the work proceeds.
 
     Returns:
-        The tokens and components that open its gate and set its value, the tokens that it raises
-        and lowers, the later heads and MLPs that read it, the contexts in which it is most active,
-        and the cost of replacing its activation by its mean.
+        Its inputs, its output, the contexts in which it is most active, and the cost of its mean
+        ablation.
 
     Example:
         >>> import pathsum as ps
         >>> inputs = neuron(ps.construct.memory(), "mlp0.n0", "a b c d", k=1).inputs
         >>> [side.side for side in inputs], inputs[0].edges[0].component
         (['input'], 'L0H0')
-
-    Scores omit normalization scales, patterns and intermediate components: an edge shows only that
-    two directions overlap. An ablation (`trace.patch({"mlp3.n512→L4H1.k": "mean"})`) tests whether
-    the model uses it. Contexts are only examples.
     """
     source, k = parse_neurons(model, name), parse_count(k, "rows", maximum=MOST_ROWS)
     if source.kind != "neuron":

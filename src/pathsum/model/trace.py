@@ -51,8 +51,6 @@ class Trace(Run):
     Example:
         >>> import pathsum as ps
         >>> trace = ps.load("hand-built-induction").trace("a b c a")
-        >>> trace.token_texts[0]
-        ('<s>', 'a', 'b', 'c', 'a')
         >>> int(trace["L1H0.pattern"][0, -1].argmax())  # the position of b, which followed a
         2
     """

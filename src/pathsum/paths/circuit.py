@@ -147,8 +147,7 @@ def mean_circuit(
         token: The token to explain, by default each prompt's own or the model's prediction.
         versus: None, "mean" or another token, for prompts that do not name one.
         threshold: The smallest share of an edge, as a fraction of the prediction.
-        effects: Whether edges of probability 0.05 or more are cut: they carry zero, or their value
-            in the corrupted prompt. Other edges have no effect.
+        effects: Whether edges of probability 0.05 or more are cut; others have no effect.
         progress: Called as the work proceeds.
 
     Returns:
@@ -161,15 +160,9 @@ def mean_circuit(
         >>> circuit["L1H0@last→logits@last"].prompts
         2
 
-    Positions are matched by name: "last" (the position of the prediction), "first", and the names
-    given by the prompt. Unnamed positions are matched by number if all prompts have the same
-    length; otherwise they are pooled as "elsewhere".
-
-    The `probability` of an edge is the fraction of bootstrap samples of the prompts in which it
-    belongs to the circuit: its node and its mean share in the sample pass the mean floor as in a
-    single circuit. If prompts have templates, these are resampled too. If the model solves the
-    prompts in different ways, the mean may not be the circuit of any prompt; check `prompts` of
-    each edge.
+    Unnamed positions are matched by number if all prompts have the same length; otherwise they are
+    pooled as "elsewhere". The `probability` of an edge is the fraction of bootstrap samples of the
+    prompts (and their templates) in which it belongs to the circuit.
     """
     prompts = as_prompts(prompts)
     circuits, spans = list[Graph](), list[dict[str, range]]()

@@ -76,9 +76,8 @@ def decompile(
 
     Args:
         model: The model.
-        corpus: A text, sequences of token ids or a `Corpus`, by default the model's held-out text.
-            Four fifths of it are for fitting (for a `Corpus`, its training part), and fidelity is
-            measured on the rest.
+        corpus: A text, token ids or a `Corpus`, by default the model's held-out text. Fidelity is
+            measured on a fifth of it, or on the held-out part of a `Corpus`.
         budget: The largest number of values in the program.
         seed: The seed of the random program that is the null of fidelity.
         progress: Called as the work proceeds.
@@ -93,9 +92,7 @@ def decompile(
         >>> program.fidelity.kl.value < 0.01
         True
 
-    A program describes the model on text like the corpus. It is not a proof about the weights, so
-    measure it again on other text. Values are fitted to the model's predictions, attention rules to
-    the heads' patterns. Such rules describe MLPs and composition only in part.
+    A program describes the model on text like the corpus; measure it again on other text.
     """
     require_tokens_out(model, "decompile")
     if model.config.d_vocab < 2:
@@ -111,15 +108,10 @@ def decompile(
     progress(1, steps, "describing attention")
     attention = _attention_rules(model, fitting, lexicon, budget, progress)
     fit = TableFit(columns, _stages(lexicon, attention), fitting.tokens, fitting.weight, targets)
-    versions: list[tuple[Stage, ...]] = []
-    for number, size in enumerate(rounds):
-        progress(2 + number, steps, f"fitting {size} numbers")
-        while fit.add_copying(size):
-            fit.refit(COPYING_EVALUATIONS, progress, "fitting copying heads")
-        fit.grow(size)
-        evaluations = LAST_EVALUATIONS if size == budget else EVALUATIONS
-        fit.refit(evaluations, progress, f"fitting {size} numbers")
-        versions.append(_rounded(fit.stages))
+    versions = [
+        _fitted_stages(fit, size, budget, (2 + number, steps), progress)
+        for number, size in enumerate(rounds)
+    ]
     progress(steps - 2, steps, "fitting a random program")
     fit.stages = _matched_at_random(fit.stages, seed)
     # The patterns of the stages have changed.
@@ -129,6 +121,19 @@ def decompile(
     program = _build_program(model, lexicon, fitting, held_out, versions, null, budget)
     progress(steps, steps, "done")
     return program
+
+
+def _fitted_stages(
+    fit: TableFit, size: int, budget: int, step: tuple[int, int], progress: Progress
+) -> tuple[Stage, ...]:
+    """The stages after one round, in which the program grows to `size` values."""
+    progress(*step, f"fitting {size} numbers")
+    while fit.add_copying(size):
+        fit.refit(COPYING_EVALUATIONS, progress, "fitting copying heads")
+    fit.grow(size)
+    evaluations = LAST_EVALUATIONS if size == budget else EVALUATIONS
+    fit.refit(evaluations, progress, f"fitting {size} numbers")
+    return _rounded(fit.stages)
 
 
 @dataclass(frozen=True, eq=False)
