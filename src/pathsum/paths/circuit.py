@@ -3,8 +3,7 @@
 `membership`: how likely an edge belongs to the circuit of many prompts, by the bootstrap.
 """
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from pathsum.algebra.rotations import seeded
 from pathsum.base import Estimate, Progress, silent
-from pathsum.base.errors import InputError, PathsumError
 from pathsum.base.options import checked
 from pathsum.base.site import Side, Site
 from pathsum.model import Model, Trace
@@ -34,7 +32,14 @@ from pathsum.paths.edges import (
 from pathsum.paths.graph import Graph, Members, Method, mean_of, per_prompt
 from pathsum.paths.growth import EDGE_PART
 from pathsum.paths.patching import check_runs
-from pathsum.paths.prompts import LAST, Prompt, as_prompts, name_positions
+from pathsum.paths.prompts import (
+    LAST,
+    Prompt,
+    as_prompts,
+    name_positions,
+    name_prompt,
+    run_prompt,
+)
 from pathsum.paths.score import score
 from pathsum.paths.target import PositionName, PredictionRun, TokenName, Versus, find_target
 
@@ -179,26 +184,6 @@ def mean_circuit(
     return _average_graphs(circuits, _Names.of(circuits, names), effects, progress, templates)
 
 
-def run_prompt(
-    model: Model,
-    prompt: Prompt,
-    position: int | str,
-    token: TokenName | None,
-    versus: Versus,
-) -> PredictionRun:
-    """The prediction of a prompt, with the run of its corrupted partner if it has one."""
-    trace = model.trace(prompt.text)
-    if len(trace.tokens) != 1:
-        raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
-    at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
-    token = token if prompt.token is None else prompt.token
-    target = find_target(trace, at, token, versus if prompt.versus is None else prompt.versus)
-    other = None if prompt.corrupted is None else model.trace(prompt.corrupted)
-    if other is not None:
-        check_runs(trace, other)
-    return PredictionRun(trace, target, 0, other)
-
-
 @dataclass(frozen=True)
 class _Names:
     """The name of each position of each prompt, and all names in order."""
@@ -334,15 +319,6 @@ def _cut_groups(circuit: Graph, members: Members, progress: Progress) -> dict[st
     edges = [[edge.edge for edge in group] for group in members.values()]
     drops = cut_effects(circuit.prediction, edges, _cut_to(circuit), progress)
     return {name: drop for name, drop in zip(members, drops, strict=True) if drop is not None}
-
-
-@contextmanager
-def name_prompt(number: int) -> Generator[None]:
-    """Prefix errors about one of many prompts with its number."""
-    try:
-        yield
-    except PathsumError as error:
-        raise type(error)(f"prompt {number}: {error}") from error
 
 
 def membership(

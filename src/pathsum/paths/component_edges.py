@@ -28,10 +28,9 @@ from pathsum.model.forward import run
 from pathsum.model.gating import mlp_stream
 from pathsum.model.recording import ONLY_LOGITS
 from pathsum.model.sites import writers_into
-from pathsum.paths.circuit import run_prompt
 from pathsum.paths.graph import Graph, Method
 from pathsum.paths.patching import check_runs
-from pathsum.paths.prompts import Prompt
+from pathsum.paths.prompts import Prompt, run_prompt
 from pathsum.paths.target import Target, TokenName, Versus
 
 EdgeScores = Float[Tensor, "reader writer"]

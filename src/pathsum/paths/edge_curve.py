@@ -31,7 +31,6 @@ from pathsum.base.estimate import mean_estimate, ratio
 from pathsum.base.options import checked
 from pathsum.base.table import Cell
 from pathsum.model import Model
-from pathsum.paths.circuit import name_prompt
 from pathsum.paths.component_edges import (
     ComponentGraph,
     ComponentRuns,
@@ -42,7 +41,7 @@ from pathsum.paths.component_edges import (
     strongest,
 )
 from pathsum.paths.graph import Graph
-from pathsum.paths.prompts import LAST, Prompt
+from pathsum.paths.prompts import LAST, Prompt, name_prompt
 from pathsum.paths.target import TokenName, Versus
 
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

@@ -46,11 +46,11 @@ from pathsum.model.reference import (
     reference_text,
 )
 from pathsum.model.sequences import TextOrTokens
-from pathsum.paths.circuit import name_prompt
 from pathsum.paths.cuts import reference_writes, values_with_only, values_without
 from pathsum.paths.edges import random_order
 from pathsum.paths.gradients import gradient_order
 from pathsum.paths.graph import Graph
+from pathsum.paths.prompts import name_prompt
 from pathsum.paths.target import PredictionRun
 
 # Sizes that a curve has by default.

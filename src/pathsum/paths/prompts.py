@@ -1,15 +1,18 @@
-"""Prompts: a text, the prediction to explain, and names of positions; files of prompts."""
+"""Prompts: a text, the prediction to explain, and names of positions; their runs and files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pathsum.base.errors import InputError, near_misses
+from pathsum.base.errors import InputError, PathsumError, near_misses
 from pathsum.base.files import parse_json, read_text, user_path
 from pathsum.base.options import checked, checked_methods, list_choices
 from pathsum.model import Model
 from pathsum.model.sequences import OneSequence
+from pathsum.paths.patching import check_runs
+from pathsum.paths.target import PredictionRun, TokenName, Versus, find_target
 
 Span: TypeAlias = int | str | tuple[int, int]
 """A position, a piece of the text, or the first position and the one after the last."""
@@ -207,3 +210,32 @@ def name_positions(
                     row[at] = name
         rows.append(row)
     return rows
+
+
+def run_prompt(
+    model: Model,
+    prompt: Prompt,
+    position: int | str,
+    token: TokenName | None,
+    versus: Versus,
+) -> PredictionRun:
+    """The prediction of a prompt, with the run of its corrupted partner if it has one."""
+    trace = model.trace(prompt.text)
+    if len(trace.tokens) != 1:
+        raise InputError(f"it has {len(trace.tokens)} sequences; give them one by one")
+    at = prompt.find_position(prompt.spans(model, trace.tokens.shape[1]), position)
+    token = token if prompt.token is None else prompt.token
+    target = find_target(trace, at, token, versus if prompt.versus is None else prompt.versus)
+    other = None if prompt.corrupted is None else model.trace(prompt.corrupted)
+    if other is not None:
+        check_runs(trace, other)
+    return PredictionRun(trace, target, 0, other)
+
+
+@contextmanager
+def name_prompt(number: int) -> Generator[None]:
+    """Prefix errors about one of many prompts with its number."""
+    try:
+        yield
+    except PathsumError as error:
+        raise type(error)(f"prompt {number}: {error}") from error

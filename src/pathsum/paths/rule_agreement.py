@@ -41,7 +41,6 @@ from pathsum.model import Model, Trace
 from pathsum.model.folding import fold_read
 from pathsum.model.gating import PerNeuron, mean_slopes, neurons_of
 from pathsum.model.sequences import OneSequence
-from pathsum.paths.circuit import name_prompt
 from pathsum.paths.component_edges import (
     ComponentGraph,
     ComponentRuns,
@@ -50,7 +49,7 @@ from pathsum.paths.component_edges import (
 )
 from pathsum.paths.cuts import cut_effects
 from pathsum.paths.mlp_nodes import view_slope
-from pathsum.paths.prompts import LAST, Prompt, as_pairs
+from pathsum.paths.prompts import LAST, Prompt, as_pairs, name_prompt
 from pathsum.paths.target import PredictionRun, TokenName, Versus
 
 RULES = ("gates held", "values held", "half of each", "integrated", "attribution patching")
