@@ -317,7 +317,7 @@ def test_a_cell_of_the_matrix_shows_its_terms(page: Page, live: str) -> None:
 
 def test_the_head_page_looks_up_a_token(page: Page, live: str, pictures: Path) -> None:
     page.goto(f"{live}#/head?head={INDUCTION}")
-    expect(page.get_by_text("induction").first).to_be_visible()
+    expect(page.locator("main").get_by_text("induction").first).to_be_visible()
     settled(page)
     page.screenshot(path=pictures / "head.png", full_page=True)
 
