@@ -280,17 +280,7 @@ def neuron(
         )
     layer, reference = LayerNeurons(model, Source("mlp", source.layer)), reference_text(model, text)
     at, cosine = source.neuron, layer.cosines()
-    to_logits = unembed_through(model.weights, layer.writes[at])
-    direct = model.config.norm_place == "before" and model.config.predicts_tokens
-    rows, effects, ids, opened = list[Tensor](), list[Tensor](), list[list[int]](), 0
-    for trace in _runs(model, reference, source.layer, progress):
-        activity = neurons_of(trace, source.layer)
-        act, after = activity.activation[..., at], trace.tokens[:, 1:]
-        opened += int((activity.gate_input[:, 1:, at] > 0).sum())
-        rows += act.double().cpu().unbind()
-        ids += trace.tokens.tolist()
-        if direct:
-            effects += ((act * trace.scales.final)[:, :-1] * to_logits[after]).cpu().unbind()
+    rows, effects, ids, opened = _activity(layer, at, reference, progress)
     inside, batches = torch.cat([row[1:] for row in rows]), list(reference.batches)
     cost = None
     if model.config.predicts_tokens:
@@ -309,6 +299,25 @@ def neuron(
         cost=cost,
         note=token_basis_note(model.weights, source.layer),
     )
+
+
+def _activity(
+    layer: LayerNeurons, neuron: int, reference: ReferenceText, progress: Progress
+) -> tuple[list[Tensor], list[Tensor], list[list[int]], int]:
+    """By sequence: activations, effects on the next logit, token ids; and the open positions."""
+    model, number = layer.model, layer.mlp.layer
+    to_logits = unembed_through(model.weights, layer.writes[neuron])
+    direct = model.config.norm_place == "before" and model.config.predicts_tokens
+    rows, effects, ids, opened = list[Tensor](), list[Tensor](), list[list[int]](), 0
+    for trace in _runs(model, reference, number, progress):
+        activity = neurons_of(trace, number)
+        act, after = activity.activation[..., neuron], trace.tokens[:, 1:]
+        opened += int((activity.gate_input[:, 1:, neuron] > 0).sum())
+        rows += act.double().cpu().unbind()
+        ids += trace.tokens.tolist()
+        if direct:
+            effects += ((act * trace.scales.final)[:, :-1] * to_logits[after]).cpu().unbind()
+    return rows, effects, ids, opened
 
 
 def _runs(
