@@ -151,7 +151,7 @@ def of_heads(model: Model) -> dict[str, Any]:
         best[name] = {
             "head": label,
             "score": Measured(score.value, 1.96 * score.stderr_or_nan),
-            "chance": score.null,
+            "null": score.null,
         }
     best["copying_heads"] = len(found.of_kind("copying"))
     best["heads"] = len(found)
@@ -325,7 +325,7 @@ def as_text(made: dict[str, Any]) -> str:
     stored = (
         f"Trained on {made['tokens_trained']:,} tokens of the corpus `{corpus['name']}` "
         f"({origin}), "
-        f"vocabulary {corpus['vocabulary']:,}. Intervals are 95 %, over sequences or draws."
+        f"vocabulary {corpus['vocabulary']:,}. Intervals are 95%, over sequences or draws."
     )
     lines += ["", stored, "", _recipe_text(Recipe.from_dict(made["recipe"])), ""]
     return "\n".join(lines)
