@@ -215,3 +215,12 @@ def test_a_vocabulary_of_one_token() -> None:
     config = ps.Config(n_layers=1, n_heads=1, d_model=8, d_head=4, d_vocab=1, n_ctx=6)
     with pytest.raises(InputError, match="the vocabulary has one token"):
         ps.decompile(ps.random_model(config, seed=0), torch.zeros(10, 6, dtype=torch.long))
+
+
+def test_a_number_that_is_no_integer_is_named_in_plain_words() -> None:
+    model = ps.construct.induction()
+    wrong: Any = 1.5
+    with pytest.raises(ps.PathsumError, match="token is 1.5; give a string or an integer$"):
+        model.token_id(wrong)
+    with pytest.raises(ps.PathsumError, match="a HeadId or an integer$"):
+        model.head(wrong)

@@ -19,7 +19,17 @@ from functools import cache, wraps
 from itertools import chain
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import (
+    Any,
+    Literal,
+    ParamSpec,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from jaxtyping import jaxtyped
 
@@ -205,6 +215,7 @@ _MAX_VALUE_LENGTH = 60
 _INT64 = 2**63
 _NOUNS = {
     int: "an integer of at most 64 bits",
+    SupportsIndex: "an integer",
     float: "a finite number",
     bool: "True or False",
     str: "a string",

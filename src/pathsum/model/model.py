@@ -217,12 +217,14 @@ class Model:
                     "give a token id"
                 )
             token = int(token)
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise TokenError(f"{token!r} is not a token; give its text or its id, an integer")
         try:
+            if isinstance(token, bool):
+                raise TypeError
             number = operator.index(token)
         except TypeError:
-            raise TokenError(f"{token!r} is not a token; give its text or its id") from None
+            raise TokenError(
+                f"{token!r} is not a token; give its text or its id, an integer"
+            ) from None
         if not 0 <= number < self.config.d_vocab:
             raise TokenError(
                 f"token id {number} is out of range: the vocabulary has {self.config.d_vocab} "
